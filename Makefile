@@ -1,0 +1,52 @@
+# Everything a developer or CI calls. Each target sets up what it needs; a machine with Python 3.11 is enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PROTO := aosp_plugin/deviceplugin/api/deviceplugin.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types layers tests proto lock clean
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: pyproject.toml requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: $(VENV)/.installed ## The whole plugin on this machine: no Kubernetes, no binder, no root
+	$(BIN)/aosp-plugin demo
+
+test: lint types layers tests ## Lint, types, import layers and tests with coverage
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+layers: $(VENV)/.installed
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.installed
+	$(BIN)/coverage erase
+	$(BIN)/pytest --cov --cov-report=term
+
+proto: $(VENV)/.installed ## Compile the kubelet's .proto again
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTO)
+
+lock: $(VENV)/.installed ## Resolve the dependencies again, with hashes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
+	  --generate-hashes --output-file requirements.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
+	  --generate-hashes --extra dev --output-file requirements-dev.txt pyproject.toml
+
+clean: ## Remove what was built or measured
+	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

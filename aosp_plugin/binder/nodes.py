@@ -1,0 +1,85 @@
+"""What a binder node is: its name, kind and identity, and the natural order of names.
+
+Values only: looking at the host is ``scanner``'s work, judging a node ``health``'s.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import NamedTuple
+
+LONGEST_NAME = 63
+"""Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
+
+CONTROL_NAME = "binder-control"
+"""The file of a binderfs that makes further nodes: never a node, never handed out."""
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+class Kind(enum.StrEnum):
+    """How a node came to be, which decides how it reaches a container (see ``edits``)."""
+
+    BINDERFS = "binderfs"
+    """An inode of a binderfs, or a symbolic link to one: opens through this inode only, a copy gives ENXIO."""
+    CDEV = "cdev"
+    """A misc or out-of-tree node of the binder driver: any copy of the device number opens."""
+    STAND_IN = "stand-in"
+    """A character device that is not binder's: for tests, made with mknod."""
+    FILE = "file"
+    """A plain file: for the demo and for tests without root."""
+    OTHER = "other"
+    """A block device, socket or pipe in the place of a node: never handed out."""
+    ABSENT = "absent"
+    """Nothing is there: the node is gone, or its link leads nowhere."""
+
+
+class Identity(NamedTuple):
+    """What tells this node from another one that takes its name later."""
+
+    device: int
+    """st_dev: the file system. Changes when a binderfs is mounted anew."""
+    number: int
+    """st_rdev: driver and minor; 0 where the node is no device."""
+    inode: int
+    """st_ino."""
+
+
+class Node(NamedTuple):
+    """One node as one look at the host found it. Paths are the host's, as the kubelet knows them."""
+
+    name: str
+    path: str
+    """Where the name stands: <device directory>/<name>."""
+    kind: Kind
+    identity: Identity | None = None
+    """None where the kind is ABSENT."""
+    directory: str = ""
+    """The directory of the file itself, which differs from the path's where that is a link."""
+
+
+def natural_key(name: str) -> tuple[str | int, ...]:
+    """Return a sort key that puts aosp_binder9 before aosp_binder10; equal only for equal names."""
+    parts: list[str | int] = list(_DIGITS.split(name))
+    parts[1::2] = [int(digits) for digits in parts[1::2]]
+    return (*parts, name)
+
+
+def name_problem(name: str) -> str | None:
+    """Say why a file name can't serve as a device ID and in a container path; None if it can.
+
+    ``str.isprintable`` is false for control characters, for every space but the common one, and for the
+    surrogates that stand for bytes that are not UTF-8 (which a protobuf string can't carry).
+    """
+    if not name:
+        return "it is empty"
+    if len(name) > LONGEST_NAME:
+        return f"it has {len(name)} characters, and a device ID at most {LONGEST_NAME}"
+    if not name.isprintable() or " " in name:
+        return "it has a space, a control character or bytes that are not UTF-8"
+    if "/" in name or name in {".", ".."}:
+        return "it is a path, not a name"
+    if "," in name:
+        return "it has a comma, which separates the names that a container is given"
+    return None

@@ -1,0 +1,1 @@
+"""What people who run the plugin need of it: its logs and its health over HTTP."""
