@@ -1,0 +1,94 @@
+"""A device plugin as a whole: a backend, kept current and kept registered with this host's kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aosp_plugin.deviceplugin.inventory import Inventory
+from aosp_plugin.deviceplugin.kubelet import PluginDirectory
+from aosp_plugin.deviceplugin.refresher import Refresher
+from aosp_plugin.deviceplugin.supervisor import Supervisor, Timings
+from aosp_plugin.errors import HostError
+from aosp_plugin.watch import FileEvents
+
+if TYPE_CHECKING:
+    from aosp_plugin.deviceplugin.backend import Backend
+
+KUBELET_DIRECTORY = "/var/lib/kubelet/device-plugins"
+"""A constant of the kubelet: --root-dir does not move it (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+
+
+class DevicePlugin:
+    """One resource. To be made and run in one event loop; ends where it is told to, or raises."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        resource_name: str,
+        socket_name: str,
+        kubelet_dir: str = KUBELET_DIRECTORY,
+        timings: Timings = Timings(),
+    ) -> None:
+        """``socket_name`` begins the names of the plugin's sockets, and must be no other plugin's."""
+        self._backend = backend
+        self._stop = asyncio.Event()
+        self._files = FileEvents()
+        self.inventory = Inventory()
+        self._refresher = Refresher(backend, self.inventory, self._files.subscribe(), self._stop)
+        self._supervisor = Supervisor(
+            backend,
+            self.inventory,
+            resource_name=resource_name,
+            directory=PluginDirectory(kubelet_dir, socket_name),
+            files=self._files.subscribe(),
+            stop=self._stop,
+            timings=timings,
+        )
+
+    def stop(self) -> None:
+        """End ``run``: the stream ends, the socket is removed."""
+        self._stop.set()
+
+    def look_again(self) -> None:
+        """Have the devices looked at even though no file event came."""
+        self._refresher.trigger()
+
+    @property
+    def unhealthy(self) -> str:
+        """Why this process can't do its work; empty where it can."""
+        return self._refresher.problem
+
+    @property
+    def unready(self) -> str:
+        """Why the kubelet does not know all the devices; empty where it does."""
+        left_out = self.inventory.snapshot.left_out
+        if left_out:
+            return self._supervisor.problem or f"{left_out} devices do not fit into the message to the kubelet"
+        return self._supervisor.problem
+
+    async def run(self, *, require_devices: bool = False) -> None:
+        """Look at the devices, then serve until ``stop`` is called.
+
+        Raises OSError and AospPluginError where the first look fails, HostError where it finds no device and one
+        is required, and KubeletError where the plugin can't ever be registered. Later looks may fail.
+        """
+        try:
+            await self._refresher.look()
+            if require_devices and not self.inventory.snapshot.devices:
+                raise HostError("there is no device, and at least one is required")
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._refresher.run())
+                tasks.create_task(self._supervise())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._files.close()
+            self._backend.close()
+
+    async def _supervise(self) -> None:
+        try:
+            await self._supervisor.run()
+        finally:
+            self.stop()

@@ -1,0 +1,213 @@
+"""Staying registered: serve, register, watch, heal, stop.
+
+A kubelet never opens a second ListAndWatch by itself (pkg/kubelet/cm/devicemanager/endpoint.go ``run``): whatever
+ends the stream leaves the node without devices until the plugin registers again. So one turn of the loop here is
+one registration, with a server and a socket of its own, from serving to the first sign that it is broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import random
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import grpc
+
+from aosp_plugin.deviceplugin import backoff
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.deviceplugin.kubelet import VERSION, SocketIdentity, identify, register, socket_address
+from aosp_plugin.deviceplugin.servicer import Servicer
+from aosp_plugin.errors import RegistrationFailedError
+from aosp_plugin.waiting import any_set, unless_set
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator
+
+    from aosp_plugin.deviceplugin.backend import Backend
+    from aosp_plugin.deviceplugin.inventory import Inventory
+    from aosp_plugin.deviceplugin.kubelet import PluginDirectory
+    from aosp_plugin.watch import Subscription
+
+LOG = logging.getLogger(__name__)
+
+RECEIVE_LIMIT = 64 * 1024 * 1024
+"""Bytes of a request. GetPreferredAllocation carries every free ID, and gRPC's default of 4 MiB ends at 220,000."""
+
+
+class Timings(NamedTuple):
+    """Seconds."""
+
+    register: float = 20.0
+    """For Register: a kubelet takes up to 10 s to dial back before it answers, and has no deadline itself."""
+    stream: float = 10.0
+    """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and never tell of a failure."""
+    stable: float = 5.0
+    """After which a registration that breaks is not counted as one more failure."""
+    stop: float = 1.0
+    """For requests under way when the server stops."""
+
+
+class Ending(enum.StrEnum):
+    """Why a registration is over."""
+
+    STOPPED = "stopped"
+    STREAM_ENDED = "the kubelet's stream ended"
+    NO_STREAM = "the kubelet registered the plugin and did not ask for its devices"
+    SOCKET_GONE = "the plugin's socket is gone"
+    KUBELET_RESTARTED = "kubelet.sock was made anew"
+
+
+class Supervisor:
+    """Keeps one resource registered with the kubelet."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        inventory: Inventory,
+        *,
+        resource_name: str,
+        directory: PluginDirectory,
+        files: Subscription,
+        stop: asyncio.Event,
+        timings: Timings = Timings(),
+        rng: random.Random | None = None,
+    ) -> None:
+        """``files`` tells of changes in ``directory``; ``stop`` ends everything."""
+        self._backend = backend
+        self._inventory = inventory
+        self._resource_name = resource_name
+        self._directory = directory
+        self._files = files
+        self._stop = stop
+        self._timings = timings
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self.problem = "not registered yet"
+        """Why the kubelet does not know the devices now; empty while it does."""
+
+    async def run(self) -> None:
+        """Serve and stay registered until ``stop`` is set.
+
+        Raises KubeletDirectoryError where serving can't even begin, and RegistrationRefusedError.
+        """
+        self._directory.check()
+        for name in self._directory.sweep():
+            LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
+        pauses = backoff.delays(self._rng)
+        while (kubelet := await self._kubelet_socket()) is not None:
+            started = time.monotonic()
+            await self._registration(kubelet)
+            if time.monotonic() - started >= self._timings.stable:
+                pauses = backoff.delays(self._rng)
+            if await self._pause(kubelet, next(pauses)):
+                pauses = backoff.delays(self._rng)
+
+    async def _kubelet_socket(self) -> SocketIdentity | None:
+        """Wait until there is a kubelet.sock, and return its identity; None where the plugin is to stop."""
+        while not self._stop.is_set():
+            self._look_again()
+            identity = identify(self._directory.kubelet_socket)
+            if identity is not None:
+                return identity
+            self._complain(f"waiting for the kubelet: there is no {self._directory.kubelet_socket}")
+            await any_set(self._files.changed, self._stop, timeout=self._files.interval)
+        return None
+
+    async def _registration(self, kubelet: SocketIdentity) -> None:
+        """Serve on a new socket, register it, and return once that is over."""
+        endpoint = self._directory.next_endpoint(time.time())
+        try:
+            async with self._serving(endpoint) as servicer:
+                await self._register(endpoint, servicer)
+                ending = await self._until_broken(endpoint, servicer, kubelet)
+        except RegistrationFailedError as error:
+            self._complain(f"registration failed and is tried again: {error}")
+        else:
+            if ending is not Ending.STOPPED:
+                self._complain(f"registering again: {ending}")
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, endpoint: str) -> AsyncIterator[Servicer]:
+        """Serve on a socket while the context lasts. Raises RegistrationFailedError where that can't begin."""
+        servicer = Servicer(self._backend, self._inventory)
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
+        server.add_generic_rpc_handlers((servicer.handler(),))
+        path = os.path.join(self._directory.path, endpoint)
+        try:
+            server.add_insecure_port(socket_address(path))
+        except RuntimeError as error:
+            raise RegistrationFailedError(f"can't serve at {path}: {error}") from error
+        await server.start()
+        try:
+            yield servicer
+        finally:
+            servicer.finish()
+            await server.stop(self._timings.stop)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    async def _register(self, endpoint: str, servicer: Servicer) -> None:
+        """Register the served socket; cut short when the plugin is to stop."""
+        request = pb.RegisterRequest(
+            version=VERSION, endpoint=endpoint, resource_name=self._resource_name, options=servicer.options
+        )
+        call = register(self._directory.kubelet_socket, request, self._timings.register)
+        await unless_set(self._stop, call)
+
+    async def _until_broken(self, endpoint: str, servicer: Servicer, kubelet: SocketIdentity) -> Ending:
+        """Return the first sign that the kubelet no longer has, or never got, what this socket serves."""
+        path = os.path.join(self._directory.path, endpoint)
+        own = identify(path)
+        patience = time.monotonic() + self._timings.stream
+        while True:
+            self._look_again()
+            if self._stop.is_set():
+                return Ending.STOPPED
+            if servicer.stream_ended.is_set():
+                return Ending.STREAM_ENDED
+            if own is None or identify(path) != own:
+                return Ending.SOCKET_GONE
+            if identify(self._directory.kubelet_socket) not in {None, kubelet}:
+                return Ending.KUBELET_RESTARTED
+            signs = [self._files.changed, self._stop, servicer.stream_ended]
+            if servicer.stream_opened.is_set():
+                self._registered(endpoint)
+                await any_set(*signs, timeout=self._files.interval)
+            elif time.monotonic() >= patience:
+                return Ending.NO_STREAM
+            else:
+                left = max(0.0, patience - time.monotonic())
+                await any_set(*signs, servicer.stream_opened, timeout=min(left, self._files.interval))
+
+    async def _pause(self, kubelet: SocketIdentity, seconds: float) -> bool:
+        """Wait before the next try; return True, at once, where there is another kubelet than the last one."""
+        end = time.monotonic() + seconds
+        while not self._stop.is_set():
+            self._look_again()
+            if identify(self._directory.kubelet_socket) not in {None, kubelet}:
+                return True
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            await any_set(self._files.changed, self._stop, timeout=min(left, self._files.interval))
+        return False
+
+    def _look_again(self) -> None:
+        """Make sure that a change of the directory from here on is told."""
+        self._files.changed.clear()
+        self._files.watch([self._directory.path])
+
+    def _registered(self, endpoint: str) -> None:
+        if self.problem:
+            self.problem = ""
+            LOG.info("registered", extra={"resource": self._resource_name, "endpoint": endpoint})
+
+    def _complain(self, problem: str) -> None:
+        """Note why the kubelet does not know the devices; log it when it changes, not each time round."""
+        if problem != self.problem:
+            self.problem = problem
+            LOG.warning(problem, extra={"resource": self._resource_name})

@@ -1,0 +1,137 @@
+"""The kubelet's checkpoint of its device manager: text, checksum, JSON. Pure; the file is directory.py's.
+
+pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go and pkg/util/hash: the checksum is FNV-1a over what
+go-spew's ``%#v`` prints for the data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FILE_NAME: Final = "kubelet_internal_checkpoint"
+
+_FNV_OFFSET: Final = 0x811C9DC5
+_FNV_PRIME: Final = 0x01000193
+_MASK: Final = 0xFFFFFFFF
+
+
+class CorruptCheckpointError(ValueError):
+    """The text is no checkpoint of this version, or its checksum is wrong."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The devices of one resource in one container: ids per NUMA node, and the plugin's serialized answer."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    devices: Mapping[int, Sequence[str]]
+    response: bytes
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """Every id once: a device that spans NUMA nodes is listed under each of them."""
+        return tuple(dict.fromkeys(device for ids in self.devices.values() for device in ids))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All of the state that outlives the kubelet: ``registered`` holds the healthy ids of each resource."""
+
+    entries: Sequence[Entry] = ()
+    registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def fnv1a_32(data: bytes) -> int:
+    """FNV-1a, 32 bits."""
+    value = _FNV_OFFSET
+    for byte in data:
+        value = ((value ^ byte) * _FNV_PRIME) & _MASK
+    return value
+
+
+def _words(words: Iterable[object]) -> str:
+    return f"[{' '.join(map(str, words))}]"
+
+
+def _entry_text(entry: Entry) -> str:
+    devices = _words(f"{numa}:{_words(ids)}" for numa, ids in sorted(entry.devices.items()))
+    return (
+        f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container} "
+        f"ResourceName:(string){entry.resource} DeviceIDs:(checkpoint.DevicesPerNUMA)map{devices} "
+        f"AllocResp:([]uint8){_words(entry.response)}}}"
+    )
+
+
+def spew_text(checkpoint: Checkpoint) -> str:
+    """Return what go-spew prints for the data (``%#v``, sorted keys); a slice without entries is nil."""
+    entries = _words(map(_entry_text, checkpoint.entries)) if checkpoint.entries else "<nil>"
+    registered = _words(f"{name}:{_words(ids)}" for name, ids in sorted(checkpoint.registered.items()))
+    return (
+        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){entries} "
+        f"RegisteredDevices:(map[string][]string)map{registered}}}"
+    )
+
+
+def checksum(checkpoint: Checkpoint) -> int:
+    """Return the number that the kubelet stores beside the data and checks when it reads it."""
+    return fnv1a_32(spew_text(checkpoint).encode())
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "PodUID": entry.pod_uid,
+        "ContainerName": entry.container,
+        "ResourceName": entry.resource,
+        "DeviceIDs": {
+            str(numa): list(ids) for numa, ids in sorted(entry.devices.items(), key=lambda i: str(i[0]))
+        },
+        "AllocResp": base64.b64encode(entry.response).decode(),
+    }
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return the file's content, as Go's encoding/json writes it: compact, map keys sorted as strings."""
+    data = {
+        "PodDeviceEntries": [_entry_json(entry) for entry in checkpoint.entries] or None,
+        "RegisteredDevices": {name: list(ids) for name, ids in sorted(checkpoint.registered.items())},
+    }
+    whole = {"Data": data, "Checksum": checksum(checkpoint)}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _entry(data: Mapping[str, Any]) -> Entry:
+    return Entry(
+        pod_uid=data["PodUID"],
+        container=data["ContainerName"],
+        resource=data["ResourceName"],
+        devices={int(numa): tuple(ids) for numa, ids in data["DeviceIDs"].items()},
+        response=base64.b64decode(data["AllocResp"], validate=True),
+    )
+
+
+def decode(content: bytes) -> Checkpoint:
+    """Read a file's content.
+
+    CorruptCheckpointError if it is not JSON, of another version's shape, or its checksum is wrong.
+    """
+    try:
+        whole = json.loads(content)
+        data = whole["Data"]
+        found = Checkpoint(
+            entries=tuple(map(_entry, data["PodDeviceEntries"] or ())),
+            registered={name: tuple(ids) for name, ids in data["RegisteredDevices"].items()},
+        )
+        expected = whole["Checksum"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptCheckpointError(f"checkpoint can't be read: {error!r}") from error
+    if checksum(found) != expected:
+        raise CorruptCheckpointError("checkpoint is corrupted")
+    return found

@@ -1,0 +1,85 @@
+"""Waiting: for one of several asyncio events, for a burst of them to settle, for work in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+T = TypeVar("T")
+
+
+async def any_set(*events: asyncio.Event, timeout: float | None = None) -> bool:
+    """Wait until one of ``events`` is set; return False where ``timeout`` seconds went by before."""
+    if any(event.is_set() for event in events):
+        return True
+    async with contextlib.AsyncExitStack() as stack:
+        tasks = [await stack.enter_async_context(_cancelled_at_end(event.wait())) for event in events]
+        done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)
+
+
+async def settle(changed: asyncio.Event, quiet: float, cap: float) -> None:
+    """Wait until ``changed`` was not set again for ``quiet`` seconds, but for ``cap`` seconds at the most.
+
+    Clears the event, so that what comes after the return counts as new.
+    """
+    end = asyncio.get_running_loop().time() + cap
+    while True:
+        changed.clear()
+        left = end - asyncio.get_running_loop().time()
+        if left <= 0 or not await any_set(changed, timeout=min(quiet, left)):
+            return
+
+
+async def unless_set(event: asyncio.Event, work: Coroutine[None, None, object]) -> None:
+    """Wait for ``work``, and raise what it raises; cancel it as soon as ``event`` is set."""
+    async with _cancelled_at_end(work) as task, _cancelled_at_end(event.wait()) as stopped:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+
+
+async def in_thread(function: Callable[[], T], name: str) -> T:
+    """Run ``function`` in a thread of its own, and return or raise what it does.
+
+    A daemon, unlike those of ``asyncio.to_thread``: a call that hangs, as on a dead file system, must not keep
+    the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle_result(outcome: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(outcome)  # type: ignore[arg-type] # None only with an error
+
+    def run() -> None:
+        outcome, failure = None, None
+        try:
+            outcome = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            loop.call_soon_threadsafe(settle_result, outcome, failure)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await result
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_at_end(work: Coroutine[None, None, object]) -> AsyncIterator[asyncio.Task[object]]:
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

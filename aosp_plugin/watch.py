@@ -1,0 +1,220 @@
+"""File events turned into one message: "look again".
+
+watchdog's inotify layer is used below its Observer, which would hold back files that are moved away for half a
+second, keep the overflow of the kernel's queue to itself, and add two threads to each directory; here one inotify
+instance and one thread serve all directories. Where inotify can't be had (fs.inotify.max_user_instances or
+max_user_watches are used up, which happens on hosts with many containers), whoever subscribed is told to look at
+short intervals instead, until it can be had again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import threading
+from typing import TYPE_CHECKING
+
+from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from watchdog.observers.inotify_c import WatchDescriptor
+
+LOG = logging.getLogger(__name__)
+
+POLL_INTERVAL = 1.0
+"""Seconds between two looks where inotify can't be had, or a directory is not there to be watched."""
+
+SAFETY_INTERVAL = 60.0
+"""Seconds between two looks where events come: for what no event tells."""
+
+_MASK = Mask(
+    InotifyConstants.IN_CREATE
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | InotifyConstants.IN_DELETE_SELF
+    | InotifyConstants.IN_MOVE_SELF
+    | InotifyConstants.IN_ONLYDIR
+)
+"""Not IN_OPEN and IN_CLOSE, which every container and every probe cause."""
+
+
+class FileEvents:
+    """The one inotify instance of the process. Belongs to the event loop that runs when it is made."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inotify: InotifyFD | None = None
+        self._complaint = ""
+        self._mounts = MountEvents()
+        self._subscriptions: list[Subscription] = []
+
+    def subscribe(self) -> Subscription:
+        """Return a subscription to no directory yet."""
+        subscription = Subscription(self, self._loop)
+        self._subscriptions.append(subscription)
+        self._mounts.tell(subscription)
+        return subscription
+
+    def inotify(self) -> InotifyFD | None:
+        """Return the running instance, made at the first call; None where there can't be one now."""
+        if self._inotify is None:
+            try:
+                self._inotify = InotifyFD()
+            except OSError as error:
+                self.complain(error)
+                return None
+            self._inotify.start()
+        return self._inotify
+
+    def complain(self, error: OSError | None) -> None:
+        """Log that directories are polled, or (None) that they are watched again; once for each change."""
+        complaint = str(error) if error else ""
+        if complaint == self._complaint:
+            return
+        self._complaint = complaint
+        if complaint:
+            LOG.warning(
+                "directories are polled, as inotify can't be had: raise fs.inotify.max_user_instances or _watches",
+                extra={"error": complaint, "interval": POLL_INTERVAL},
+            )
+        else:
+            LOG.info("directories are watched by inotify again")
+
+    def close(self) -> None:
+        """End the threads; no subscription is told anything afterwards."""
+        self._mounts.close()
+        for subscription in self._subscriptions:
+            subscription.watch(())
+        if self._inotify is not None:
+            self._inotify.stop()
+            self._inotify.join()
+
+
+class Subscription:
+    """Tells one part of the process that something in its directories may have changed."""
+
+    def __init__(self, events: FileEvents, loop: asyncio.AbstractEventLoop) -> None:
+        self.changed = asyncio.Event()
+        """Set, in the event loop, after each change; whoever waits for it clears it."""
+        self.interval = POLL_INTERVAL
+        """Seconds after which to look even though nothing was reported."""
+        self._events = events
+        self._loop = loop
+        self._watched: dict[str, _WatchedDirectory] = {}
+
+    def watch(self, directories: Iterable[str]) -> None:
+        """Watch these directories from now on, and no others.
+
+        To be called at every look: it takes up directories that were not there before, or stand where another
+        one did. What changes between this call and the look that follows is not lost.
+        """
+        wanted = set(directories)
+        for path in list(self._watched):
+            if path not in wanted or self._watched[path].stale():
+                self._watched.pop(path).stop()
+        missing = [path for path in wanted if path not in self._watched and not self._start(path)]
+        self.interval = POLL_INTERVAL if missing else SAFETY_INTERVAL
+
+    def tell(self) -> None:
+        """Report a change; from any thread, and cheap when one is reported already."""
+        if not self.changed.is_set():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self.changed.set)
+
+    def _start(self, path: str) -> bool:
+        inotify = self._events.inotify()
+        if inotify is None:
+            return False
+        try:
+            self._watched[path] = _WatchedDirectory(inotify, path, self)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._events.complain(error)
+            return False
+        self._events.complain(None)
+        return True
+
+
+class _WatchedDirectory:
+    """One directory under inotify; the call-backs come in watchdog's thread."""
+
+    def __init__(self, inotify: InotifyFD, path: str, subscription: Subscription) -> None:
+        """Raise OSError where the directory can't be watched."""
+        self._inotify = inotify
+        self._path = path
+        self._subscription = subscription
+        self._gone = False
+        self._identity = _identity(path)
+        self._descriptor = inotify.add_callback(os.fsencode(path), _MASK, self, CallbackId(id(self)))
+        if self._descriptor < 0:  # the one error that watchdog keeps to itself
+            raise PermissionError(13, "inotify: permission denied", path)
+
+    def stale(self) -> bool:
+        """Say whether the path no longer leads to the directory that is watched."""
+        return self._gone or _identity(self._path) != self._identity
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if not self._gone:
+            self._inotify.remove_callbacks([(self._descriptor, CallbackId(id(self)))])
+
+    def on_event(self, _event: InotifyEvent) -> None:
+        """Take an event of the directory."""
+        self._subscription.tell()
+
+    def on_watch_deleted(self, _descriptor: WatchDescriptor) -> None:
+        """Take the end of the watch: the directory was removed, or its file system unmounted."""
+        self._gone = True
+        self._subscription.tell()
+
+    def on_queue_overflow(self) -> None:
+        """Take the loss of events (fs.inotify.max_queued_events): whatever was lost, a look finds."""
+        self._subscription.tell()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino
+
+
+class MountEvents:
+    """Tells of every change of this process's mounts, which inotify doesn't: a binderfs mounted over another.
+
+    The kernel reports them as POLLPRI on /proc/self/mountinfo (fs/proc_namespace.c ``mounts_poll``). POLLIN is
+    always set there, so that it can't be left to the event loop's selector.
+    """
+
+    def __init__(self) -> None:
+        self._subscriptions: list[Subscription] = []
+        self._stop_reader, self._stop_writer = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="mounts", daemon=True)
+        self._thread.start()
+
+    def tell(self, subscription: Subscription) -> None:
+        """Tell this one, too, from now on."""
+        self._subscriptions.append(subscription)
+
+    def close(self) -> None:
+        """End the thread."""
+        os.write(self._stop_writer, b"!")
+        self._thread.join()
+        os.close(self._stop_reader)
+        os.close(self._stop_writer)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._stop_reader, select.POLLIN)
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            poll.register(mounts, select.POLLPRI)
+            while all(descriptor != self._stop_reader for descriptor, _ in poll.poll()):
+                for subscription in self._subscriptions:
+                    subscription.tell()
