@@ -75,7 +75,7 @@ def show_config(file: str | None, **flags: Any) -> None:
 @click.option("--keep", is_flag=True, help="Leave the directory with nodes, sockets, checkpoint and log in place.")
 def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by name
     """Show the whole plugin on this machine: no Kubernetes, no binder, no root."""
-    from aosp_plugin.demo import demo as run  # noqa: PLC0415 - rich and the stand-in kubelet are for people
+    from aosp_plugin.demo import demo as run  # noqa: PLC0415 - the stand-in kubelet is not for serve
 
     sys.exit(asyncio.run(run(nodes=nodes, keep=keep)))
 

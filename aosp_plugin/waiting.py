@@ -13,12 +13,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@contextlib.asynccontextmanager
+async def cancelled_at_end(work: Coroutine[None, None, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """Have ``work`` go on as a task while the context lasts. What it raises is for whoever asks the task."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen, or asyncio would log it as never retrieved
+
+
 async def any_set(*events: asyncio.Event, timeout: float | None = None) -> bool:
     """Wait until one of ``events`` is set; return False where ``timeout`` seconds went by before."""
     if any(event.is_set() for event in events):
         return True
     async with contextlib.AsyncExitStack() as stack:
-        tasks = [await stack.enter_async_context(_cancelled_at_end(event.wait())) for event in events]
+        tasks = [await stack.enter_async_context(cancelled_at_end(event.wait())) for event in events]
         done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
@@ -34,14 +47,6 @@ async def settle(changed: asyncio.Event, quiet: float, cap: float) -> None:
         left = end - asyncio.get_running_loop().time()
         if left <= 0 or not await any_set(changed, timeout=min(quiet, left)):
             return
-
-
-async def unless_set(event: asyncio.Event, work: Coroutine[None, None, object]) -> None:
-    """Wait for ``work``, and raise what it raises; cancel it as soon as ``event`` is set."""
-    async with _cancelled_at_end(work) as task, _cancelled_at_end(event.wait()) as stopped:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
 
 
 async def in_thread(function: Callable[[], T], name: str) -> T:
@@ -72,14 +77,3 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await result
-
-
-@contextlib.asynccontextmanager
-async def _cancelled_at_end(work: Coroutine[None, None, object]) -> AsyncIterator[asyncio.Task[object]]:
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -262,7 +262,7 @@ def _taken(path: str, count: int, way: Way) -> NodeExistsError:
 
 @contextlib.contextmanager
 def _telling(what: str, advice: str = "run as root, or choose a directory of your own") -> Iterator[None]:
-    """Turn an OSError into the error that tells a person what could not be done, and what to do for a right."""
+    """Turn an OSError into the error that tells a person what could not be done; ``advice`` is for want of a right."""
     try:
         yield
     except FileExistsError as error:

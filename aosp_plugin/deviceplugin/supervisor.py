@@ -7,6 +7,7 @@ one registration, with a server and a socket of its own, from serving to the fir
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import logging
@@ -22,10 +23,9 @@ from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.kubelet import VERSION, SocketIdentity, identify, register, socket_address
 from aosp_plugin.deviceplugin.servicer import Servicer
 from aosp_plugin.errors import RegistrationFailedError
-from aosp_plugin.waiting import any_set, unless_set
+from aosp_plugin.waiting import any_set, cancelled_at_end
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator
 
     from aosp_plugin.deviceplugin.backend import Backend
@@ -86,6 +86,7 @@ class Supervisor:
         self._stop = stop
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._kubelet: SocketIdentity | None = None
         self.problem = "not registered yet"
         """Why the kubelet does not know the devices now; empty while it does."""
 
@@ -98,32 +99,30 @@ class Supervisor:
         for name in self._directory.sweep():
             LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
         pauses = backoff.delays(self._rng)
-        while (kubelet := await self._kubelet_socket()) is not None:
+        while await self._kubelet_is_there():
             started = time.monotonic()
-            await self._registration(kubelet)
+            await self._registration()
             if time.monotonic() - started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
-            if await self._pause(kubelet, next(pauses)):
+            if await self._pause(next(pauses)):
                 pauses = backoff.delays(self._rng)
 
-    async def _kubelet_socket(self) -> SocketIdentity | None:
-        """Wait until there is a kubelet.sock, and return its identity; None where the plugin is to stop."""
+    async def _kubelet_is_there(self) -> bool:
+        """Wait until there is a kubelet.sock; return False where the plugin is to stop first."""
         while not self._stop.is_set():
             self._look_again()
-            identity = identify(self._directory.kubelet_socket)
-            if identity is not None:
-                return identity
+            if identify(self._directory.kubelet_socket) is not None:
+                return True
             self._complain(f"waiting for the kubelet: there is no {self._directory.kubelet_socket}")
             await any_set(self._files.changed, self._stop, timeout=self._files.interval)
-        return None
+        return False
 
-    async def _registration(self, kubelet: SocketIdentity) -> None:
+    async def _registration(self) -> None:
         """Serve on a new socket, register it, and return once that is over."""
         endpoint = self._directory.next_endpoint(time.time())
         try:
-            async with self._serving(endpoint) as servicer:
-                await self._register(endpoint, servicer)
-                ending = await self._until_broken(endpoint, servicer, kubelet)
+            async with self._serving(endpoint) as servicer, self._registering(endpoint, servicer) as answer:
+                ending = await self._until_broken(endpoint, servicer, answer)
         except RegistrationFailedError as error:
             self._complain(f"registration failed and is tried again: {error}")
         else:
@@ -150,51 +149,73 @@ class Supervisor:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
-    async def _register(self, endpoint: str, servicer: Servicer) -> None:
-        """Register the served socket; cut short when the plugin is to stop."""
+    @contextlib.asynccontextmanager
+    async def _registering(self, endpoint: str, servicer: Servicer) -> AsyncIterator[asyncio.Task[None]]:
+        """Register the served socket while the context goes on: a task that raises what ``register`` does."""
+        self._kubelet = identify(self._directory.kubelet_socket)
         request = pb.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=self._resource_name, options=servicer.options
         )
         call = register(self._directory.kubelet_socket, request, self._timings.register)
-        await unless_set(self._stop, call)
+        async with cancelled_at_end(call) as answer:
+            yield answer
 
-    async def _until_broken(self, endpoint: str, servicer: Servicer, kubelet: SocketIdentity) -> Ending:
-        """Return the first sign that the kubelet no longer has, or never got, what this socket serves."""
+    async def _until_broken(self, endpoint: str, servicer: Servicer, answer: asyncio.Task[None]) -> Ending:
+        """Return the first sign that the kubelet no longer has, or will never get, what this socket serves.
+
+        Looked for from the first moment on, and not only once Register is answered: a kubelet that starts just now
+        may have swept the socket away before it took the request, and would then dial nothing for 10 s.
+        Raises RegistrationFailedError and RegistrationRefusedError.
+        """
         path = os.path.join(self._directory.path, endpoint)
         own = identify(path)
-        patience = time.monotonic() + self._timings.stream
+        answered = asyncio.Event()
+        answer.add_done_callback(lambda _: answered.set())
+        patience: float | None = None
         while True:
             self._look_again()
-            if self._stop.is_set():
-                return Ending.STOPPED
-            if servicer.stream_ended.is_set():
-                return Ending.STREAM_ENDED
-            if own is None or identify(path) != own:
-                return Ending.SOCKET_GONE
-            if identify(self._directory.kubelet_socket) not in {None, kubelet}:
-                return Ending.KUBELET_RESTARTED
-            signs = [self._files.changed, self._stop, servicer.stream_ended]
-            if servicer.stream_opened.is_set():
+            if ending := self._sign(path, own, servicer):
+                return ending
+            signs, timeout = [self._files.changed, self._stop, servicer.stream_ended], self._files.interval
+            if not answered.is_set():
+                signs.append(answered)
+            elif answer.result() is None and servicer.stream_opened.is_set():
                 self._registered(endpoint)
-                await any_set(*signs, timeout=self._files.interval)
-            elif time.monotonic() >= patience:
-                return Ending.NO_STREAM
             else:
-                left = max(0.0, patience - time.monotonic())
-                await any_set(*signs, servicer.stream_opened, timeout=min(left, self._files.interval))
+                patience = patience or time.monotonic() + self._timings.stream
+                if time.monotonic() >= patience:
+                    return Ending.NO_STREAM
+                signs.append(servicer.stream_opened)
+                timeout = min(timeout, patience - time.monotonic())
+            await any_set(*signs, timeout=timeout)
 
-    async def _pause(self, kubelet: SocketIdentity, seconds: float) -> bool:
+    def _sign(self, path: str, own: SocketIdentity | None, servicer: Servicer) -> Ending | None:
+        if self._stop.is_set():
+            return Ending.STOPPED
+        if servicer.stream_ended.is_set():
+            return Ending.STREAM_ENDED
+        if own is None or identify(path) != own:
+            return Ending.SOCKET_GONE
+        if self._another_kubelet():
+            return Ending.KUBELET_RESTARTED
+        return None
+
+    async def _pause(self, seconds: float) -> bool:
         """Wait before the next try; return True, at once, where there is another kubelet than the last one."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
             self._look_again()
-            if identify(self._directory.kubelet_socket) not in {None, kubelet}:
+            if self._another_kubelet():
                 return True
             left = end - time.monotonic()
             if left <= 0:
                 return False
             await any_set(self._files.changed, self._stop, timeout=min(left, self._files.interval))
         return False
+
+    def _another_kubelet(self) -> bool:
+        """Say whether a kubelet has started since the last Register; that one has merely gone is no news."""
+        return identify(self._directory.kubelet_socket) not in {None, self._kubelet}
 
     def _look_again(self) -> None:
         """Make sure that a change of the directory from here on is told."""

@@ -74,8 +74,7 @@ def _check_healthy(want: Want, healthy: AbstractSet[str]) -> None:
         raise SelectionError(f"no healthy devices present; cannot allocate unhealthy devices {want.resource}")
     if want.held is not None and not healthy >= set(want.held):
         raise SelectionError(
-            "previously allocated devices are no longer healthy; "
-            f"cannot allocate unhealthy devices {want.resource}"
+            f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {want.resource}"
         )
 
 
@@ -116,9 +115,7 @@ def complete(choice: Choice, preferred: Collection[str], rng: random.Random) -> 
     return pick((*choice.taken, *wished, *rest), len(choice.taken) + choice.missing, rng)
 
 
-def by_numa(
-    ids: Sequence[str], topology: Mapping[str, tuple[int, ...]], default: int
-) -> dict[int, tuple[str, ...]]:
+def by_numa(ids: Sequence[str], topology: Mapping[str, tuple[int, ...]], default: int) -> dict[int, tuple[str, ...]]:
     """Sort ids under their NUMA nodes; one without any goes under ``default``, one with two under both."""
     nodes: dict[int, list[str]] = {}
     for device in ids:
@@ -131,14 +128,10 @@ def _keep_first(into: dict[str, _T], key: str, value: _T, what: str) -> None:
     """Let the first one win; a different second one is only logged (pod_devices.go:227-323)."""
     kept = into.setdefault(key, value)
     if kept != value:
-        _log.error(
-            "Container runtime option has conflicting setting for %s %s: %s and %s", what, key, kept, value
-        )
+        _log.error("Container runtime option has conflicting setting for %s %s: %s and %s", what, key, kept, value)
 
 
-def merge(
-    container: str, entries: Sequence[Entry], behaviour: Behaviour, rng: random.Random
-) -> ContainerAllocation:
+def merge(container: str, entries: Sequence[Entry], behaviour: Behaviour, rng: random.Random) -> ContainerAllocation:
     """Merge the answers of a container's resources, in random order, into what the container runtime gets."""
     envs: dict[str, str] = {}
     annotations: dict[str, str] = {}

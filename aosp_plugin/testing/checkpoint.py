@@ -90,9 +90,7 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
         "PodUID": entry.pod_uid,
         "ContainerName": entry.container,
         "ResourceName": entry.resource,
-        "DeviceIDs": {
-            str(numa): list(ids) for numa, ids in sorted(entry.devices.items(), key=lambda i: str(i[0]))
-        },
+        "DeviceIDs": {str(numa): list(ids) for numa, ids in sorted(entry.devices.items(), key=lambda i: str(i[0]))},
         "AllocResp": base64.b64encode(entry.response).decode(),
     }
 

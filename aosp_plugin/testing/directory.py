@@ -85,8 +85,7 @@ def read_checkpoint(path: str) -> cp.Checkpoint:
         return cp.Checkpoint()
     except cp.CorruptCheckpointError as error:
         _log.warning(
-            "Continue after failing to read checkpoint file. "
-            "Device allocation info may NOT be up-to-date. Err: %s",
+            "Continue after failing to read checkpoint file. Device allocation info may NOT be up-to-date. Err: %s",
             error,
         )
         return cp.Checkpoint()

@@ -49,9 +49,7 @@ async def _call(call: Awaitable[_T]) -> _T:
     except asyncio.CancelledError:
         if _cancelled_from_outside():
             raise
-        raise PluginError(
-            "rpc error: code = Canceled desc = grpc: the client connection is closing"
-        ) from None
+        raise PluginError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
 
 
 def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:

@@ -94,9 +94,7 @@ class Plugins:
     async def _connect_later(self, registration: Registration) -> None:
         registration.dial_error = await self._connect(registration)
         if registration.dial_error is not None:
-            _log.error(
-                "Failed to dial device plugin with request %s: %s", registration, registration.dial_error
-            )
+            _log.error("Failed to dial device plugin with request %s: %s", registration, registration.dial_error)
         self._notify()
 
     async def _connect(self, registration: Registration) -> str | None:

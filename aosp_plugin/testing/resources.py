@@ -124,11 +124,7 @@ class Books:
 
     def of_container(self, pod_uid: str, container: str) -> list[Entry]:
         """Return what a container was given, of every resource."""
-        return [
-            entry
-            for entry in self.entries.values()
-            if (entry.pod_uid, entry.container) == (pod_uid, container)
-        ]
+        return [entry for entry in self.entries.values() if (entry.pod_uid, entry.container) == (pod_uid, container)]
 
     def use(self, resource: str, ids: tuple[str, ...]) -> None:
         """Note devices as used, before the plugin is asked."""
