@@ -410,7 +410,7 @@ def _mount(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
         binderfs.mount(directory, request.max_nodes, again=True)
     ours = ledger.mounts.get(directory)
     if ours is not None and ours.first_nodes is None:
-        ledger.mounts[directory] = ours._replace(first_nodes=tuple(binderfs.nodes_in(directory)))
+        ledger.mounts[directory] = ours._replace(first_nodes=tuple(sorted(binderfs.nodes_in(directory))))
         ledger.save()
 
 
@@ -419,9 +419,7 @@ def _mount_new(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
     new = not os.path.lexists(directory)
     with _telling(f"look into {directory}"):
         if not new and os.listdir(directory):
-            raise BinderfsError(
-                f"{directory} is neither empty nor a binderfs: choose another directory for it"
-            )
+            raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory for it")
     ledger.mounts[directory] = Mounted(made_directory=new or bool(before and before.made_directory))
     ledger.save()
     try:

@@ -39,6 +39,10 @@ RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID, and gRPC's default of 4 MiB ends at 220,000."""
 
 
+SOCKET_MODE = 0o600
+"""For the kubelet alone, which is root as the plugin is."""
+
+
 class Timings(NamedTuple):
     """Seconds."""
 
@@ -119,6 +123,7 @@ class Supervisor:
 
     async def _registration(self) -> None:
         """Serve on a new socket, register it, and return once that is over."""
+        self._kubelet = identify(self._directory.kubelet_socket)
         endpoint = self._directory.next_endpoint(time.time())
         try:
             async with self._serving(endpoint) as servicer, self._registering(endpoint, servicer) as answer:
@@ -140,8 +145,9 @@ class Supervisor:
             server.add_insecure_port(socket_address(path))
         except RuntimeError as error:
             raise RegistrationFailedError(f"can't serve at {path}: {error}") from error
-        await server.start()
         try:
+            os.chmod(path, SOCKET_MODE)
+            await server.start()
             yield servicer
         finally:
             servicer.finish()

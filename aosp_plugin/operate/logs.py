@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import shlex
+import re
 import sys
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -40,7 +40,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows on lines of its own."""
-        pairs = [f"{key}={shlex.quote(str(value))}" for key, value in fields(record).items()]
+        pairs = [f"{key}={_value(value)}" for key, value in fields(record).items()]
         line = " ".join([_time(record), record.levelname, _one_line(record.getMessage()), *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -60,6 +60,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return text if re.fullmatch(r"[^\s\"=]+", text) else json.dumps(text)
 
 
 def _one_line(text: str) -> str:

@@ -8,25 +8,64 @@ socket will do. A test says what happens on the node, and looks at what the kube
     import asyncio
     import tempfile
 
+    import grpc
+
+    from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
     from aosp_plugin.testing import Container, Kubelet, Pod
 
-    async def main() -> None:
+    GPU = "example.com/gpu"
+
+    class Plugin(rpc.DevicePluginServicer):                     # yours, in any language, in its own process
+        async def GetDevicePluginOptions(self, request, context):
+            return pb.DevicePluginOptions(pre_start_required=True)
+
+        async def ListAndWatch(self, request, context):
+            yield pb.ListAndWatchResponse(devices=[pb.Device(ID=name, health="Healthy") for name in ("a", "b")])
+            await asyncio.Event().wait()
+
+        async def Allocate(self, request, context):
+            ids = request.container_requests[0].devices_ids
+            answer = pb.ContainerAllocateResponse(envs={"GPU": ",".join(ids)})
+            return pb.AllocateResponse(container_responses=[answer])
+
+        async def PreStartContainer(self, request, context):
+            return pb.PreStartContainerResponse()
+
+        async def GetPreferredAllocation(self, request, context):
+            return pb.PreferredAllocationResponse()
+
+    async def start_plugin(kubelet, name):
+        server = grpc.aio.server()
+        rpc.add_DevicePluginServicer_to_server(Plugin(), server)
+        server.add_insecure_port(f"unix:{kubelet.directory}/{name}")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"unix:{kubelet.socket_path}") as channel:
+            request = pb.RegisterRequest(version="v1beta1", endpoint=name, resource_name=GPU)
+            await rpc.RegistrationStub(channel).Register(request, timeout=15)
+        return server
+
+    async def main():
         with tempfile.TemporaryDirectory(dir="/tmp") as directory:     # a socket's path has at most 107 bytes
             async with Kubelet(directory) as kubelet:
-                plugin = await start_my_plugin(kubelet.directory)      # yours: serves and registers
-                await kubelet.wait_for(lambda k: k.resource("example.com/gpu").allocatable == 2)
+                plugin = await start_plugin(kubelet, "first.sock")
+                await kubelet.wait_for(lambda k: k.resource(GPU).allocatable == 2)
 
-                pod = Pod("game", [Container("main", {"example.com/gpu": 1})])
-                admitted = await kubelet.admit(pod)                    # GetPreferredAllocation, Allocate
-                print(admitted.containers["main"].envs)
+                pod = Pod("game", [Container("main", {GPU: 1})])
+                admitted = await kubelet.admit(pod)                    # Allocate
+                assert admitted.containers["main"].envs["GPU"] in ("a", "b")
                 await kubelet.start_container(pod, "main")             # PreStartContainer
 
-                await kubelet.restart()                                # the plugin has to register again
-                await kubelet.wait_for(lambda k: k.resource("example.com/gpu").allocatable == 2)
+                await kubelet.restart()                                # sweeps the sockets of all plugins
+                assert kubelet.resource(GPU).capacity == 0
+                await plugin.stop(None)
+                plugin = await start_plugin(kubelet, "second.sock")
+                await kubelet.wait_for(lambda k: k.resource(GPU).allocatable == 2)
                 assert await kubelet.admit(pod) == admitted            # from the checkpoint, without a call
                 await kubelet.finish(pod)
-                await plugin.stop()
-                await kubelet.wait_for(lambda k: k.resource("example.com/gpu").allocatable == 0)
+
+                await plugin.stop(None)
+                await kubelet.wait_for(lambda k: k.resource(GPU).allocatable == 0)
+                assert kubelet.resource(GPU).capacity == 2             # for five minutes more
 
     asyncio.run(main())
 

@@ -240,7 +240,7 @@ class Kubelet:
         run = self._running()
         run.books.release(self._active.__contains__)
         return {
-            device: (self._pods.get(entry.pod_uid, entry.pod_uid), entry.container)
+            device: (self._pods[entry.pod_uid], entry.container)
             for entry in run.books.entries.values()
             if entry.resource == resource
             for device in entry.device_ids

@@ -158,9 +158,7 @@ class Plugins:
         end = self._tracker.ended(endpoint)
         if end.lost:
             self._books.listing(endpoint.resource).lose()
-            current = self.current.get(endpoint.resource)
-            if current is not None:
-                current.stopped_at = self._settings.clock()
+            self.current[endpoint.resource].stopped_at = self._settings.clock()
         if end.close is not None:
             await self._close(end.close)
 

@@ -160,9 +160,7 @@ def test_listens_on_the_pods_address_only() -> None:
 def test_host_paths() -> None:
     """The host paths are these three, and one that need not be there is made rather than waited for."""
     found = {
-        volume["hostPath"]["path"]: volume["hostPath"]["type"]
-        for volume in POD["volumes"]
-        if "hostPath" in volume
+        volume["hostPath"]["path"]: volume["hostPath"]["type"] for volume in POD["volumes"] if "hostPath" in volume
     }
     assert found == {
         DEVICE_PLUGINS: "Directory",
@@ -294,17 +292,11 @@ def test_base_image_is_pinned() -> None:
 def test_packages_are_pinned() -> None:
     """What pip installs has a hash, or is the wheel that was just built; nothing is compiled."""
     installs = [
-        part
-        for word, rest in instructions()
-        if word == "RUN"
-        for part in rest.split(" && ")
-        if " install " in part
+        part for word, rest in instructions() if word == "RUN" for part in rest.split(" && ") if " install " in part
     ]
     assert len(installs) == 3
     for command in installs:
-        assert (
-            "--require-hashes --only-binary=:all:" in command or "--no-deps --no-index /tmp/wheel/" in command
-        )
+        assert "--require-hashes --only-binary=:all:" in command or "--no-deps --no-index /tmp/wheel/" in command
 
 
 def test_build_requirements_are_pinned() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,11 +14,14 @@ from aosp_plugin.testing.behaviour import Behaviour
 from aosp_plugin.testing.checkpoint import Entry
 from aosp_plugin.testing.pods import DeviceSpec, Mount
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 NEWER = [Behaviour.BUGGY, Behaviour.NEW]
 
 
-def rng() -> random.Random:
-    return random.Random(1)
+def rng(seed: int = 1) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - repeatable, not secret
 
 
 def want(
@@ -35,9 +38,9 @@ def want(
 def test_pick_is_random_but_repeatable() -> None:
     """The same seed gives the same order, whatever the order of the candidates; another seed another one."""
     ids = [f"d{n}" for n in range(20)]
-    assert pick(ids, 20, random.Random(1)) == pick(reversed(ids), 20, random.Random(1))
-    assert pick(ids, 20, random.Random(1)) != pick(ids, 20, random.Random(2))
-    assert pick(ids, 20, random.Random(1)) != tuple(ids)
+    assert pick(ids, 20, rng(1)) == pick(reversed(ids), 20, rng(1))
+    assert pick(ids, 20, rng(1)) != pick(ids, 20, rng(2))
+    assert pick(ids, 20, rng(1)) != tuple(ids)
 
 
 def test_pick_takes_no_more_than_there_are() -> None:
@@ -146,7 +149,7 @@ def test_the_plugins_preference_is_followed() -> None:
     """What the plugin prefers is taken first, whatever the seed."""
     choice = Choice((), 2, {f"d{n}" for n in range(50)})
     for seed in range(10):
-        assert set(complete(choice, ["d7", "d8"], random.Random(seed))) == {"d7", "d8"}
+        assert set(complete(choice, ["d7", "d8"], rng(seed))) == {"d7", "d8"}
 
 
 def test_preferred_ids_that_are_not_available_are_ignored() -> None:
@@ -166,7 +169,7 @@ def test_of_too_many_preferred_ids_a_part_is_taken() -> None:
 def test_ids_come_in_random_order() -> None:
     """Neither the reused nor the preferred ids keep their place."""
     choice = Choice(("t",), 3, {"a", "b", "c"})
-    orders = {complete(choice, ["a"], random.Random(seed)) for seed in range(40)}
+    orders = {complete(choice, ["a"], rng(seed)) for seed in range(40)}
     assert len(orders) > 10
     assert all(set(order) == {"t", "a", "b", "c"} for order in orders)
 
@@ -181,8 +184,8 @@ def test_devices_are_sorted_under_their_numa_nodes() -> None:
     }
 
 
-def entry(resource: str, ids: tuple[str, ...] = (), **answer: object) -> Entry:
-    response = pb.ContainerAllocateResponse(**answer)  # type: ignore[arg-type]
+def entry(resource: str, ids: tuple[str, ...] = (), **answer: Any) -> Entry:
+    response = pb.ContainerAllocateResponse(**answer)
     return Entry("U", "C", resource, {-1: ids}, response.SerializeToString())
 
 
@@ -219,11 +222,11 @@ def test_cdi_devices_of_several_resources_are_listed_once() -> None:
     assert merged.cdi_devices == ("x",)
 
 
-def _pair(make: Callable[[str], dict[str, object]], first: str, second: str) -> list[Entry]:
+def _pair(make: Callable[[str], dict[str, Any]], first: str, second: str) -> list[Entry]:
     return [entry("r/1", **make(first)), entry("r/2", **make(second))]
 
 
-CONFLICTS: list[tuple[Callable[[str], dict[str, object]], str]] = [
+CONFLICTS: list[tuple[Callable[[str], dict[str, Any]], str]] = [
     (lambda v: {"envs": {"K": v}}, "environment variable K"),
     (lambda v: {"annotations": {"K": v}}, "annotation K"),
     (lambda v: {"mounts": [pb.Mount(container_path="/K", host_path=v)]}, "mount /K"),
@@ -233,11 +236,11 @@ CONFLICTS: list[tuple[Callable[[str], dict[str, object]], str]] = [
 
 @pytest.mark.parametrize(("make", "what"), CONFLICTS)
 def test_of_two_values_for_one_key_the_first_one_wins(
-    make: Callable[[str], dict[str, object]], what: str, caplog: pytest.LogCaptureFixture
+    make: Callable[[str], dict[str, Any]], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The order of resources is random, and so is the winner; a conflict is logged and is no failure."""
     entries = _pair(make, "1", "2")
-    winners = {repr(merge("C", entries, Behaviour.NEW, random.Random(seed))) for seed in range(20)}
+    winners = {repr(merge("C", entries, Behaviour.NEW, rng(seed))) for seed in range(20)}
     assert len(winners) == 2
     assert caplog.records[0].levelno == logging.ERROR
     assert what in caplog.records[0].message
@@ -245,7 +248,7 @@ def test_of_two_values_for_one_key_the_first_one_wins(
 
 @pytest.mark.parametrize(("make", "what"), CONFLICTS)
 def test_equal_values_for_one_key_are_one(
-    make: Callable[[str], dict[str, object]], what: str, caplog: pytest.LogCaptureFixture
+    make: Callable[[str], dict[str, Any]], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What two resources agree on appears once, without a word."""
     merged = merge("C", _pair(make, "1", "1"), Behaviour.NEW, rng())

@@ -47,7 +47,7 @@ def test_a_rejected_pods_message_is_the_kubelets(behaviour: Behaviour, text: str
 
 
 def _rpc_error(code: grpc.StatusCode, details: str | None) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,13 @@ def test_an_rpcs_failure_without_details_has_an_empty_description() -> None:
 async def test_a_released_register_does_not_hang_again() -> None:
     """One that hangs goes on, one whose caller has left is no trouble, and later ones don't hang."""
     faults = Faults(hang_register=True)
-    waiting = [asyncio.create_task(faults.delay_register()) for _ in range(2)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    await asyncio.gather(*waiting, return_exceptions=True) if waiting[1].done() else await asyncio.sleep(0)
-    assert not waiting[1].done()
+    left, stays = (asyncio.create_task(faults.delay_register()) for _ in range(2))
+    await asyncio.wait([left, stays], timeout=0)
+    left.cancel()
+    await asyncio.wait([left])
+    assert not stays.done()
     faults.release_register()
-    await waiting[1]
-    assert waiting[0].cancelled()
+    await stays
     await faults.delay_register()
 
 

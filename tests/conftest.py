@@ -1,0 +1,55 @@
+"""Fixtures for all tests, and the table of healing times at the end of a run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+HEALED = pytest.StashKey[dict[str, float]]()
+
+
+@pytest.fixture
+def kubelet_dir() -> Iterator[str]:
+    """Return a directory whose path leaves room for a socket's name, which pytest's own may not."""
+    directory = tempfile.mkdtemp(prefix="kubelet-", dir="/tmp")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    """Return an empty device directory."""
+    return Nodes(tmp_path / "dev")
+
+
+@pytest.fixture
+def healed(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """Time how long healing takes: from the call, where the damage is done, to the end of the test."""
+    started = time.monotonic()
+
+    def damaged() -> None:
+        nonlocal started
+        started = time.monotonic()
+
+    yield damaged
+    times = request.config.stash.setdefault(HEALED, {})
+    times[request.node.name] = time.monotonic() - started
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print how long each healing case took; nothing is asserted of it."""
+    times = config.stash.get(HEALED, {})
+    if times:
+        terminalreporter.section("healing: from the damage to all devices listed")
+        for name, seconds in sorted(times.items()):
+            terminalreporter.write_line(f"{seconds * 1000:8.0f} ms  {name}")

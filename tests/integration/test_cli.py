@@ -1,0 +1,137 @@
+"""The command line around ``serve``: help, version, config, demo, nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from aosp_plugin import __version__, cli, config
+
+COMMAND = [sys.executable, "-m", "aosp_plugin"]
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None, uid: int | None = None) -> tuple[int, str, str]:
+    """Run the command, and return its exit code and what it printed."""
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | (environment or {}),
+        user=uid,
+        timeout=50,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_version() -> None:
+    """--version prints the package's version."""
+    assert run("--version") == (0, f"aosp-plugin, version {__version__}\n", "")
+
+
+def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of serve has each flag of the configuration with what it may be."""
+    assert cli.main(["serve", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, key in config.KEYS.items():
+        assert (config.flag(name) in shown) is key.flag
+
+
+def test_config_says_where_each_value_comes_from(tmp_path: Path) -> None:
+    """``config`` prints every key with its value and source, as a file that can be used again."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nverify: binder\nisolation: strict\n")
+    code, out, _ = run(
+        "config", "--config", str(file), "--isolation", "shared", environment={"AOSP_PLUGIN_FORGET_AFTER": "5"}
+    )
+    assert code == 0
+    assert yaml.safe_load(out).keys() == {"version", *config.KEYS}
+    lines = dict(line.split(": ", 1) for line in out.splitlines())
+    assert lines["verify"] == f'"binder"  # file {file}: verify'
+    assert lines["isolation"] == '"shared"  # flag --isolation'
+    assert lines["forget_after"] == "5.0  # variable AOSP_PLUGIN_FORGET_AFTER"
+    assert lines["device_dir"] == '"/dev"  # default'
+
+
+def test_bad_usage_exits_with_2() -> None:
+    """A command that does not exist is one line and exit code 2."""
+    code, out, err = run("dance")
+    assert (code, out) == (2, "")
+    assert err == "aosp-plugin: No such command 'dance'.\n"
+
+
+def test_demo_shows_every_step() -> None:
+    """The demo shows registration, the list, two pods, a node that goes and comes, a kubelet restart, and 0."""
+    code, out, err = run("demo", "--nodes", "50")
+    assert (code, err) == (0, "")
+    for shown in (
+        "50 stand-in nodes",
+        "Register: version=v1beta1 resource_name=aosp.io/binder",
+        "capacity 50, allocatable 50",
+        "env     BINDER_VISIBLE_DEVICES  aosp_binder0,aosp_binder1,aosp_binder2",
+        "env     BINDER_VISIBLE_DEVICES  aosp_binder3,aosp_binder4,aosp_binder5",
+        "mount   /dev/binderfs",
+        "capacity 50, allocatable 49",
+        "aosp_binder49 comes back",
+        "the kubelet restarts",
+        "both pods keep what they have",
+        "done in",
+    ):
+        assert shown in out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="nobody is root here, so the demo above was an ordinary user's")
+def test_demo_needs_no_root() -> None:
+    """A user who is nobody sees the same; the one right left is to read the interpreter, wherever that is."""
+    nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all,+dac_read_search"]
+    reads = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+    done = subprocess.run(  # noqa: S603 - our own command
+        ["setpriv", *nobody, *reads, "env", "-u", "COVERAGE_PROCESS_START", *COMMAND, "demo", "--nodes", "20"],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "done in" in done.stdout
+
+
+def test_demo_keeps_what_it_made(tmp_path: Path) -> None:
+    """--keep leaves nodes, checkpoint and log behind; without it nothing stays."""
+    environment = {"TMPDIR": "/tmp"}
+    before = set(os.listdir("/tmp"))
+    code, out, _ = run("demo", "--nodes", "20", "--keep", environment=environment)
+    assert code == 0
+    kept = Path(out.split("kept: ")[1].splitlines()[0])
+    assert (kept / "plugin.log").read_text()
+    assert (kept / "kubelet" / "kubelet_internal_checkpoint").exists()
+    assert len(list((kept / "dev").iterdir())) == 20
+    subprocess.run(["rm", "-r", str(kept)], check=True)  # noqa: S603, S607
+    assert {name for name in set(os.listdir("/tmp")) - before if name.startswith("aosp-demo-")} == set()
+
+
+def test_demo_fails_when_a_step_does_not_happen(tmp_path: Path) -> None:
+    """A plugin that does not come up makes the demo end with 1, and its log is shown."""
+    broken = tmp_path / "sitecustomize.py"
+    broken.write_text("import sys\nif 'serve' in sys.argv: sys.exit('broken for the test')\n")
+    code, out, _ = run("demo", "--nodes", "10", environment={"PYTHONPATH": str(tmp_path)})
+    assert code == 1
+    assert "this did not happen: the plugin registers" in out
+    assert "broken for the test" in out
+
+
+def test_nodes_is_the_same_as_the_helper_in_hack(tmp_path: Path) -> None:
+    """``aosp-plugin nodes`` takes its arguments as hack/binder_nodes.py does, help included."""
+    code, out, _ = run("nodes", "--help")
+    assert code == 0
+    assert "aosp-plugin nodes" in out
+    code, out, _ = run("nodes", "create", "--count", "3", "--way", "file", "--device-dir", str(tmp_path))
+    assert code == 0
+    assert {"aosp_binder0", "aosp_binder1", "aosp_binder2"} <= set(os.listdir(tmp_path))
+    assert run("nodes", "delete", "--device-dir", str(tmp_path))[0] == 0
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("aosp_binder")]

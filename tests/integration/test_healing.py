@@ -1,0 +1,278 @@
+"""Staying registered: whatever breaks between a kubelet and the plugin, the devices come back by themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.deviceplugin.kubelet import PluginDirectory
+from aosp_plugin.deviceplugin.supervisor import Timings
+from aosp_plugin.errors import KubeletDirectoryError, RegistrationRefusedError
+from aosp_plugin.testing import Behaviour, Kubelet
+from tests.support import FAST, RESOURCE, Nodes, listed, make_plugin, problem, ready, running, sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Damaged = Callable[[], None]
+
+
+async def test_a_kubelet_that_is_not_there_yet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A plugin that starts before its kubelet registers as soon as kubelet.sock appears."""
+    nodes.make(0, 1, 2)
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "there is no")
+        healed()
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 3)
+            await ready(plugin)
+
+
+async def test_a_stale_socket_that_refuses_connections(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """The socket that a dead kubelet left behind is tried in vain, and the next kubelet is found at once."""
+    nodes.make(0, 1)
+    async with Kubelet(kubelet_dir):
+        pass
+    assert os.listdir(kubelet_dir) == ["kubelet.sock"]
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "Connection refused")
+        healed()
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 2)
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+async def test_the_kubelet_restarts(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+    """A kubelet that restarts, and sweeps the plugin's socket away, has all devices back over a new socket."""
+    nodes.make(*range(5))
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 5)
+        before = kubelet.registrations[-1].endpoint
+        healed()
+        await kubelet.restart()
+        await listed(kubelet, 5)
+        assert kubelet.registrations[-1].endpoint != before
+        assert sockets(kubelet_dir) == [kubelet.registrations[-1].endpoint]
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+async def test_the_own_socket_is_gone(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+    """A plugin whose socket somebody removed registers again, though its stream still goes on."""
+    nodes.make(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 2)
+        healed()
+        os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        await listed(kubelet, 2)
+
+
+async def test_the_own_socket_is_anothers(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A plugin whose socket's name was taken by another file registers again."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 1)
+        path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
+        healed()
+        with socket.socket(socket.AF_UNIX) as impostor:
+            impostor.bind(path + ".new")
+            os.rename(path + ".new", path)
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        await listed(kubelet, 1)
+
+
+async def test_kubelet_sock_is_made_anew(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """Another kubelet on the same path is registered with, though the first one neither ended nor swept a thing."""
+    nodes.make(0, 1, 2)
+    async with Kubelet(kubelet_dir) as first, running(nodes, kubelet_dir):
+        await listed(first, 3)
+        healed()
+        elsewhere = f"{kubelet_dir}-second"
+        async with Kubelet(elsewhere) as second:
+            os.rename(second.socket_path, os.path.join(kubelet_dir, "kubelet.sock"))
+            await second.wait_for(lambda k: len(k.registrations) == 1)
+        shutil.rmtree(elsewhere)
+        assert not first.resource(RESOURCE).connected
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+async def test_a_stream_ends_unasked(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+    """A kubelet that drops the stream, which it never opens again, is registered with again."""
+    nodes.make(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 2)
+        healed()
+        await kubelet.drop_streams()
+        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        await listed(kubelet, 2)
+
+
+async def test_no_stream_after_register(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A kubelet that takes the registration and never asks for the devices is registered with again."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.never_open_stream = True
+        async with running(nodes, kubelet_dir) as plugin:
+            healed()
+            await problem(plugin, "did not ask for its devices")
+            kubelet.faults.never_open_stream = False
+            await listed(kubelet, 1)
+
+
+async def test_register_hangs(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A Register that is never answered ends at its deadline and is tried again."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.hang_register = True
+        async with running(nodes, kubelet_dir) as plugin:
+            healed()
+            await problem(plugin, "DEADLINE_EXCEEDED")
+            kubelet.faults.hang_register = False
+            await listed(kubelet, 1)
+
+
+async def test_a_socket_swept_while_register_is_under_way(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A kubelet that sweeps the socket and then dials it in vain does not keep the plugin for as long as it dials."""
+    nodes.make(0)
+    patient = Timings(register=60, stream=60, stop=0.5)
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.hang_register = True
+        async with running(nodes, kubelet_dir, timings=patient):
+            await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+            kubelet.faults.hang_register = False
+            healed()
+            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await listed(kubelet, 1)
+
+
+async def test_a_refusal_that_can_heal(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A kubelet that refuses for a reason of its own is asked again until it takes the plugin."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.refuse_register = "failed to dial device plugin: context deadline exceeded"
+        async with running(nodes, kubelet_dir) as plugin:
+            await problem(plugin, "failed to dial device plugin")
+            healed()
+            kubelet.faults.refuse_register = None
+            await listed(kubelet, 1)
+
+
+async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """Something on kubelet.sock that speaks no gRPC is tried again, and the kubelet that follows it is found."""
+    nodes.make(0)
+    kubelet = Kubelet(kubelet_dir)
+    kubelet.faults.garbage_register = True
+    await kubelet.start()
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "registration failed and is tried again")
+        kubelet.faults.garbage_register = False
+        healed()
+        await kubelet.restart()
+        await listed(kubelet, 1)
+    await kubelet.stop()
+
+
+async def test_the_directory_is_replaced(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A kubelet directory that is removed and made again, as by a reinstalled kubelet, is taken up."""
+    nodes.make(0, 1)
+    async with running(nodes, kubelet_dir) as plugin:
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 2)
+        os.rename(kubelet_dir, f"{kubelet_dir}-old")
+        await problem(plugin, "there is no")
+        healed()
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 2)
+    shutil.rmtree(f"{kubelet_dir}-old")
+
+
+async def test_the_old_server_stops_before_the_new_one_registers(nodes: Nodes, kubelet_dir: str) -> None:
+    """A kubelet that mixes up two plugins of one name (1.25 to 1.36) never meets two, and keeps the new one."""
+    nodes.make(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=Behaviour.BUGGY) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 2)
+        for _ in range(5):
+            count = len(kubelet.registrations)
+            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await kubelet.wait_for(lambda k, count=count: len(k.registrations) > count)  # type: ignore[misc]
+            await listed(kubelet, 2)
+        assert kubelet.resource(RESOURCE).streams == 1
+        assert len(kubelet.registrations) == 6
+
+
+async def test_a_refusal_that_can_not_heal(nodes: Nodes, kubelet_dir: str) -> None:
+    """A name that the kubelet will never take ends the plugin with an error that says so."""
+    async with Kubelet(kubelet_dir):
+        plugin = make_plugin(nodes, kubelet_dir, resource="no-domain")
+        with pytest.raises(RegistrationRefusedError, match='the ResourceName "no-domain" is invalid'):
+            await plugin.run()
+    assert sockets(kubelet_dir) == []
+
+
+async def test_a_version_that_the_kubelet_does_not_know(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet without v1beta1 ends the plugin with an error that says so."""
+    monkeypatch.setattr("aosp_plugin.deviceplugin.supervisor.VERSION", "v1alpha1")
+    async with Kubelet(kubelet_dir):
+        with pytest.raises(RegistrationRefusedError, match='"v1alpha1" is not supported by kubelet'):
+            await make_plugin(nodes, kubelet_dir).run()
+
+
+async def test_a_missing_directory(nodes: Nodes, kubelet_dir: str) -> None:
+    """A kubelet directory that does not exist at the start is an error at once, with its name."""
+    with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/nowhere does not exist"):
+        await make_plugin(nodes, f"{kubelet_dir}/nowhere").run()
+
+
+async def test_serving_fails_for_a_while(
+    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that can't be bound is tried again under another name."""
+    nodes.make(0)
+    real = PluginDirectory.next_endpoint
+    fails = [True]
+
+    def next_endpoint(directory: PluginDirectory, now: float) -> str:
+        return "nowhere/a.sock" if fails[0] else real(directory, now)
+
+    monkeypatch.setattr(PluginDirectory, "next_endpoint", next_endpoint)
+    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "can't serve at")
+        healed()
+        fails[0] = False
+        await listed(kubelet, 1)
+
+
+async def test_a_killed_predecessors_socket_is_swept(nodes: Nodes, kubelet_dir: str) -> None:
+    """At the start the sockets of a killed predecessor go, and those of others stay."""
+    for name in ("aosp-aosp.io_binder-1-1.sock", "aosp-aosp.io_binderx-1-1.sock", "other.sock"):
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(os.path.join(kubelet_dir, name))
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "there is no")
+        assert sorted(os.listdir(kubelet_dir)) == ["aosp-aosp.io_binderx-1-1.sock", "other.sock"]
+
+
+async def test_a_problem_is_logged_when_it_changes(
+    nodes: Nodes, kubelet_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kubelet that goes on refusing is logged once, not at every try."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.refuse_register = "not today"
+        async with running(nodes, kubelet_dir):
+            await kubelet.wait_for(lambda k: len(k.registrations) >= 4)
+        assert len([record for record in caplog.records if "not today" in record.getMessage()]) == 1
+
+
+async def test_stop_while_register_hangs(nodes: Nodes, kubelet_dir: str) -> None:
+    """A plugin that is told to stop does not wait for a kubelet that hangs in Register."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.hang_register = True
+        async with running(nodes, kubelet_dir, timings=FAST._replace(register=60)):
+            await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+        assert sockets(kubelet_dir) == []

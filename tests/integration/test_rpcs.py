@@ -1,0 +1,263 @@
+"""The five RPCs, called over a real socket as a kubelet calls them, and with what no kubelet would send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
+from tests.support import RESOURCE, Nodes, listed, names, problem, ready, running, sockets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aosp_plugin.deviceplugin import DevicePlugin
+
+
+@contextlib.asynccontextmanager
+async def dialled(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[tuple[grpc.aio.Channel, Kubelet, DevicePlugin]]:
+    """Run a plugin that a kubelet knows, and yield a channel to it."""
+    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir) as plugin:
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
+            yield channel, kubelet, plugin
+
+
+def request(*containers: list[str]) -> pb.AllocateRequest:
+    """Return a request for containers with these IDs."""
+    return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
+
+
+async def test_options_are_the_same_by_rpc_and_by_register(nodes: Nodes, kubelet_dir: str) -> None:
+    """Old kubelets read the options in Register and newer ones ask for them: both learn the same."""
+    async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
+        options = await DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
+        assert options.get_preferred_allocation_available
+        assert not options.pre_start_required
+        assert kubelet.registrations[-1].options == options
+
+
+async def test_two_containers_in_one_request(nodes: Nodes, kubelet_dir: str) -> None:
+    """Each container of a request gets a response of its own, in order, with nothing of the other's."""
+    nodes.make(*range(12))
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        response = await DevicePluginStub(channel).Allocate(request(names([10, 9, 2]), names([1])))
+    first, second = response.container_responses
+    assert [device.container_path for device in first.devices] == [f"/dev/{name}" for name in names([2, 9, 10])]
+    assert [device.host_path for device in first.devices] == [f"{nodes.directory}/{name}" for name in names([2, 9, 10])]
+    assert {device.permissions for device in first.devices} == {"rw"}
+    assert dict(first.envs) == {
+        "BINDER_VISIBLE_DEVICES": "aosp_binder2,aosp_binder9,aosp_binder10",
+        "PATH": "/system/bin:/system/xbin",
+    }
+    assert [device.container_path for device in second.devices] == ["/dev/aosp_binder1"]
+    assert second.envs["BINDER_VISIBLE_DEVICES"] == "aosp_binder1"
+
+
+async def test_allocate_is_idempotent(nodes: Nodes, kubelet_dir: str) -> None:
+    """The same ID may be asked for again, in another request or twice in one: a kubelet never gives one back."""
+    nodes.make(0, 1)
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        stub = DevicePluginStub(channel)
+        once = await stub.Allocate(request(names([0, 1])))
+        assert await stub.Allocate(request(names([1, 0, 1, 0]))) == once
+
+
+@pytest.mark.parametrize(
+    ("containers", "code", "text"),
+    [
+        ([], grpc.StatusCode.INVALID_ARGUMENT, "names no container"),
+        ([["aosp_binder0"], []], grpc.StatusCode.INVALID_ARGUMENT, "no device for container 1"),
+        ([["aosp_binder0", "aosp_binder7"]], grpc.StatusCode.NOT_FOUND, "'aosp_binder7' is unknown"),
+        (
+            [["aosp_binder0"], ["aosp_binder1"]],
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "'aosp_binder1' is unhealthy: missing",
+        ),
+    ],
+)
+async def test_what_can_not_be_allocated(
+    nodes: Nodes, kubelet_dir: str, containers: list[list[str]], code: grpc.StatusCode, text: str
+) -> None:
+    """A request that can't be met as a whole is refused as a whole, with a code and the device's name."""
+    nodes.make(0, 1)
+    async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
+        await listed(kubelet, 2)
+        nodes.remove(1)
+        await listed(kubelet, 1)
+        with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
+            await DevicePluginStub(channel).Allocate(request(*containers))
+        assert refused.value.code() is code
+
+
+async def test_a_node_that_vanished_a_moment_ago(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Allocate looks at each node itself, and does not hand out what no event has told of yet."""
+    nodes.make(0, 1)
+    async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
+        await listed(kubelet, 2)
+        monkeypatch.setattr("aosp_plugin.watch.Subscription.tell", lambda _: None)
+        nodes.remove(1)
+        with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
+            await DevicePluginStub(channel).Allocate(request(names([0, 1])))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert kubelet.resource(RESOURCE).allocatable == 2
+
+
+async def test_preferred_allocation_of_several_containers(nodes: Nodes, kubelet_dir: str) -> None:
+    """Each container of a GetPreferredAllocation gets the lowest neighbours, with what it must include first."""
+    nodes.make(*range(10))
+    free = names([9, 8, 7, 6, 4, 2, 1])
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        response = await DevicePluginStub(channel).GetPreferredAllocation(
+            pb.PreferredAllocationRequest(
+                container_requests=[
+                    pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=3),
+                    pb.ContainerPreferredAllocationRequest(
+                        available_deviceIDs=free, must_include_deviceIDs=names([4]), allocation_size=3
+                    ),
+                ]
+            )
+        )
+    chosen = [list(container.deviceIDs) for container in response.container_responses]
+    assert chosen == [names([6, 7, 8]), names([4, 1, 2])]
+
+
+async def test_preferred_allocation_of_nothing(nodes: Nodes, kubelet_dir: str) -> None:
+    """A GetPreferredAllocation that names no container is refused."""
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        with pytest.raises(grpc.aio.AioRpcError, match="names no container") as refused:
+            await DevicePluginStub(channel).GetPreferredAllocation(pb.PreferredAllocationRequest())
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_pre_start_container(nodes: Nodes, kubelet_dir: str) -> None:
+    """PreStartContainer answers for healthy devices, and refuses unknown ones and an empty request."""
+    nodes.make(0)
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        stub = DevicePluginStub(channel)
+        assert await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=names([0]))) is not None
+        for ids, code in (([], grpc.StatusCode.INVALID_ARGUMENT), (["x"], grpc.StatusCode.NOT_FOUND)):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids))
+            assert refused.value.code() is code
+
+
+@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation", "PreStartContainer"])
+async def test_a_malformed_request(nodes: Nodes, kubelet_dir: str, method: str) -> None:
+    """Bytes that are no message are refused as such, and the stream goes on."""
+    nodes.make(0)
+    async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match="the request is no v1beta1") as refused:
+            await call(b"\xff\xff\xff\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        nodes.make(1)
+        await listed(kubelet, 2)
+
+
+async def test_garbage_on_the_plugins_socket(nodes: Nodes, kubelet_dir: str) -> None:
+    """Somebody who speaks no gRPC on the plugin's socket is cut off, and the kubelet's stream goes on."""
+    nodes.make(0)
+    async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
+        reader, writer = await asyncio.open_unix_connection(os.path.join(kubelet_dir, sockets(kubelet_dir)[0]))
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        nodes.make(1)
+        await listed(kubelet, 2)
+        assert len(kubelet.registrations) == 1
+
+
+async def test_a_second_stream_takes_the_place_of_the_first(nodes: Nodes, kubelet_dir: str) -> None:
+    """Of two streams at once the newer one goes on, the older one ends, and no event is lost between them."""
+    nodes.make(0)
+    async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
+        await kubelet.open_second_stream(RESOURCE)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 1)
+        nodes.make(1)
+        await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 2)
+
+
+async def test_no_news_is_no_message(nodes: Nodes, kubelet_dir: str) -> None:
+    """A look that finds what the last one found sends nothing: each message costs the kubelet a checkpoint."""
+    nodes.make(0)
+    async with dialled(nodes, kubelet_dir) as (_, kubelet, plugin):
+        await listed(kubelet, 1)
+        (nodes.directory / "something-else").touch()
+        plugin.look_again()
+        nodes.make(1)
+        await listed(kubelet, 2)
+        assert kubelet.resource(RESOURCE).messages == 2
+
+
+async def test_zero_nodes_are_a_state(nodes: Nodes, kubelet_dir: str) -> None:
+    """Without a node the plugin registers, is ready, advertises none, and picks nodes up when they appear."""
+    async with dialled(nodes, kubelet_dir) as (_, kubelet, plugin):
+        assert kubelet.resource(RESOURCE).known
+        assert kubelet.resource(RESOURCE).capacity == 0
+        await ready(plugin)
+        nodes.make(*range(3))
+        await listed(kubelet, 3)
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.OLD, Behaviour.NEW])
+@pytest.mark.parametrize("count", [1000, 10_000])
+async def test_many_nodes(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, count: int) -> None:
+    """Every one of very many nodes is advertised in natural order and allocated to one container only."""
+    nodes.make(*range(count))
+    kubelet = Kubelet(kubelet_dir, behaviour=behaviour, seed=count, checkpoints=False)
+    async with kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, count)
+        assert list(kubelet.resource(RESOURCE).devices) == names(range(count))
+        given: list[str] = []
+        for pod in range(10):
+            limits = {RESOURCE: count // 20}
+            admitted = await kubelet.admit(Pod(f"pod-{pod}", [Container("a", limits), Container("b", limits)]))
+            for container in ("a", "b"):
+                got = admitted.containers[container]
+                visible = got.envs["BINDER_VISIBLE_DEVICES"].split(",")
+                assert sorted(visible) == sorted(got.device_ids[RESOURCE])
+                assert [device.container_path for device in got.devices] == [f"/dev/{name}" for name in visible]
+                given += visible
+        assert given == names(range(count)), "each container got the next neighbours"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_ids_in_random_order(nodes: Nodes, kubelet_dir: str, seed: int) -> None:
+    """Whatever order the kubelet sends IDs in, a container's are told to it in natural order."""
+    nodes.make(*range(20))
+    async with Kubelet(kubelet_dir, seed=seed) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 20)
+        admitted = await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 12})]))
+    assert admitted.containers["android"].envs["BINDER_VISIBLE_DEVICES"] == ",".join(names(range(12)))
+
+
+async def test_more_devices_than_a_message_holds(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What does not fit into the kubelet's message is left out from the end, is said, and costs no stream."""
+    monkeypatch.setattr("aosp_plugin.deviceplugin.inventory.Snapshot.__init__.__defaults__", (1000,))
+    nodes.make(*range(100))
+    async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(nodes, kubelet_dir) as plugin:
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity > 0)
+        view = kubelet.resource(RESOURCE)
+        left_out = 100 - view.capacity
+        assert 0 < left_out < 100
+        assert list(view.devices) == names(range(view.capacity))
+        await problem(plugin, f"{left_out} devices do not fit into the message to the kubelet")
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert [vars(record)["left_out"] for record in errors] == [left_out]
+        nodes.remove(*range(10))
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == view.capacity - 10)
+        assert kubelet.resource(RESOURCE).last_message_size <= 1000

@@ -1,0 +1,207 @@
+"""``aosp-plugin serve`` as a process: its signals, its exit codes, and what it says to whoever started it wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import RESOURCE, Nodes, Serve, listed, sockets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it(nodes: Nodes, kubelet_dir: str, number: signal.Signals) -> None:
+    """SIGTERM and SIGINT end the stream, remove the socket and exit with 0."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        serve.signal(number)
+        assert await serve.finish() == 0
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
+        assert sockets(kubelet_dir) == []
+
+
+async def test_sigterm_while_the_kubelet_is_away(nodes: Nodes, kubelet_dir: str) -> None:
+    """A plugin that waits for its kubelet ends as promptly and with 0."""
+    async with Serve(nodes, kubelet_dir) as serve:
+        await serve.logged("waiting for the kubelet")
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
+async def test_killed_and_started_again(nodes: Nodes, kubelet_dir: str) -> None:
+    """After SIGKILL a new process has the devices back, under a new socket, with the old one swept."""
+    nodes.make(0, 1)
+    async with Kubelet(kubelet_dir) as kubelet:
+        async with Serve(nodes, kubelet_dir) as serve:
+            await listed(kubelet, 2)
+            pod = Pod("phone", [Container("android", {RESOURCE: 1})])
+            admitted = await kubelet.admit(pod)
+            serve.signal(signal.SIGKILL)
+            await serve.finish()
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
+        (left,) = sockets(kubelet_dir)
+        async with Serve(nodes, kubelet_dir):
+            await listed(kubelet, 2)
+            assert left not in sockets(kubelet_dir)
+            assert await kubelet.admit(pod) == admitted
+
+
+async def test_sighup_takes_a_new_configuration(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
+    """SIGHUP reads the file again, and what it says holds from then on."""
+    nodes.make(0, 1)
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nresource_name: aosp.io/binder\n")
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--config", str(file)) as serve:
+        await listed(kubelet, 2)
+        file.write_text("version: v1\nresource_name: example.com/other\n")
+        serve.signal(signal.SIGHUP)
+        await listed(kubelet, 2, "example.com/other")
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
+        assert len(sockets(kubelet_dir)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("version: v1\nresource_name: nonsense\n", "resource_name: 'nonsense' is not allowed"),
+        ("version: v1\nkubelet_dir: /nowhere\n", "/nowhere does not exist"),
+        ("version: v1\nhost_root: /nowhere\n", "does not exist"),
+    ],
+)
+async def test_sighup_refuses_a_bad_configuration(
+    nodes: Nodes, kubelet_dir: str, tmp_path: Path, text: str, complaint: str
+) -> None:
+    """A configuration that is wrong, or could not be served, is refused with an error; the old one goes on."""
+    nodes.make(0)
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nkubelet_dir: {kubelet_dir}\n")
+    command = [sys.executable, "-m", "aosp_plugin", "serve", "--config", str(file), "--listen", ""]
+    flags = ["--device-dir", str(nodes.directory), "--verify", "file"]
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await asyncio.create_subprocess_exec(*command, *flags, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        try:
+            await listed(kubelet, 1)
+            file.write_text(text)
+            process.send_signal(signal.SIGHUP)
+            line = ""
+            while "refused" not in line:
+                line = (await asyncio.wait_for(process.stderr.readline(), 10)).decode()
+            assert complaint in line
+            nodes.make(1)
+            await listed(kubelet, 2)
+            assert len(kubelet.registrations) == 1
+        finally:
+            process.kill()
+            await process.communicate()
+
+
+async def test_sighup_with_nothing_new(nodes: Nodes, kubelet_dir: str) -> None:
+    """A configuration that reads as before costs no registration."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        serve.signal(signal.SIGHUP)
+        assert "changed=False" in await serve.logged("configuration read again")
+        nodes.make(1)
+        await listed(kubelet, 2)
+        assert len(kubelet.registrations) == 1
+
+
+async def test_probes_over_http(nodes: Nodes, kubelet_dir: str) -> None:
+    """/readyz says why the plugin is not registered yet, and is well once it is; /healthz is well all along."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with Serve(nodes, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
+        await serve.logged("waiting for the kubelet")
+        assert await get(port, "/healthz") == (200, "ok\n")
+        status, text = await get(port, "/readyz")
+        assert status == 503
+        assert "there is no" in text
+        async with Kubelet(kubelet_dir):
+            await serve.logged("registered")
+            assert await get(port, "/readyz") == (200, "ok\n")
+
+
+async def test_json_logs(nodes: Nodes, kubelet_dir: str) -> None:
+    """With --log-format json each line of the log is an object with the event's own keys."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--log-format", "json") as serve:
+        entry = json.loads(await serve.logged('"registered"'))
+        assert (entry["level"], entry["resource"]) == ("info", RESOURCE)
+        assert entry["endpoint"] == kubelet.registrations[-1].endpoint
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "code", "complaint"),
+    [
+        (["--verify", "much"], {}, 2, "flag --verify: 'much' is not allowed; allowed: file, char, binder, probe"),
+        (["--colour"], {}, 2, "No such option"),
+        (["--config", "/nowhere.yaml"], {}, 2, "file /nowhere.yaml can't be read"),
+        ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
+        (["--device-dir", "/nowhere"], {}, 1, "the device directory /nowhere can't be read"),
+        (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
+        (["--require-nodes"], {}, 1, "there is no device, and at least one is required"),
+        (["--listen", "192.0.2.1:1"], {}, 1, "can't listen on 192.0.2.1:1"),
+    ],
+)
+async def test_what_is_wrong_is_said_in_one_line(
+    nodes: Nodes, kubelet_dir: str, flags: list[str], environment: dict[str, str], code: int, complaint: str
+) -> None:
+    """A user's mistake gives one line that names it, no traceback, and 2 for usage or 1 for the host."""
+    async with Serve(nodes, kubelet_dir, *flags, environment=environment) as serve:
+        assert await serve.finish() == code
+    lines = [line for line in "".join(serve.log).splitlines() if line.startswith("aosp-plugin: ")]
+    assert len(lines) == 1
+    assert complaint in lines[0]
+    assert "Traceback" not in "".join(serve.log)
+
+
+async def test_a_refusal_that_can_not_heal_exits_with_1(nodes: Nodes, kubelet_dir: str) -> None:
+    """A kubelet that will never take the resource ends the process with 1 and the kubelet's words."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.refuse_register = 'the ResourceName "aosp.io/binder" is invalid'
+        async with Serve(nodes, kubelet_dir) as serve:
+            assert await serve.finish() == 1
+    assert 'the ResourceName "aosp.io/binder" is invalid' in "".join(serve.log)
+
+
+async def test_stopped_and_continued(nodes: Nodes, kubelet_dir: str) -> None:
+    """A process that was frozen while nodes came and its kubelet restarted catches up when it goes on."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        serve.signal(signal.SIGSTOP)
+        nodes.make(1, 2)
+        await kubelet.restart()
+        serve.signal(signal.SIGCONT)
+        await listed(kubelet, 3)
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    """Ask for a path over HTTP, and return status and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+async def test_the_socket_is_for_the_owner_alone(nodes: Nodes, kubelet_dir: str) -> None:
+    """Nobody but the plugin's own user, who is the kubelet's, may talk to its socket."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir):
+        await listed(kubelet, 1)
+        (name,) = sockets(kubelet_dir)
+        assert os.stat(os.path.join(kubelet_dir, name)).st_mode & 0o077 == 0

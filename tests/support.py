@@ -1,0 +1,178 @@
+"""What several integration tests need: nodes to hand out, and a plugin that runs.
+
+Nodes are plain files (``--verify file``), so that nobody has to be root; the plugin is the real one over real unix
+sockets, in this process (``running``) or in one of its own (``Serve``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Self
+
+from aosp_plugin.binder.health import Verify
+from aosp_plugin.config import Config
+from aosp_plugin.deviceplugin import DevicePlugin
+from aosp_plugin.deviceplugin.supervisor import Timings
+from aosp_plugin.serve import make_backend, socket_name
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from pathlib import Path
+
+    from aosp_plugin.testing import Kubelet
+
+RESOURCE = "aosp.io/binder"
+FAST = Timings(register=0.5, stream=0.3, stop=0.5)
+"""Patience cut short, so that the cases in which the kubelet does nothing don't take as long as in life."""
+
+
+class Nodes:
+    """A device directory with stand-in nodes."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directory."""
+        directory.mkdir()
+        self.directory = directory
+
+    def make(self, *numbers: int) -> None:
+        """Make nodes that are not there."""
+        for number in numbers:
+            (self.directory / f"aosp_binder{number}").touch(exist_ok=False)
+
+    def remove(self, *numbers: int) -> None:
+        """Remove nodes."""
+        for number in numbers:
+            (self.directory / f"aosp_binder{number}").unlink()
+
+
+def names(numbers: Iterable[int]) -> list[str]:
+    """Return the names of nodes."""
+    return [f"aosp_binder{number}" for number in numbers]
+
+
+def make_plugin(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST, resource: str = RESOURCE) -> DevicePlugin:
+    """Return the binder plugin over stand-in nodes, not yet running."""
+    config = Config(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
+    return DevicePlugin(
+        make_backend(config),
+        resource_name=resource,
+        socket_name=socket_name(resource),
+        kubelet_dir=kubelet_dir,
+        timings=timings,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST) -> AsyncIterator[DevicePlugin]:
+    """Run the plugin in this process while the context lasts; what it raises comes out at the end."""
+    plugin = make_plugin(nodes, kubelet_dir, timings=timings)
+    task = asyncio.create_task(plugin.run())
+    try:
+        yield plugin
+    finally:
+        plugin.stop()
+        await task
+
+
+async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None:
+    """Wait until the kubelet could hand out this many devices."""
+    await kubelet.wait_for(lambda k: k.resource(resource).connected and k.resource(resource).allocatable == count)
+
+
+async def problem(plugin: DevicePlugin, text: str) -> None:
+    """Wait until the plugin says that it is not ready, with ``text`` in the reason."""
+    await _until(lambda: text in plugin.unready)
+
+
+async def ready(plugin: DevicePlugin) -> None:
+    """Wait until the plugin says that it is ready."""
+    await _until(lambda: not plugin.unready)
+
+
+class _Telling(logging.Handler):
+    """Sets an event at everything that is logged; from the loop's own thread, as the supervisor logs."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def emit(self, _record: logging.LogRecord) -> None:
+        self._event.set()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Wait until ``condition`` holds; asked again at each event that is logged, as each change of state is."""
+    logged = asyncio.Event()
+    handler = _Telling(logged)
+    logger = logging.getLogger("aosp_plugin")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        async with asyncio.timeout(10):
+            while not condition():
+                await logged.wait()
+                logged.clear()
+    finally:
+        logger.removeHandler(handler)
+
+
+def sockets(kubelet_dir: str) -> list[str]:
+    """Return the plugin's sockets."""
+    return [name for name in os.listdir(kubelet_dir) if name.startswith("aosp-")]
+
+
+class Serve:
+    """``aosp-plugin serve`` as a process."""
+
+    def __init__(self, nodes: Nodes, kubelet_dir: str, *more: str, environment: dict[str, str] | None = None) -> None:
+        """Prepare the command; ``more`` are further arguments."""
+        flags = ["--device-dir", str(nodes.directory), "--kubelet-dir", kubelet_dir, "--verify", "file"]
+        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", "", *more]
+        self._environment = os.environ | (environment or {})
+        self._process: asyncio.subprocess.Process | None = None
+        self.log: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, env=self._environment, stderr=asyncio.subprocess.PIPE
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Kill it where it still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.finish()
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The process."""
+        assert self._process is not None
+        return self._process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    async def logged(self, text: str) -> str:
+        """Wait for a line of the log that has ``text`` in it, and return it."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(10):
+            while line := (await self.process.stderr.readline()).decode():
+                self.log.append(line)
+                if text in line:
+                    return line
+        raise AssertionError(f"no line with {text!r} in:\n{''.join(self.log)}")
+
+    async def finish(self) -> int:
+        """Wait for the end, and return the exit code."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(10):
+            self.log.append((await self.process.stderr.read()).decode())
+            return await self.process.wait()

@@ -1,0 +1,81 @@
+"""Names of nodes: their natural order, and which of them can be devices."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aosp_plugin.binder.nodes import LONGEST_NAME, name_problem, natural_key
+
+NAMES = st.text(alphabet="ab0129_", max_size=8)
+
+
+def test_numbers_in_names_order_by_value() -> None:
+    """aosp_binder9 comes before aosp_binder10, and the number at the front counts before the one behind."""
+    names = ["b10", "b9", "a2x11", "a2x2", "a10x1", "a2"]
+    assert sorted(names, key=natural_key) == ["a2", "a2x2", "a2x11", "a10x1", "b9", "b10"]
+
+
+def test_a_name_without_a_number_comes_before_those_that_go_on_with_one() -> None:
+    """The node "binder" may stand beside "binder1"."""
+    assert sorted(["binder1", "binder", "binder0"], key=natural_key) == ["binder", "binder0", "binder1"]
+    assert sorted(["a2x1", "a2x", "a2"], key=natural_key) == ["a2", "a2x", "a2x1"]
+
+
+def test_names_that_begin_with_a_number_order_with_the_others() -> None:
+    """A leading number is compared as a number, and never with a text."""
+    assert sorted(["10a", "9a", "a", ""], key=natural_key) == ["", "9a", "10a", "a"]
+
+
+def test_names_that_differ_in_leading_zeros_have_different_keys() -> None:
+    """Two files may be called b1 and b01: the order is still total, and the same for any input order."""
+    names = ["b001", "b1", "b01"]
+    assert len({natural_key(name) for name in names}) == 3
+    assert sorted(names, key=natural_key) == sorted(reversed(names), key=natural_key)
+
+
+def test_digits_of_other_scripts_are_text() -> None:
+    """A superscript two is a digit to Python's str.isdigit but no number: it must not break the order."""
+    assert sorted(["b²", "b2", "b٣"], key=natural_key)[0] == "b2"
+
+
+@given(st.lists(NAMES))
+@settings(derandomize=True, deadline=None)
+def test_keys_are_equal_only_for_equal_names(names: list[str]) -> None:
+    """Any names can be compared, and no two different ones are taken for one."""
+    assert len({natural_key(name) for name in names}) == len(set(names))
+    assert sorted(set(names), key=natural_key) == sorted(sorted(set(names)), key=natural_key)
+
+
+@pytest.mark.parametrize(
+    "name", ["aosp_binder0", "a", "x" * LONGEST_NAME, "binder.1", "..a", "binder-control2", "ключ", "a:b=c%d"]
+)
+def test_a_plain_name_can_be_a_device(name: str) -> None:
+    """Whatever fits into a device ID, a path and a list with commas is taken."""
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "it is empty"),
+        ("x" * (LONGEST_NAME + 1), "it has 64 characters, and a device ID at most 63"),
+        ("a b", "it has a space"),
+        ("a\nb", "a control character"),
+        ("a\tb", "a control character"),
+        ("a\x7fb", "a control character"),
+        ("a\u2028b", "it has a space"),
+        ("a\u00a0b", "it has a space"),
+        (os.fsdecode(b"a\xff"), "bytes that are not UTF-8"),
+        ("a/b", "it is a path, not a name"),
+        (".", "it is a path, not a name"),
+        ("..", "it is a path, not a name"),
+        ("a,b", "it has a comma"),
+    ],
+)
+def test_a_name_that_can_not_be_a_device_is_refused_with_the_reason(name: str, why: str) -> None:
+    """Each kind of unusable name has its own reason."""
+    assert why in (name_problem(name) or "")
