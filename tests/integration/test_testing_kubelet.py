@@ -92,6 +92,41 @@ class Plugin(rpc.DevicePluginServicer):
         self.streams[-1].put_nowait(None)
 
 
+class RawPlugin:
+    """A plugin's socket that shows what comes in; it says no more than that it speaks HTTP/2."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.connections: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        """Listen."""
+        self._server = await asyncio.start_unix_server(self._accept, self.path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close everything."""
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame
+        self.connections.put_nowait(reader)
+
+    async def until(self, connection: asyncio.StreamReader, wanted: bytes) -> None:
+        """Return once these bytes have come in."""
+        received = b""
+        while wanted not in received:
+            data = await connection.read(4096)
+            assert data, f"{wanted!r} is not in {received!r}"
+            received += data
+
+
 class Clock:
     """A clock that a test moves."""
 
@@ -126,6 +161,11 @@ async def register(
     local = [("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost")]
     async with grpc.aio.insecure_channel(f"unix:{kubelet.socket_path}", options=local) as channel:
         await rpc.RegistrationStub(channel).Register(request, timeout=timeout)
+
+
+async def register_anyhow(kubelet: Kubelet, endpoint: str) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        await register(kubelet, endpoint)
 
 
 async def register_fails(kubelet: Kubelet, endpoint: str, **arguments: Any) -> tuple[grpc.StatusCode, str]:
@@ -352,44 +392,20 @@ async def test_a_plugin_may_register_before_it_serves(place: str, behaviour: Beh
 )
 async def test_the_authority_is_the_versions(place: str, behaviour: Behaviour, authority: bytes | None) -> None:
     """The raw path of the socket from the old one, localhost from newer ones, as read on the wire."""
-    path = f"{place}/raw.sock"
-    wanted = authority or path.encode()
-    found = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame: enough to count as an HTTP/2 server
-        received = b""
-        while wanted not in received and (data := await reader.read(4096)):
-            received += data
-        found.set()
-        writer.close()
-
-    async with Kubelet(place, behaviour=behaviour) as kubelet:
-        raw = await asyncio.start_unix_server(talk, path)
-        async with raw:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await register(kubelet, "raw.sock")
-            await asyncio.wait_for(found.wait(), 10)
+    async with Kubelet(place, behaviour=behaviour) as kubelet, RawPlugin(f"{place}/raw.sock") as raw:
+        registering = asyncio.create_task(register_anyhow(kubelet, "raw.sock"))
+        connection = await asyncio.wait_for(raw.connections.get(), 10)
+        await asyncio.wait_for(raw.until(connection, authority or raw.path.encode()), 10)
+        await kubelet.stop()
+        await registering
 
 
 async def test_each_registration_is_dialled_anew(place: str) -> None:
     """Also at the same path: no connection is shared."""
-    dialled: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame: enough to count as an HTTP/2 server
-        dialled.put_nowait(writer)
-        while await reader.read(4096):
-            pass
-        writer.close()
-
-    async with (
-        Kubelet(place, behaviour=Behaviour.OLD) as kubelet,
-        await asyncio.start_unix_server(talk, f"{place}/raw.sock"),
-    ):
+    async with Kubelet(place, behaviour=Behaviour.OLD) as kubelet, RawPlugin(f"{place}/raw.sock") as raw:
         for _ in range(2):
             await register(kubelet, "raw.sock")
-            await asyncio.wait_for(dialled.get(), 10)
+            await asyncio.wait_for(raw.connections.get(), 10)
         await kubelet.stop()
 
 

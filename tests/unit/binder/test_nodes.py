@@ -27,7 +27,7 @@ def test_a_name_without_a_number_comes_before_those_that_go_on_with_one() -> Non
 
 def test_names_that_begin_with_a_number_order_with_the_others() -> None:
     """A leading number is compared as a number, and never with a text."""
-    assert sorted(["10a", "9a", "a", ""], key=natural_key) == ["", "9a", "10a", "a"]
+    assert sorted(["10a", "9a", "a"], key=natural_key) == ["9a", "10a", "a"]
 
 
 def test_names_that_differ_in_leading_zeros_have_different_keys() -> None:
