@@ -59,11 +59,15 @@ class Node(NamedTuple):
     """The directory of the file itself, which differs from the path's where that is a link."""
 
 
-def natural_key(name: str) -> tuple[str | int, ...]:
-    """Return a sort key that puts aosp_binder9 before aosp_binder10; equal only for equal names."""
+def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
+    """Return a sort key that puts aosp_binder9 before aosp_binder10; equal only for equal names.
+
+    The parts are text and number in turn, so that text never meets a number when two keys are compared; the name
+    itself is apart from them, and decides between aosp_binder1 and aosp_binder01.
+    """
     parts: list[str | int] = list(_DIGITS.split(name))
     parts[1::2] = [int(digits) for digits in parts[1::2]]
-    return (*parts, name)
+    return tuple(parts), name
 
 
 def name_problem(name: str) -> str | None:
