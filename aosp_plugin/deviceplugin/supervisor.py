@@ -102,14 +102,14 @@ class Supervisor:
         self._directory.check()
         for name in self._directory.sweep():
             LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
-        pauses = backoff.delays(self._rng)
+        pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
         while await self._kubelet_is_there():
             started = time.monotonic()
             await self._registration()
-            if time.monotonic() - started >= self._timings.stable:
+            if self._kubelet != last_kubelet or time.monotonic() - started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
-            if await self._pause(next(pauses)):
-                pauses = backoff.delays(self._rng)
+            last_kubelet = self._kubelet
+            await self._pause(next(pauses))
 
     async def _kubelet_is_there(self) -> bool:
         """Wait until there is a kubelet.sock; return False where the plugin is to stop first."""
@@ -151,9 +151,7 @@ class Supervisor:
             yield servicer
         finally:
             servicer.finish()
-            await server.stop(self._timings.stop)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            await server.stop(self._timings.stop)  # removes the socket, too
 
     @contextlib.asynccontextmanager
     async def _registering(self, endpoint: str, servicer: Servicer) -> AsyncIterator[asyncio.Task[None]]:
@@ -206,18 +204,15 @@ class Supervisor:
             return Ending.KUBELET_RESTARTED
         return None
 
-    async def _pause(self, seconds: float) -> bool:
-        """Wait before the next try; return True, at once, where there is another kubelet than the last one."""
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the next try, unless there is another kubelet than the last one."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
             self._look_again()
-            if self._another_kubelet():
-                return True
             left = end - time.monotonic()
-            if left <= 0:
-                return False
+            if left <= 0 or self._another_kubelet():
+                return
             await any_set(self._files.changed, self._stop, timeout=min(left, self._files.interval))
-        return False
 
     def _another_kubelet(self) -> bool:
         """Say whether a kubelet has started since the last Register; that one has merely gone is no news."""

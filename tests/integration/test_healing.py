@@ -7,8 +7,11 @@ import shutil
 import socket
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.deviceplugin.kubelet import PluginDirectory
 from aosp_plugin.deviceplugin.supervisor import Timings
 from aosp_plugin.errors import KubeletDirectoryError, RegistrationRefusedError
@@ -32,8 +35,16 @@ async def test_a_kubelet_that_is_not_there_yet(nodes: Nodes, kubelet_dir: str, h
             await ready(plugin)
 
 
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the second failure in a row followed by a pause that no test outlasts."""
+    monkeypatch.setattr("aosp_plugin.deviceplugin.backoff.FIRST", 3600.0)
+    monkeypatch.setattr("aosp_plugin.deviceplugin.backoff.CAP", 3600.0)
+
+
+@pytest.mark.usefixtures("long_pauses")
 async def test_a_stale_socket_that_refuses_connections(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
-    """The socket that a dead kubelet left behind is tried in vain, and the next kubelet is found at once."""
+    """The socket that a dead kubelet left behind is tried in vain, and the next kubelet is found by the first try."""
     nodes.make(0, 1)
     async with Kubelet(kubelet_dir):
         pass
@@ -161,6 +172,20 @@ async def test_a_refusal_that_can_heal(nodes: Nodes, kubelet_dir: str, healed: D
             await listed(kubelet, 1)
 
 
+@pytest.mark.usefixtures("long_pauses")
+async def test_another_kubelet_ends_the_pause(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """However long the pause after failures is, a kubelet that starts is registered with at once."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.refuse_register = "not today"
+        async with running(nodes, kubelet_dir):
+            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+            kubelet.faults.refuse_register = None
+            healed()
+            await kubelet.restart()
+            await listed(kubelet, 1)
+
+
 async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
     """Something on kubelet.sock that speaks no gRPC is tried again, and the kubelet that follows it is found."""
     nodes.make(0)
@@ -202,6 +227,58 @@ async def test_the_old_server_stops_before_the_new_one_registers(nodes: Nodes, k
             await listed(kubelet, 2)
         assert kubelet.resource(RESOURCE).streams == 1
         assert len(kubelet.registrations) == 6
+
+
+async def test_the_old_server_answers_no_more(nodes: Nodes, kubelet_dir: str) -> None:
+    """A connection to the socket of an earlier registration is of no use once there is a new one."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+        await listed(kubelet, 1)
+        path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
+        async with grpc.aio.insecure_channel(f"unix:{path}") as old:
+            await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
+            os.unlink(path)
+            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_events_alone_heal(
+    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where inotify works, nothing waits for the next look by the clock."""
+    monkeypatch.setattr("aosp_plugin.watch.POLL_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.watch.SAFETY_INTERVAL", 3600.0)
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "there is no")
+        healed()
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 0)
+            nodes.make(0)
+            await listed(kubelet, 1)
+            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+            await kubelet.restart()
+            await listed(kubelet, 1)
+
+
+async def test_polling_alone_heals(
+    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where inotify can't be had, nodes are found and a kubelet is met all the same."""
+    monkeypatch.setattr("aosp_plugin.watch.POLL_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.watch.FileEvents.inotify", lambda _: None)
+    async with running(nodes, kubelet_dir) as plugin:
+        await problem(plugin, "there is no")
+        healed()
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 0)
+            nodes.make(0)
+            await listed(kubelet, 1)
+            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+            await listed(kubelet, 1)
 
 
 async def test_a_refusal_that_can_not_heal(nodes: Nodes, kubelet_dir: str) -> None:

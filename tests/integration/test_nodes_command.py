@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin import nodes_command
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder import binderfs, provision
 from aosp_plugin.nodes_command import main
 
 if TYPE_CHECKING:
@@ -274,16 +274,16 @@ def test_an_error_of_the_system_is_one_line(dev: Path, capsys: pytest.CaptureFix
         (["--count", "1", "--way", "magic"], ["--way", "'magic'", "binderfs", "mknod", "file"]),
         (["--count", "1", "--way", "file", "--max", "5"], ["--max", "5", "--way file"]),
         (["--count", "1", "--way", "mknod", "--max", "5"], ["--max", "5", "--way mknod"]),
-        (["--count", "1", "--binderfs-dir", "/dev"], ["--binderfs-dir", "'/dev'", "--device-dir"]),
+        (["--count", "1", "--binderfs-dir", "/no", "--device-dir", "/no"], ["--binderfs-dir", "'/no'", "too"]),
         (["--count", "1", "--device-dir", ""], ["--device-dir", "''", "not a path"]),
-        ([], ["--count", "required"]),
+        (["--start", "1"], ["--count", "required"]),
     ],
 )
 def test_a_bad_value_names_the_flag_the_value_and_what_is_allowed(
-    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: list[str], dev: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, and the last line says it all."""
-    assert main(["create", *arguments], prog="p") == 2
+    assert main(["create", "--device-dir", str(dev), *arguments], prog="p") == 2
     out, err = capsys.readouterr()
     line = err.splitlines()[-1]
     assert out == ""
@@ -425,6 +425,19 @@ def test_the_last_line_is_not_drawn_over_the_bar(
         _, bar, wiped, last = drawn()
     assert len(wiped) >= len(bar)
     assert (wiped.strip(" "), last) == ("", line)
+
+
+def test_ctrl_c_before_the_first_node_counts_none(
+    dev: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says 0, with nothing drawn before it."""
+
+    def press(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(provision, "delete", press)
+    assert main(["delete", "--device-dir", str(dev)]) == 130
+    assert capsys.readouterr().err == "interrupted after 0 nodes: the same command goes on from there\n"
 
 
 def test_a_closed_pipe_is_exit_code_1(

@@ -139,6 +139,18 @@ async def test_preferred_allocation_of_nothing(nodes: Nodes, kubelet_dir: str) -
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_request_larger_than_grpc_takes_by_default(nodes: Nodes, kubelet_dir: str) -> None:
+    """GetPreferredAllocation carries every free ID, of any length, and may be larger than 4 MiB."""
+    nodes.make(*range(5))
+    free = names(range(250_000))
+    async with dialled(nodes, kubelet_dir) as (channel, _, _):
+        container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=3)
+        request = pb.PreferredAllocationRequest(container_requests=[container])
+        assert request.ByteSize() > 4 * 1024 * 1024
+        response = await DevicePluginStub(channel).GetPreferredAllocation(request)
+    assert list(response.container_responses[0].deviceIDs) == names(range(3))
+
+
 async def test_pre_start_container(nodes: Nodes, kubelet_dir: str) -> None:
     """PreStartContainer answers for healthy devices, and refuses unknown ones and an empty request."""
     nodes.make(0)
@@ -187,6 +199,7 @@ async def test_a_second_stream_takes_the_place_of_the_first(nodes: Nodes, kubele
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 1)
         nodes.make(1)
         await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 2)
+        assert len(kubelet.registrations) == 1, "a stream that was replaced is not one that was lost"
 
 
 async def test_no_news_is_no_message(nodes: Nodes, kubelet_dir: str) -> None:

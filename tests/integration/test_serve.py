@@ -28,6 +28,7 @@ async def test_a_signal_ends_it(nodes: Nodes, kubelet_dir: str, number: signal.S
         serve.signal(number)
         assert await serve.finish() == 0
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
+        assert kubelet.resource(RESOURCE).last_stream_end == "EOF", "ended by the plugin, not cut off with its server"
         assert sockets(kubelet_dir) == []
 
 
