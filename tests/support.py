@@ -86,12 +86,12 @@ async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None
 
 async def problem(plugin: DevicePlugin, text: str) -> None:
     """Wait until the plugin says that it is not ready, with ``text`` in the reason."""
-    await _until(lambda: text in plugin.unready)
+    await until(lambda: text in plugin.unready)
 
 
 async def ready(plugin: DevicePlugin) -> None:
     """Wait until the plugin says that it is ready."""
-    await _until(lambda: not plugin.unready)
+    await until(lambda: not plugin.unready)
 
 
 class _Telling(logging.Handler):
@@ -105,7 +105,7 @@ class _Telling(logging.Handler):
         self._event.set()
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     """Wait until ``condition`` holds; asked again at each event that is logged, as each change of state is."""
     logged = asyncio.Event()
     handler = _Telling(logged)

@@ -12,6 +12,7 @@ import pytest
 
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.plugin import BinderBackend
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from tests.support import RESOURCE, Nodes, listed, names, problem, ready, running, sockets
 
@@ -76,6 +77,7 @@ async def test_allocate_is_idempotent(nodes: Nodes, kubelet_dir: str) -> None:
         ([], grpc.StatusCode.INVALID_ARGUMENT, "names no container"),
         ([["aosp_binder0"], []], grpc.StatusCode.INVALID_ARGUMENT, "no device for container 1"),
         ([["aosp_binder0", "aosp_binder7"]], grpc.StatusCode.NOT_FOUND, "'aosp_binder7' is unknown"),
+        ([["aosp_binder0"], ["aosp_binder7"]], grpc.StatusCode.NOT_FOUND, "'aosp_binder7' is unknown"),
         (
             [["aosp_binder0"], ["aosp_binder1"]],
             grpc.StatusCode.FAILED_PRECONDITION,
@@ -202,15 +204,41 @@ async def test_a_second_stream_takes_the_place_of_the_first(nodes: Nodes, kubele
         assert len(kubelet.registrations) == 1, "a stream that was replaced is not one that was lost"
 
 
-async def test_no_news_is_no_message(nodes: Nodes, kubelet_dir: str) -> None:
-    """A look that finds what the last one found sends nothing: each message costs the kubelet a checkpoint."""
+async def test_no_news_is_no_message(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look that finds what the last one found sends and logs nothing: each message costs the kubelet a checkpoint."""
     nodes.make(0)
+    looked, refresh, loop = asyncio.Event(), BinderBackend.refresh, asyncio.get_running_loop()
+
+    def refresh_and_tell(backend: BinderBackend) -> None:
+        refresh(backend)
+        loop.call_soon_threadsafe(looked.set)
+
+    caplog.set_level("INFO")
     async with dialled(nodes, kubelet_dir) as (_, kubelet, plugin):
         await listed(kubelet, 1)
-        (nodes.directory / "something-else").touch()
+        monkeypatch.setattr(BinderBackend, "refresh", refresh_and_tell)
         plugin.look_again()
+        await asyncio.wait_for(looked.wait(), 10)
         nodes.make(1)
         await listed(kubelet, 2)
+        assert kubelet.resource(RESOURCE).messages == 2
+    assert [record.getMessage() for record in caplog.records].count("devices changed") == 2
+
+
+async def test_a_burst_is_waited_out(nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that appear while a burst of events settles come with the first message after it."""
+
+    async def settle(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
+        changed.clear()
+        if len(os.listdir(nodes.directory)) == 1:
+            nodes.make(1, 2)
+
+    async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
+        monkeypatch.setattr("aosp_plugin.deviceplugin.refresher.settle", settle)
+        nodes.make(0)
+        await listed(kubelet, 3)
         assert kubelet.resource(RESOURCE).messages == 2
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,6 +119,25 @@ async def test_sighup_with_nothing_new(nodes: Nodes, kubelet_dir: str) -> None:
         nodes.make(1)
         await listed(kubelet, 2)
         assert len(kubelet.registrations) == 1
+
+
+@pytest.mark.skipif(
+    os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="needs two file systems that anyone may write to"
+)
+async def test_sighup_takes_replaced_nodes_for_good(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
+    """A node that is on another file system than before is Unhealthy until SIGHUP says that this is right."""
+    link = nodes.directory / "aosp_binder0"
+    (tmp_path / "node").touch()
+    link.symlink_to(tmp_path / "node")
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as elsewhere:
+            (nodes.directory / "new").symlink_to(elsewhere.name)
+            (nodes.directory / "new").rename(link)
+            await listed(kubelet, 0)
+            assert "replaced:1" in await serve.logged("revision=2")
+            serve.signal(signal.SIGHUP)
+            await listed(kubelet, 1)
 
 
 async def test_probes_over_http(nodes: Nodes, kubelet_dir: str) -> None:
