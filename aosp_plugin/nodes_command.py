@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from aosp_plugin.binder import binderfs as kernel
 from aosp_plugin.binder import provision
+from aosp_plugin.binder.makers import Way, way_here
 from aosp_plugin.binder.nodes import LONGEST_NAME, name_problem
-from aosp_plugin.binder.provision import Way
 from aosp_plugin.errors import AospPluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from aosp_plugin.binder.makers import Binderfs
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 """Exit codes; 2 is argparse's, for bad usage."""
@@ -42,13 +44,13 @@ def main(
     argv: Sequence[str] | None = None,
     prog: str = "aosp-plugin nodes",
     *,
-    binderfs: provision.Binderfs = kernel,
+    binderfs: Binderfs = kernel,
 ) -> int:
     """Run the command with ``argv`` (None: the process's own) and return its exit code. Raises nothing."""
     bar = Bar(sys.stderr)
     try:
         arguments = _parse(argv, prog)
-        run: Callable[[argparse.Namespace, provision.Binderfs, Bar], str] = arguments.run
+        run: Callable[[argparse.Namespace, Binderfs, Bar], str] = arguments.run
         text = run(arguments, binderfs, bar)
         bar.clear()
         _write(sys.stdout, text)
@@ -92,8 +94,8 @@ class Bar:
             self._drawn = ""
 
 
-def _create(arguments: argparse.Namespace, binderfs: provision.Binderfs, bar: Bar) -> str:
-    way = provision.way_here() if arguments.way == "auto" else Way(arguments.way)
+def _create(arguments: argparse.Namespace, binderfs: Binderfs, bar: Bar) -> str:
+    way = way_here() if arguments.way == "auto" else Way(arguments.way)
     request = provision.Request(
         directory=arguments.device_dir,
         prefix=arguments.prefix,
@@ -114,14 +116,14 @@ def _create(arguments: argparse.Namespace, binderfs: provision.Binderfs, bar: Ba
     )
 
 
-def _list(arguments: argparse.Namespace, binderfs: provision.Binderfs, _bar: Bar) -> str:
+def _list(arguments: argparse.Namespace, binderfs: Binderfs, _bar: Bar) -> str:
     made = provision.made_in(arguments.device_dir, binderfs)
     if arguments.json:
         return json.dumps([one._asdict() for one in made], indent=2) + "\n"
     return "".join(f"{one.name}\t{one.kind}\t{one.target or one.path}\n" for one in made)
 
 
-def _delete(arguments: argparse.Namespace, binderfs: provision.Binderfs, bar: Bar) -> str:
+def _delete(arguments: argparse.Namespace, binderfs: Binderfs, bar: Bar) -> str:
     deleted = provision.delete(arguments.device_dir, binderfs, bar)
     bar.clear()
     for line in deleted.left:
