@@ -245,7 +245,7 @@ def from_file(path: str) -> dict[str, Any]:
             document = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"file {path} can't be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none, such as 0x_
         raise ConfigError(f"file {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"file {path}: a mapping of keys to values is expected, with version: {FILE_VERSION}")

@@ -8,11 +8,13 @@ container needs (``binder.edits``).
 from __future__ import annotations
 
 import logging
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder import binderfs, edits, health, scanner, sets
+from aosp_plugin.binder.host import Driver
 from aosp_plugin.binder.nodes import natural_key
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.inventory import Device
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.health import Reason, Tracked, Verify
     from aosp_plugin.binder.host import Host
-    from aosp_plugin.binder.nodes import Node
+    from aosp_plugin.binder.nodes import FileSystem, Node
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class BinderBackend:
     ) -> None:
         """Take the nodes of ``directory`` that begin with ``prefix``; ``forget_after`` is in seconds."""
         self._host = host
-        self._directory = directory
+        self._directory = os.path.normpath(directory)
         self._prefix = prefix
         self._verify = verify
         self._forget_after = forget_after
@@ -58,8 +60,10 @@ class BinderBackend:
         self._positions: Mapping[str, int] = {}
         self._skipped: set[str] = set()
         self._present: frozenset[str] | None = None
-        self._targets: frozenset[str] = frozenset({directory})
+        self._targets: frozenset[str] = frozenset({self._directory})
+        self._driver = Driver()
         self._told_of_probe = False
+        self._forget = False
 
     def devices(self) -> list[Device]:
         """Return the nodes in natural order."""
@@ -76,32 +80,38 @@ class BinderBackend:
         A device directory that was never there is an error, since its name is most likely wrong; one that
         vanishes later has lost all its nodes. Raises DeviceDirectoryError and OSError.
         """
+        driver = self._host.driver()
         try:
-            scan = scanner.scan(self._host, self._directory, self._prefix)
+            scan = scanner.scan(self._host, driver, self._directory, self._prefix)
         except (FileNotFoundError, NotADirectoryError) as error:
             if self._tracked is None:
                 raise DeviceDirectoryError(f"the device directory {self._directory} can't be read: {error}") from error
             scan = scanner.Scan((), {}, frozenset({self._directory}))
         self._warn_of(scan.skipped)
         self._look_for_shared_paths()
+        known = {} if self._forget else self._tracked or {}
+        self._forget = False
         judgement = partial(self._judge, probe=self._probe)
-        tracked = health.follow(self._tracked or {}, scan.nodes, self._clock(), self._forget_after, judgement)
+        tracked = health.follow(known, scan.nodes, self._clock(), self._forget_after, judgement)
         order = sorted(tracked, key=natural_key)
+        self._driver = driver
         self._targets = scan.directories
         self._positions = {name: position for position, name in enumerate(order)}
         self._order = order
         self._tracked = tracked
 
     def forget(self) -> None:
-        """Take the nodes that are there for the right ones, whatever was there before, from the next look on."""
-        self._tracked = {}
+        """Have the next look take the nodes that are there for the right ones, whatever was there before."""
+        self._forget = True
 
     def allocate(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """Return what a container needs for the nodes ``ids``. Raises UnhealthyDeviceError.
 
-        Each is looked at once more: between the last look and this moment it may have become something else.
+        Each is looked at once more: between the last look and this moment it may have become something else. What
+        belongs to the driver is taken from the last look: a binderfs that was mounted since is none of those it
+        knows, and its nodes are on another file system than before.
         """
-        look = scanner.Look(self._host, self._directory)
+        look = scanner.Look(self._host, self._driver, self._directory)
         nodes = [self._still_fit(look, name) for name in ids]
         return _message(edits.edits_for(nodes, self._policy, self._present or frozenset()))
 
@@ -126,7 +136,9 @@ class BinderBackend:
             raise UnhealthyDeviceError(f"device {name!r} is unhealthy: {reason}")
         return node
 
-    def _judge(self, node: Node, file_system: int | None, probe: Callable[[Node], bool] | None = None) -> Reason | None:
+    def _judge(
+        self, node: Node, file_system: FileSystem | None, probe: Callable[[Node], bool] | None = None
+    ) -> Reason | None:
         return health.judge(node, self._verify, file_system, probe)
 
     def _probe(self, node: Node) -> bool:

@@ -8,12 +8,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.support import Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+# The same examples at every run, however slow the machine is, and nothing written into the checkout.
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.load_profile("repeatable")
 
 HEALED = pytest.StashKey[dict[str, float]]()
 

@@ -13,6 +13,8 @@ from aosp_plugin.binder.nodes import Kind, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from aosp_plugin.binder.nodes import FileSystem
+
 
 class Reason(enum.StrEnum):
     """Why a device is Unhealthy, in the words of logs, metrics and error texts."""
@@ -43,8 +45,8 @@ class Tracked(NamedTuple):
     """A node as of the last look, and what is remembered of it."""
 
     node: Node
-    file_system: int | None
-    """st_dev of the first look that saw the file."""
+    file_system: FileSystem | None
+    """That of the first look that saw the file."""
     reason: Reason | None
     """None: fit to be handed out."""
     since: float
@@ -54,12 +56,12 @@ class Tracked(NamedTuple):
 def judge(
     node: Node,
     verify: Verify,
-    file_system: int | None,
+    file_system: FileSystem | None,
     probe: Callable[[Node], bool] | None = None,
 ) -> Reason | None:
     """Say why ``node`` can't be handed out, or None if it can.
 
-    ``file_system`` is the st_dev it must still have (None: any). ``probe`` opens the node and asks the driver;
+    ``file_system`` is the one it must still be on (None: any). ``probe`` opens the node and asks the driver;
     it is called at ``Verify.PROBE`` only, and last, since it is the one test that costs more than a look.
     """
     if node.identity is None:
@@ -68,7 +70,7 @@ def judge(
         return Reason.NOT_A_DEVICE
     if node.kind in {Kind.STAND_IN, Kind.FILE} and verify in {Verify.BINDER, Verify.PROBE}:
         return Reason.NOT_BINDER
-    if file_system not in {None, node.identity.device}:
+    if file_system not in {None, node.identity.file_system}:
         return Reason.REPLACED
     if verify is Verify.PROBE and probe is not None and not probe(node):
         return Reason.PROBE_FAILED
@@ -80,7 +82,7 @@ def follow(
     nodes: Iterable[Node],
     now: float,
     forget_after: float,
-    judgement: Callable[[Node, int | None], Reason | None],
+    judgement: Callable[[Node, FileSystem | None], Reason | None],
 ) -> dict[str, Tracked]:
     """Return what is known after a look that found ``nodes``, given what was known ``before``.
 
@@ -108,11 +110,11 @@ def _next(
     known: Tracked | None,
     node: Node,
     now: float,
-    judgement: Callable[[Node, int | None], Reason | None],
+    judgement: Callable[[Node, FileSystem | None], Reason | None],
 ) -> Tracked:
     file_system = known.file_system if known is not None else None
     if file_system is None and node.identity is not None:
-        file_system = node.identity.device
+        file_system = node.identity.file_system
     reason = judgement(node, file_system)
     since = known.since if known is not None and known.reason is reason else now
     return Tracked(node, file_system, reason, since)

@@ -39,11 +39,26 @@ class Identity(NamedTuple):
     """What tells this node from another one that takes its name later."""
 
     device: int
-    """st_dev: the file system. Changes when a binderfs is mounted anew."""
+    """st_dev: the file system."""
     number: int
     """st_rdev: driver and minor; 0 where the node is no device."""
     inode: int
     """st_ino."""
+    since: int = 0
+    """When the node's binderfs was mounted, in nanoseconds; 0 where that can't be told, and for other kinds.
+
+    st_dev alone does not tell one mount from the next: the kernel gives its number to the next mount that comes
+    (fs/super.c ``get_anon_bdev`` takes the lowest one that is free).
+    """
+
+    @property
+    def file_system(self) -> FileSystem:
+        """Which file system the node is on, other mounts before and after it told apart."""
+        return self.device, self.since
+
+
+FileSystem = tuple[int, int]
+"""st_dev, and when it was mounted."""
 
 
 class Node(NamedTuple):

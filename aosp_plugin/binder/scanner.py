@@ -5,6 +5,7 @@ What is found is neither judged (``health``) nor remembered (``health.follow``) 
 
 from __future__ import annotations
 
+import posixpath
 import stat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -29,9 +30,6 @@ class Files(Protocol):
     def resolve(self, path: str) -> str:
         """Follow every link in a path. Raises OSError."""
 
-    def driver(self) -> Driver:
-        """Say what belongs to binder."""
-
 
 class Scan(NamedTuple):
     """What one look found."""
@@ -44,10 +42,10 @@ class Scan(NamedTuple):
     """Where a change of files would change the result: the device directory and those that links lead to."""
 
 
-def scan(files: Files, directory: str, prefix: str) -> Scan:
+def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
     """Find what begins with ``prefix`` in ``directory``, but for directories. Raises OSError."""
     names, skipped = usable_names(files.names(directory), prefix)
-    look = Look(files, directory)
+    look = Look(files, driver, directory)
     nodes = [node for name in names if (node := look.at(name))]
     nodes.sort(key=lambda node: natural_key(node.name))
     return Scan(tuple(nodes), skipped, frozenset({directory, *look.targets}))
@@ -68,21 +66,33 @@ def usable_names(names: list[str], prefix: str) -> tuple[list[str], dict[str, st
     return usable, skipped
 
 
+class Binderfs(NamedTuple):
+    """What a node needs to know of the directory that it is in."""
+
+    directory: str = ""
+    """Empty where the directory is not itself a binderfs."""
+    since: int = 0
+    """The mtime of its binder-control in nanoseconds: set when it is mounted (drivers/android/binderfs.c
+    ``binderfs_binder_ctl_create``), and never after, as nobody writes to that file."""
+    control: int = 0
+    """The inode of its binder-control."""
+
+
 class Look:
     """Looks at nodes one by one, and keeps what they have in common: the driver and the directories."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, driver: Driver, directory: str) -> None:
         self._files = files
+        self._driver = driver
         self._directory = directory
         self._real_directory = files.resolve(directory)
-        self._driver = files.driver()
-        self._binderfs: dict[tuple[str, int], str] = {}
+        self._binderfs: dict[tuple[str, int], Binderfs] = {}
         self.targets: set[str] = set()
 
     def at(self, name: str) -> Node | None:
         """Look at one node; None where the name is a directory's, or gone since the directory was listed."""
-        path = f"{self._directory}/{name}"
-        real = f"{self._real_directory}/{name}"
+        path = posixpath.join(self._directory, name)
+        real = posixpath.join(self._real_directory, name)
         try:
             seen = self._files.lstat(real)
         except OSError:
@@ -106,32 +116,40 @@ class Look:
         return self._node(name, path, directory, seen)
 
     def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> Node:
-        identity = Identity(seen.st_dev, seen.st_rdev, seen.st_ino)
-        kind = kind_of(seen.st_mode, identity, self._driver)
-        shared = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else ""
-        return Node(name, path, kind, identity, shared)
+        kind = kind_of(seen, self._driver)
+        binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else Binderfs()
+        if binderfs.control == seen.st_ino:
+            kind = Kind.OTHER  # a link to binder-control, which makes nodes and is none
+        identity = Identity(seen.st_dev, seen.st_rdev, seen.st_ino, binderfs.since)
+        return Node(name, path, kind, identity, binderfs.directory)
 
-    def _binderfs_at(self, directory: str, device: int) -> str:
-        """Return ``directory`` if it is itself on the node's file system.
+    def _binderfs_at(self, directory: str, device: int) -> Binderfs:
+        """Look at the binderfs that ``directory`` is.
 
-        It is not where the single node was bind-mounted into /dev: and then no container may be shown /dev.
+        It is none where the single node was bind-mounted into /dev: and then no container may be shown /dev.
         """
         key = (directory, device)
         if key not in self._binderfs:
-            try:
-                same = self._files.lstat(directory).st_dev == device
-            except OSError:
-                same = False
-            self._binderfs[key] = directory if same else ""
+            self._binderfs[key] = self._look_at_binderfs(directory, device)
         return self._binderfs[key]
 
+    def _look_at_binderfs(self, directory: str, device: int) -> Binderfs:
+        try:
+            root = self._files.lstat(directory)
+            control = self._files.lstat(posixpath.join(directory, CONTROL_NAME))
+        except OSError:
+            return Binderfs()
+        if not root.st_dev == control.st_dev == device:
+            return Binderfs()
+        return Binderfs(directory, control.st_mtime_ns, control.st_ino)
 
-def kind_of(mode: int, identity: Identity, driver: Driver) -> Kind:
+
+def kind_of(seen: os.stat_result, driver: Driver) -> Kind:
     """Tell the kind from the file's type, its file system and its device number; never from its name."""
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(seen.st_mode):
         return Kind.FILE
-    if not stat.S_ISCHR(mode):
+    if not stat.S_ISCHR(seen.st_mode):
         return Kind.OTHER
-    if identity.device in driver.file_systems:
+    if seen.st_dev in driver.file_systems:
         return Kind.BINDERFS
-    return Kind.CDEV if driver.owns(identity.number) else Kind.STAND_IN
+    return Kind.CDEV if driver.owns(seen.st_rdev) else Kind.STAND_IN

@@ -104,7 +104,8 @@ def make_chars(directory: Path, *names: str) -> None:
 
 
 def claim(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """Have the host say that this directory's file system is a binderfs."""
+    """Have the host say that this directory's file system is a binderfs, and have it look like one."""
+    (directory / "binder-control").touch()
     driver = Driver(file_systems=frozenset({directory.stat().st_dev}))
     monkeypatch.setattr(Host, "driver", lambda _self: driver)
 

@@ -130,13 +130,22 @@ async def test_nothing_is_logged_of_a_probe(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "")
 
 
-async def test_at_the_end_nobody_listens_and_no_thread_is_left() -> None:
-    """Also where the context ends with an error."""
+async def test_at_the_end_nobody_listens_and_no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the context ends with an error; the end waits for the thread."""
+    waited_for: list[str] = []
+    join = threading.Thread.join
+
+    def noted(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited_for.append(thread.name)
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", noted)
     context = serving(LOCAL, {"/healthz": nothing})
     port = context.__enter__()
     assert "http" in {thread.name for thread in threading.enumerate()}
     assert not context.__exit__(ValueError, ValueError("over"), None)
     assert "http" not in {thread.name for thread in threading.enumerate()}
+    assert waited_for == ["http"]
     with pytest.raises(ConnectionRefusedError):
         ask(port, "/healthz")
 

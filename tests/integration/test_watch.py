@@ -130,6 +130,38 @@ async def test_a_directory_that_is_removed_and_made_again_is_picked_up(events: F
 
 
 @pytest.mark.usefixtures("_no_mounts")
+async def test_a_directory_made_again_with_the_same_inode_number_is_picked_up(
+    events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems use the numbers of removed files again at once: that the watch has ended is what counts."""
+    monkeypatch.setattr(watch, "_identity", lambda _path: (1, 1))
+    subscription = subscribe(events, directory)
+    os.rmdir(directory)
+    await told(subscription)
+    os.mkdir(directory)
+    behind = subscribe(events, tmp_path)
+    (tmp_path / "barrier").touch()
+    await told(behind)
+    subscription.watch([str(directory)])
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await told(subscription)
+
+
+@pytest.mark.usefixtures("_no_mounts")
+async def test_the_end_of_a_watch_is_told_by_itself(events: FileEvents, directory: Path) -> None:
+    """It comes behind the event that says why, when the look for that event may be under way."""
+    subscription, inotify = subscribe(events, directory), events.inotify()
+    assert inotify is not None
+    (descriptor,) = inotify._watch_for_wd
+    inotify.handle_event(InotifyEvent(descriptor, InotifyConstants.IN_IGNORED, 0, b""))
+    await told(subscription)
+    subscription.watch([str(directory)])
+    (directory / "a").touch()
+    await told(subscription)
+
+
+@pytest.mark.usefixtures("_no_mounts")
 async def test_a_directory_that_another_one_took_the_place_of_is_left(
     events: FileEvents, directory: Path, tmp_path: Path
 ) -> None:
@@ -282,6 +314,25 @@ async def test_the_end_gives_everything_back_and_tells_nothing(directory: Path) 
     assert not subscription.changed.is_set()
     assert threading.active_count() == threads
     assert fds() == files
+
+
+async def test_the_end_waits_for_the_threads(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them tells anything when the call has returned."""
+    before = set(threading.enumerate())
+    events = FileEvents()
+    subscribe(events, directory)
+    started = set(threading.enumerate()) - before
+    waited_for: set[threading.Thread] = set()
+    join = threading.Thread.join
+
+    def noted(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited_for.add(thread)
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", noted)
+    events.close()
+    assert len(started) == 2
+    assert waited_for == started
 
 
 async def test_an_end_without_a_beginning_is_quiet() -> None:

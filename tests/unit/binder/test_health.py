@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from aosp_plugin.binder.health import Reason, Tracked, Verify, follow, judge
-from aosp_plugin.binder.nodes import Identity, Kind, Node
+from aosp_plugin.binder.nodes import FileSystem, Identity, Kind, Node
 
 FORGET = 300.0
-FS, NEW_FS = 70, 71
+FS, NEW_FS = (70, 1), (70, 2)
 
 
-def node(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: int = FS) -> Node:
+def node(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> Node:
     """Return a node that is there, unless its kind says otherwise."""
-    identity = None if kind is Kind.ABSENT else Identity(file_system, 1, 2)
+    identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
     return Node(name, f"/dev/{name}", kind, identity)
 
 
@@ -61,8 +61,8 @@ def test_a_node_on_another_file_system_is_replaced(verify: Verify) -> None:
 
 def test_a_file_system_that_must_be_the_same_may_be_the_number_zero() -> None:
     """Zero is a st_dev like any other; only None stands for any."""
-    assert judge(node(file_system=FS), Verify.CHAR, 0) is Reason.REPLACED
-    assert judge(node(file_system=0), Verify.CHAR, 0) is None
+    assert judge(node(file_system=FS), Verify.CHAR, (0, 0)) is Reason.REPLACED
+    assert judge(node(file_system=(0, 0)), Verify.CHAR, (0, 0)) is None
 
 
 def test_what_the_node_is_counts_before_where_it_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -9,22 +10,26 @@ import re
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from aosp_plugin.deviceplugin import kubelet
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.deviceplugin.kubelet import (
     LONGEST_SOCKET_PATH,
     PluginDirectory,
     SocketIdentity,
     identify,
+    register,
     socket_address,
 )
-from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 STEM = "aosp-aosp.io_binder"
@@ -120,8 +125,9 @@ def test_the_longest_path_is_the_kernel_s(kubelet_dir: str) -> None:
     """A socket can be bound to a path of 107 bytes, and not to one of 108."""
     for length, fits in ((LONGEST_SOCKET_PATH, True), (LONGEST_SOCKET_PATH + 1, False)):
         name = "s" * (length - len(kubelet_dir) - 1)
-        with contextlib.nullcontext() if fits else pytest.raises(OSError, match="too long"), listening(
-            kubelet_dir, name
+        with (
+            contextlib.nullcontext() if fits else pytest.raises(OSError, match="too long"),
+            listening(kubelet_dir, name),
         ):
             pass
 
@@ -197,16 +203,14 @@ def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_d
         stack.enter_context(listening(kubelet_dir, f"{STEM}-1-2.sock"))
         while True:
             client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            client.setblocking(False)
+            client.settimeout(0)
             if client.connect_ex(path) == errno.EAGAIN:
                 break
         assert PluginDirectory(kubelet_dir, STEM).sweep() == []
         assert os.path.exists(path)
 
 
-def test_the_sweep_takes_a_socket_that_went_away_for_swept(
-    kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sweep_takes_a_socket_that_went_away_for_swept(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may sweep at the same time: before the connection is tried, or after."""
     monkeypatch.setattr(os, "listdir", lambda _path: [f"{STEM}-1-2.sock"])
     assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
@@ -229,19 +233,23 @@ def test_every_endpoint_of_a_plugin_would_be_swept(kubelet_dir: str) -> None:
 
 
 def test_no_file_has_no_identity(tmp_path: Path) -> None:
-    """Neither a missing file nor one in a missing directory."""
+    """Neither a missing file nor one in a missing directory, nor one below a file."""
+    (tmp_path / "file").touch()
+    assert identify(str(tmp_path / "file" / "none")) is None
     assert identify(str(tmp_path / "none")) is None
     assert identify(str(tmp_path / "none" / "none")) is None
 
 
 def test_a_file_keeps_its_identity_until_another_takes_its_place(tmp_path: Path) -> None:
-    """A socket that was removed and made anew is another one, even if its inode number is used again."""
+    """Whatever link leads to it; one that was removed and made anew is another, even with the same inode number."""
     path = tmp_path / "kubelet.sock"
     path.touch()
     seen = path.stat()
     first = identify(str(path))
     assert first == SocketIdentity(seen.st_dev, seen.st_ino, seen.st_ctime_ns)
     assert identify(str(path)) == first
+    (tmp_path / "link").symlink_to(path)
+    assert identify(str(tmp_path / "link")) == first
     other = tmp_path / "other"
     other.touch()
     os.replace(other, path)
@@ -264,5 +272,106 @@ def test_an_address_is_a_uri() -> None:
     ],
 )
 def test_refusals_that_no_retry_heals_are_known_by_their_words(text: str, permanent: bool) -> None:  # noqa: FBT001
-    """gRPC hands them on with a code that says nothing."""
+    """They come through gRPC with a code that says nothing."""
     assert (re.search(kubelet._PERMANENT, text) is not None) is permanent
+
+
+REQUEST = pb.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="aosp.io/binder")
+
+
+class Registration(pb_grpc.RegistrationServicer):
+    """A kubelet that notes what it is sent, and refuses in the words that it was given, or never answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[pb.RegisterRequest] = []
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.hangs = False
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802 - gRPC's name
+        """Answer."""
+        self.requests.append(request)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.refusal:
+            await context.abort(*self.refusal)
+        return pb.Empty()
+
+
+@contextlib.asynccontextmanager
+async def a_kubelet(path: str) -> AsyncIterator[Registration]:
+    """Serve Register on a socket."""
+    registration = Registration()
+    server = grpc.aio.server()
+    pb_grpc.add_RegistrationServicer_to_server(registration, server)
+    server.add_insecure_port(socket_address(path))
+    await server.start()
+    try:
+        yield registration
+    finally:
+        await server.stop(None)
+
+
+async def test_a_plugin_registers_at_a_socket_whatever_its_path(kubelet_dir: str) -> None:
+    """The request arrives as it was made, at a path with characters that a URI escapes."""
+    path = f"{kubelet_dir}/a b%20c.sock"
+    async with a_kubelet(path) as registration:
+        assert os.listdir(kubelet_dir) == ["a b%20c.sock"]
+        await register(path, REQUEST, 10.0)
+    assert registration.requests == [REQUEST]
+
+
+async def test_a_refusal_that_no_retry_heals_is_told_as_such(kubelet_dir: str) -> None:
+    """The text names the kubelet, the resource and the kubelet's reason."""
+    path = f"{kubelet_dir}/kubelet.sock"
+    async with a_kubelet(path) as registration:
+        registration.refusal = (grpc.StatusCode.UNKNOWN, 'the ResourceName "x" is invalid')
+        with pytest.raises(RegistrationRefusedError) as raised:
+            await register(path, REQUEST, 10.0)
+    assert str(raised.value) == f'the kubelet at {path} refuses aosp.io/binder: the ResourceName "x" is invalid'
+
+
+async def test_any_other_refusal_is_tried_again(kubelet_dir: str) -> None:
+    """The text has the code and what the kubelet said, or the code alone where it said nothing."""
+    path = f"{kubelet_dir}/kubelet.sock"
+    async with a_kubelet(path) as registration:
+        registration.refusal = (grpc.StatusCode.UNKNOWN, "failed to get device plugin options")
+        with pytest.raises(RegistrationFailedError, match=r"^UNKNOWN: failed to get device plugin options$"):
+            await register(path, REQUEST, 10.0)
+        registration.refusal = (grpc.StatusCode.INTERNAL, "")
+        with pytest.raises(RegistrationFailedError, match=r"^INTERNAL: INTERNAL$"):
+            await register(path, REQUEST, 10.0)
+
+
+async def test_a_kubelet_that_does_not_answer_is_given_up(kubelet_dir: str) -> None:
+    """After the deadline the attempt has failed."""
+    path = f"{kubelet_dir}/kubelet.sock"
+    async with a_kubelet(path) as registration:
+        registration.hangs = True
+        with pytest.raises(RegistrationFailedError, match=r"^DEADLINE_EXCEEDED: "):
+            await register(path, REQUEST, 0.2)
+
+
+async def test_a_kubelet_that_is_not_there_is_tried_again(kubelet_dir: str) -> None:
+    """No socket and a socket without a process are both failures of this attempt alone."""
+    with pytest.raises(RegistrationFailedError, match=r"^UNAVAILABLE: .*No such file or directory"):
+        await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
+    stale(kubelet_dir, "kubelet.sock")
+    with pytest.raises(RegistrationFailedError, match=r"^UNAVAILABLE: .*Connection refused"):
+        await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
+
+
+async def test_the_authority_is_a_name_and_not_the_socket_s_path(kubelet_dir: str) -> None:
+    """A kubelet's server refuses the escaped path that gRPC would send; the request is read as it is on the wire."""
+    path, seen = f"{kubelet_dir}/kubelet.sock", bytearray()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\0\0\0\x04\0\0\0\0\0")  # an HTTP/2 frame with no settings
+        while b":authority" not in seen and b"x.sock" not in seen and (data := await reader.read(4096)):
+            seen.extend(data)
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, path):
+        with pytest.raises(RegistrationFailedError):
+            await register(path, REQUEST, 10.0)
+    assert b"localhost" in seen
+    assert b"kubelet.sock" not in seen

@@ -115,5 +115,5 @@ def test_it_serves_until_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch, numbe
 
 def test_what_keeps_it_from_serving_comes_out(kubelet_dir: str) -> None:
     """The real plugin ends where the kubelet's directory is not there."""
-    with pytest.raises(KubeletDirectoryError):
+    with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/none does not exist"):
         serve_listed(list, resource_name="a.io/b", socket_name="x", kubelet_dir=f"{kubelet_dir}/none")

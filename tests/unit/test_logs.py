@@ -1,0 +1,160 @@
+"""One event a line, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.operate import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def record(message: str, *arguments: object, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
+    """Return what logging makes of an event of 2026."""
+    made = logging.getLogger("room").makeRecord("room", level, "file.py", 1, message, arguments, None, extra=extra)
+    made.created = 1767323045.678
+    return made
+
+
+def failure(message: str) -> logging.LogRecord:
+    """Return an event with a traceback."""
+    made = record(message, level=logging.ERROR, device="b1")
+    try:
+        int("no")
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    return made
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Put the loggers back as they were; pytest's own handlers are among them."""
+    names = (None, "asyncio", "grpc", "watchdog")
+    levels = [logging.getLogger(name).level for name in names]
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    # basicConfig closes what it takes away, and pytest's handlers are needed again.
+    root.handlers[:] = []
+    yield
+    root.handlers[:] = handlers
+    for name, level in zip(names, levels, strict=True):
+        logging.getLogger(name).setLevel(level)
+
+
+def test_text_has_time_level_message_and_fields() -> None:
+    """The time is UTC with milliseconds; fields follow as key=value."""
+    line = logs.TextFormatter().format(record("registered %s", "now", resource="aosp.io/binder", devices=3))
+    assert line == "2026-01-02T03:04:05.678Z INFO registered now resource=aosp.io/binder devices=3"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("aosp.io/binder", "aosp.io/binder"),
+        (3, "3"),
+        (None, "None"),
+        ("", '""'),
+        ("can't open", '"can\'t open"'),
+        ("a=b", '"a=b"'),
+        ('a"b', r'"a\"b"'),
+        ("a\tb", r'"a\tb"'),
+        ("a\u2028b", r'"a\u2028b"'),
+    ],
+)
+def test_text_quotes_values_that_would_run_into_the_next_field(value: object, written: str) -> None:
+    """So that a line can be taken apart again, by whoever reads spaces and equal signs."""
+    line = logs.TextFormatter().format(record("x", first=value, second=2))
+    assert line == f"2026-01-02T03:04:05.678Z INFO x first={written} second=2"
+
+
+def test_a_message_with_line_ends_stays_on_its_line() -> None:
+    """A file's name must not be able to write a line of its own into the log."""
+    line = logs.TextFormatter().format(record("a\nb\rc"))
+    assert line == r"2026-01-02T03:04:05.678Z INFO a\nb\rc"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_a_field_with_line_ends_stays_on_its_line(end: str) -> None:
+    """Nor must an error's text, which another process may have written."""
+    assert len(logs.TextFormatter().format(record("x", error=f"one{end}two")).splitlines()) == 1
+
+
+def test_text_has_a_traceback_on_lines_of_its_own() -> None:
+    """It is for people, behind the line of the event."""
+    first, second, *_, last = logs.TextFormatter().format(failure("broken")).splitlines()
+    assert first == "2026-01-02T03:04:05.678Z ERROR broken device=b1"
+    assert second == "Traceback (most recent call last):"
+    assert last == "ValueError: invalid literal for int() with base 10: 'no'"
+
+
+def test_json_is_one_object_a_line_with_the_event_s_fields() -> None:
+    """Values keep their types; what JSON has no word for becomes text."""
+    line = logs.JsonFormatter().format(record("took\n%d s", 3, level=logging.WARNING, devices=3, path={1}, name_of="é"))
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-01-02T03:04:05.678Z",
+        "level": "warning",
+        "message": "took\n3 s",
+        "logger": "room",
+        "devices": 3,
+        "path": "{1}",
+        "name_of": "é",
+    }
+
+
+def test_json_has_a_traceback_as_a_field() -> None:
+    """Still on the same line."""
+    entry: dict[str, Any] = json.loads(logs.JsonFormatter().format(failure("broken")))
+    assert "\n" not in logs.JsonFormatter().format(failure("broken"))
+    assert entry["traceback"].startswith("Traceback (most recent call last):")
+    assert entry["traceback"].endswith("ValueError: invalid literal for int() with base 10: 'no'")
+    assert entry["device"] == "b1"
+    assert "traceback" not in json.loads(logs.JsonFormatter().format(record("fine")))
+
+
+def test_fields_are_what_was_given_as_extra() -> None:
+    """Nothing of what logging itself notes, with or without a running task."""
+    assert logs.fields(record("x", a=1)) == {"a": 1}
+    assert logs.fields(failure("x")) == {"device": "b1"}
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_events_go_to_standard_error(capsys: pytest.CaptureFixture[str], style: str) -> None:
+    """In the style that was asked for, from the level that was asked for."""
+    logs.set_up("warning", style)
+    logging.getLogger("aosp_plugin.x").info("quiet")
+    logging.getLogger("aosp_plugin.x").warning("loud", extra={"a": 1})
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    if style == "json":
+        entry = json.loads(line)
+        assert (entry["message"], entry["level"], entry["a"]) == ("loud", "warning", 1)
+    else:
+        assert line.endswith(" WARNING loud a=1")
+
+
+@pytest.mark.usefixtures("restored")
+def test_setting_up_again_replaces_the_first_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the configuration was read again each event is still written once."""
+    logs.set_up("error", "json")
+    logs.set_up("debug", "text")
+    logging.getLogger("aosp_plugin.x").debug("once")
+    assert [line[25:] for line in capsys.readouterr().err.splitlines()] == ["DEBUG once"]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "watchdog.observers"])
+def test_libraries_tell_warnings_only(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Even at the level debug: their plumbing is not the operator's."""
+    logs.set_up("debug", "text")
+    logging.getLogger(name).info("plumbing")
+    logging.getLogger(name).warning("a leak")
+    assert [line[25:] for line in capsys.readouterr().err.splitlines()] == ["WARNING a leak"]
