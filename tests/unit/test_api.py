@@ -43,8 +43,10 @@ def test_the_modules_are_compiled_from_the_proto(tmp_path: Path) -> None:
                 annotations={"k": "v"},
                 cdi_devices=[pb.CDIDevice(name="n")],
             ),
-            b"\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p"
-            b"\x22\x06\x0a\x01k\x12\x01v\x2a\x03\x0a\x01n",
+            (
+                b"\x0a\x06\x0a\x01k\x12\x01v\x12\x08\x0a\x01c\x12\x01h\x18\x01\x1a\x09\x0a\x01c\x12\x01h\x1a\x01p"
+                b"\x22\x06\x0a\x01k\x12\x01v\x2a\x03\x0a\x01n"
+            ),
         ),
         (
             pb.ContainerPreferredAllocationRequest(
