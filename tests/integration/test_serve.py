@@ -100,6 +100,7 @@ async def test_sighup_refuses_a_bad_configuration(
             line = ""
             while "refused" not in line:
                 line = (await asyncio.wait_for(process.stderr.readline(), 10)).decode()
+                assert line, "it ended"
             assert complaint in line
             nodes.make(1)
             await listed(kubelet, 2)
