@@ -29,8 +29,7 @@ def prefer(
     if missing <= 0:
         return chosen
     free = bytearray(len(order))
-    for device in available:
-        position = positions.get(device)
+    for position in map(positions.get, available):
         if position is not None:
             free[position] = 1
     for device in chosen:

@@ -218,6 +218,31 @@ def test_whoever_forgets_takes_what_is_there_for_right(dev: Path, tmp_path: Path
     assert looked(made) == {"aosp_binder1": ""}
 
 
+def test_whoever_forgets_before_a_look_that_fails_forgets_at_the_next(
+    dev: Path, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a look has succeeded, what is known stays."""
+    link = dev / "aosp_binder1"
+    turn(link, tmp_path / "node")
+    made = backend(dev)
+    looked(made)
+    turn(link, elsewhere / "node")
+    made.forget()
+
+    def refuse(_self: Host, _directory: str) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "names", refuse)
+        with pytest.raises(PermissionError):
+            made.refresh()
+    with pytest.raises(UnhealthyDeviceError, match="replaced"):
+        made.allocate(["aosp_binder1"])
+    assert looked(made) == {"aosp_binder1": ""}
+    turn(link, tmp_path / "node")
+    assert looked(made) == {"aosp_binder1": "replaced"}
+
+
 def test_forgetting_does_not_make_a_vanished_directory_an_error(dev: Path) -> None:
     """It was there once, so that its name is not wrong."""
     made = backend(dev)
@@ -504,6 +529,55 @@ def test_a_device_directory_that_is_a_link_is_watched_where_it_leads(dev: Path, 
     assert looked(made) == {"aosp_binder1": ""}
     assert made.directories() == {str(dev)}
     assert made.allocate(["aosp_binder1"]).devices[0].host_path == f"{tmp_path}/link/aosp_binder1"
+
+
+@pytest.mark.parametrize("end", ["/", "/.", "//"])
+def test_a_device_directory_may_end_with_a_slash(dev: Path, end: str) -> None:
+    """The paths that the kubelet is told have none too many."""
+    make(dev, 1)
+    made = backend(f"{dev}{end}")
+    assert made.directories() == {str(dev)}
+    looked(made)
+    assert made.allocate(["aosp_binder1"]).devices[0].host_path == f"{dev}/aosp_binder1"
+
+
+def test_an_allocation_reads_nothing_of_the_driver(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What belongs to binder is taken from the last look: each look asks once, however many nodes there are."""
+    asked: list[Host] = []
+
+    def driver(host: Host) -> Driver:
+        asked.append(host)
+        return Driver()
+
+    monkeypatch.setattr(Host, "driver", driver)
+    make(dev, 1, 2, 3)
+    made = backend(dev)
+    looked(made)
+    made.allocate(["aosp_binder1", "aosp_binder2"])
+    assert len(asked) == 1
+    looked(made)
+    assert len(asked) == 2
+
+
+@needs_root
+def test_a_binderfs_mounted_anew_on_the_same_number_is_another_one(
+    dev: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its binder-control is younger: the nodes are replaced, between two looks as well, until the wait is over."""
+    nodes = tmp_path / "binderfs"
+    nodes.mkdir()
+    make_chars(nodes, "n1")
+    (dev / "aosp_binder1").symlink_to(nodes / "n1")
+    claim(monkeypatch, nodes)
+    made = backend(dev, clock, verify=Verify.BINDER)
+    assert looked(made) == {"aosp_binder1": ""}
+    os.utime(nodes / "binder-control", ns=(5, 5))
+    with pytest.raises(UnhealthyDeviceError, match="replaced"):
+        made.allocate(["aosp_binder1"])
+    clock.now = 1.0
+    assert looked(made) == {"aosp_binder1": "replaced"}
+    clock.now = 1.0 + FORGET
+    assert looked(made) == {"aosp_binder1": ""}
 
 
 def test_neighbours_are_preferred(dev: Path) -> None:

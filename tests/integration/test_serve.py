@@ -76,9 +76,9 @@ async def test_sighup_takes_a_new_configuration(nodes: Nodes, kubelet_dir: str, 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("version: v1\nresource_name: nonsense\n", "resource_name: 'nonsense' is not allowed"),
-        ("version: v1\nkubelet_dir: /nowhere\n", "/nowhere does not exist"),
-        ("version: v1\nhost_root: /nowhere\n", "does not exist"),
+        ("resource_name: nonsense", "resource_name: 'nonsense' is not allowed"),
+        ("kubelet_dir: /nowhere", "the kubelet's plugin directory /nowhere does not exist"),
+        ("host_root: /nowhere", "the device directory "),
     ],
 )
 async def test_sighup_refuses_a_bad_configuration(
@@ -95,7 +95,9 @@ async def test_sighup_refuses_a_bad_configuration(
         assert process.stderr is not None
         try:
             await listed(kubelet, 1)
-            file.write_text(text)
+            file.write_text(
+                f"version: v1\nkubelet_dir: {kubelet_dir}\n{text}\n"
+            )  # of two equal keys the last one holds
             process.send_signal(signal.SIGHUP)
             line = ""
             while "refused" not in line:

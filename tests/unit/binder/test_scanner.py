@@ -312,6 +312,33 @@ def test_each_node_shares_its_own_binderfs(tree: Tree) -> None:
     ]
 
 
+@pytest.mark.parametrize("control", [None, DEV, OTHER_BINDERFS])
+def test_a_directory_without_a_binder_control_of_its_own_is_not_shared(tree: Tree, control: int | None) -> None:
+    """It may look like a binderfs by its number; the control file has to be there, and of the same file system."""
+    tree.char("/run/binderfs/a", BINDERFS, BINDER)
+    tree.link("/dev/aosp_binder1", "/run/binderfs/a")
+    del tree.files["/run/binderfs/binder-control"]
+    if control is not None:
+        tree.char("/run/binderfs/binder-control", control, CONTROL)
+    (node,) = scan(tree, "/dev", "aosp_binder").nodes
+    assert (node.kind, node.directory) == (Kind.BINDERFS, "")
+    assert node.identity is not None
+    assert node.identity.since == 0
+
+
+def test_the_root_may_be_the_device_directory(tree: Tree) -> None:
+    """Paths have one slash at their beginning."""
+    tree.char("/aosp_binder1", DEV, NULL)
+    tree.char("/node", BINDERFS, BINDER)
+    tree.char("/binder-control", BINDERFS, CONTROL)
+    tree.directory("/", BINDERFS)
+    tree.link("/aosp_binder2", "/node")
+    assert [(node.path, node.directory) for node in scan(tree, "/", "aosp_binder").nodes] == [
+        ("/aosp_binder1", ""),
+        ("/aosp_binder2", "/"),
+    ]
+
+
 def test_a_binderfs_whose_directory_can_not_be_looked_at_is_not_shared(tree: Tree) -> None:
     """The directory may have gone since the node was seen in it."""
     tree.char("/run/gone/a", BINDERFS, BINDER)
