@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -62,6 +63,7 @@ async def _show(directory: str, nodes: int) -> None:
     device_dir = os.path.join(directory, "dev")
     with _step(f"{nodes} stand-in nodes in {device_dir}"):
         _make_nodes(directory, nodes)
+    _log_kubelet(directory)
     async with Kubelet(os.path.join(directory, "kubelet")) as kubelet, _plugin(directory) as plugin:
         await _registration(kubelet, nodes)
         admitted = await _pods(kubelet)
@@ -208,6 +210,13 @@ async def _plugin(directory: str) -> AsyncIterator[asyncio.subprocess.Process]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def _log_kubelet(directory: str) -> None:
+    """Have the stand-in kubelet log into a file of its own, and not into the demo."""
+    logger = logging.getLogger("aosp_plugin.testing")
+    logger.addHandler(logging.FileHandler(os.path.join(directory, "kubelet.log")))
+    logger.propagate = False
 
 
 def _open_log(directory: str) -> BinaryIO:

@@ -65,10 +65,11 @@ def test_bad_usage_exits_with_2() -> None:
     assert err == "aosp-plugin: No such command 'dance'.\n"
 
 
-def test_demo_shows_every_step() -> None:
-    """The demo shows registration, the list, two pods, a node that goes and comes, a kubelet restart, and 0."""
-    code, out, err = run("demo", "--nodes", "50")
+def test_demo_shows_every_step(kubelet_dir: str) -> None:
+    """The demo shows registration, the list, two pods, a node that goes and comes, a restart; then cleans up."""
+    code, out, err = run("demo", "--nodes", "50", environment={"TMPDIR": kubelet_dir})
     assert (code, err) == (0, "")
+    assert os.listdir(kubelet_dir) == []
     for shown in (
         "50 stand-in nodes",
         "Register: version=v1beta1 resource_name=aosp.io/binder",
@@ -101,28 +102,32 @@ def test_demo_needs_no_root() -> None:
     assert "done in" in done.stdout
 
 
-def test_demo_keeps_what_it_made(tmp_path: Path) -> None:
-    """--keep leaves nodes, checkpoint and log behind; without it nothing stays."""
-    environment = {"TMPDIR": "/tmp"}
-    before = set(os.listdir("/tmp"))
-    code, out, _ = run("demo", "--nodes", "20", "--keep", environment=environment)
+def test_demo_keeps_what_it_made(kubelet_dir: str) -> None:
+    """--keep leaves nodes, checkpoint and log behind, and says where."""
+    code, out, _ = run("demo", "--nodes", "20", "--keep", environment={"TMPDIR": kubelet_dir})
     assert code == 0
     kept = Path(out.split("kept: ")[1].splitlines()[0])
-    assert (kept / "plugin.log").read_text()
+    assert [kept.name] == os.listdir(kubelet_dir)
+    assert "registered" in (kept / "plugin.log").read_text()
+    assert (kept / "kubelet.log").exists()
     assert (kept / "kubelet" / "kubelet_internal_checkpoint").exists()
     assert len(list((kept / "dev").iterdir())) == 20
-    subprocess.run(["rm", "-r", str(kept)], check=True)  # noqa: S603, S607
-    assert {name for name in set(os.listdir("/tmp")) - before if name.startswith("aosp-demo-")} == set()
 
 
-def test_demo_fails_when_a_step_does_not_happen(tmp_path: Path) -> None:
-    """A plugin that does not come up makes the demo end with 1, and its log is shown."""
-    broken = tmp_path / "sitecustomize.py"
-    broken.write_text("import sys\nif 'serve' in sys.argv: sys.exit('broken for the test')\n")
+@pytest.mark.parametrize(
+    ("breakage", "missing", "log"),
+    [
+        ("sys.exit('broken for the test')", "the plugin registers", "broken for the test"),
+        ("import atexit, os; atexit.register(os._exit, 3)", "the plugin ends with 0, but it was 3", "stopped"),
+    ],
+)
+def test_demo_fails_when_a_step_does_not_happen(tmp_path: Path, breakage: str, missing: str, log: str) -> None:
+    """A plugin that does not come up, or ends badly, makes the demo end with 1, and its log is shown."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'serve' in sys.argv: {breakage}\n")
     code, out, _ = run("demo", "--nodes", "10", environment={"PYTHONPATH": str(tmp_path)})
     assert code == 1
-    assert "this did not happen: the plugin registers" in out
-    assert "broken for the test" in out
+    assert f"this did not happen: {missing}" in out
+    assert log in out
 
 
 def test_nodes_is_the_same_as_the_helper_in_hack(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -344,6 +345,31 @@ async def test_a_problem_is_logged_when_it_changes(
         async with running(nodes, kubelet_dir):
             await kubelet.wait_for(lambda k: len(k.registrations) >= 4)
         assert len([record for record in caplog.records if "not today" in record.getMessage()]) == 1
+
+
+async def test_nothing_is_left_behind(nodes: Nodes, kubelet_dir: str) -> None:
+    """A plugin that has ended leaves no thread and no open file, whatever it went through."""
+    nodes.make(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        async with running(nodes, kubelet_dir):  # gRPC starts what it keeps for good with its first server
+            await listed(kubelet, 1)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
+        before = threads_and_files()
+        async with running(nodes, kubelet_dir):
+            await listed(kubelet, 1)
+            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await kubelet.wait_for(lambda k: len(k.registrations) == 3)
+            await listed(kubelet, 1)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
+        assert threads_and_files() == before
+
+
+def threads_and_files() -> tuple[list[str], int]:
+    """Return the names of this process's Python threads, and how many inotify and pipe descriptors it has."""
+    links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    threads = sorted(thread.name for thread in threading.enumerate() if thread.name in {"mounts", "look"})
+    return threads, sum(target.startswith(("pipe:", "anon_inode:inotify")) for target in targets)
 
 
 async def test_stop_while_register_hangs(nodes: Nodes, kubelet_dir: str) -> None:
