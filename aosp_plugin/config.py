@@ -53,14 +53,13 @@ def listen_address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
     host, _, port = text.rpartition(":")
-    number = int(port)
-    if not host or not 0 <= number <= 65535:  # noqa: PLR2004 - a port has 16 bits
+    if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or int(port) > 65535:  # noqa: PLR2004 - 16 bits
         raise ValueError(text)
-    return host.removeprefix("[").removesuffix("]"), number
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _is_path(value: str) -> bool:
-    return value.startswith("/") and "\0" not in value
+    return value.startswith("/")
 
 
 def _is_name_or_nothing(value: str) -> bool:
@@ -71,8 +70,18 @@ def _are_permissions(value: str) -> bool:
     return re.fullmatch(r"[rwm]{1,3}", value) is not None and len(set(value)) == len(value)
 
 
-def _are_shared_paths(values: Iterable[str]) -> bool:
+def _are_shared_mounts(values: Iterable[str]) -> bool:
     return all(shared_path(text) for text in values)
+
+
+def _are_shared_devices(values: Iterable[str]) -> bool:
+    return all(shared_path(text).host_path != OWN_BINDERFS for text in values)
+
+
+def _is_printable(value: Any) -> bool:
+    """Say whether the text, or all of the list's, can be printed, logged and sent to the kubelet as it is."""
+    texts = value if isinstance(value, tuple) else (value,)
+    return all(text.isprintable() for text in texts if isinstance(text, str))
 
 
 _PATHS = "a list of HOST or HOST:CONTAINER, absolute paths"
@@ -134,7 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             f"Directories that every container gets read-only; {OWN_BINDERFS} is that of its own nodes.",
             f"{_PATHS}; HOST may be {OWN_BINDERFS}",
-            _are_shared_paths,
+            _are_shared_mounts,
             flag=False,
         ),
     ] = (f"{OWN_BINDERFS}:/dev/binderfs",)
@@ -143,7 +152,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             "Devices that every container gets, where the host has them.",
             _PATHS,
-            _are_shared_paths,
+            _are_shared_devices,
             flag=False,
         ),
     ] = ("/dev/ashmem",)
@@ -161,7 +170,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             "PATH of a container; empty: the image's.",
             "directories with : between them, or empty",
-            lambda value: "\0" not in value,
             flag=False,
         ),
     ] = "/system/bin:/system/xbin"
@@ -245,7 +253,7 @@ def from_file(path: str) -> dict[str, Any]:
             document = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"file {path} can't be read: {error}") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none, such as 0x_
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: 0x_, and [[[[...
         raise ConfigError(f"file {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"file {path}: a mapping of keys to values is expected, with version: {FILE_VERSION}")
@@ -262,7 +270,7 @@ def _setting(name: str, value: Any, source: str) -> Setting:
     try:
         # Variables and flags bring text: not strict, so that "true" and "300" are what they say.
         converted = msgspec.convert(value, _TYPES[name], strict=not isinstance(value, str))
-        if KEYS[name].check(converted):
+        if _is_printable(converted) and KEYS[name].check(converted):
             return Setting(converted, source)
     except (msgspec.ValidationError, ValueError):
         pass  # said below, in the same words for everything that is not allowed

@@ -57,7 +57,6 @@ class BinderBackend:
         self._clock = clock
         self._tracked: Mapping[str, Tracked] | None = None
         self._order: Sequence[str] = ()
-        self._positions: Mapping[str, int] = {}
         self._skipped: set[str] = set()
         self._present: frozenset[str] | None = None
         self._targets: frozenset[str] = frozenset({self._directory})
@@ -96,7 +95,6 @@ class BinderBackend:
         order = sorted(tracked, key=natural_key)
         self._driver = driver
         self._targets = scan.directories
-        self._positions = {name: position for position, name in enumerate(order)}
         self._order = order
         self._tracked = tracked
 
@@ -117,7 +115,7 @@ class BinderBackend:
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose neighbours; see ``binder.sets.prefer``."""
-        return sets.prefer(self._order, self._positions, available, must_include, size)
+        return sets.prefer(self._order, available, must_include, size)
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Do nothing: a node needs no preparation."""
@@ -167,9 +165,9 @@ class BinderBackend:
         wanted = {shared.host_path for shared in (*self._policy.shared_mounts, *self._policy.shared_devices)}
         wanted.discard(edits.OWN_BINDERFS)
         present = frozenset(path for path in wanted if self._host.exists(path))
-        if present != self._present:
-            for path in sorted(wanted - present):
-                LOG.info("a shared path does not exist, and containers do without it", extra={"path": path})
+        before = wanted if self._present is None else self._present
+        for path in sorted(before - present):
+            LOG.info("a shared path does not exist, and containers do without it", extra={"path": path})
         self._present = present
 
 

@@ -67,9 +67,12 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             result.set_result(outcome)  # type: ignore[arg-type] # None only with an error
 
     def run() -> None:
-        outcome, failure = None, None
+        outcome: T | None = None
+        failure: BaseException | None = None
         try:
             outcome = function()
+        except StopIteration as error:  # which no future takes
+            failure = RuntimeError(f"{name}: {error!r}")
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer

@@ -49,7 +49,7 @@ class FileEvents:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._inotify: InotifyFD | None = None
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
         self._mounts = MountEvents()
         self._subscriptions: list[Subscription] = []
 
@@ -66,24 +66,25 @@ class FileEvents:
             try:
                 self._inotify = InotifyFD()
             except OSError as error:
-                self.complain(error)
+                self.complain("", error)
                 return None
             self._inotify.start()
+            self.complain("", None)
         return self._inotify
 
-    def complain(self, error: OSError | None) -> None:
-        """Log that directories are polled, or (None) that they are watched again; once for each change."""
+    def complain(self, path: str, error: OSError | None) -> None:
+        """Log that ``path`` (empty: all) is polled, or (None) that it is watched again; once for each change."""
         complaint = str(error) if error else ""
-        if complaint == self._complaint:
+        if complaint == self._complaints.get(path, ""):
             return
-        self._complaint = complaint
+        self._complaints[path] = complaint
         if complaint:
             LOG.warning(
                 "directories are polled, as inotify can't be had: raise fs.inotify.max_user_instances or _watches",
                 extra={"error": complaint, "interval": POLL_INTERVAL},
             )
         else:
-            LOG.info("directories are watched by inotify again")
+            LOG.info("directories are watched by inotify again", extra={"path": path or "all"})
 
     def close(self) -> None:
         """End the threads; no subscription is told anything afterwards."""
@@ -135,9 +136,9 @@ class Subscription:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._events.complain(error)
+            self._events.complain(path, error)
             return False
-        self._events.complain(None)
+        self._events.complain(path, None)
         return True
 
 
@@ -152,7 +153,8 @@ class _WatchedDirectory:
         self._gone = False
         self._identity = _identity(path)
         self._descriptor = inotify.add_callback(os.fsencode(path), _MASK, self, CallbackId(id(self)))
-        if self._descriptor < 0:  # the one error that watchdog keeps to itself
+        if self._descriptor < 0:  # the one error that watchdog keeps to itself, with the call-back
+            self.stop()
             raise PermissionError(13, "inotify: permission denied", path)
 
     def stale(self) -> bool:

@@ -110,6 +110,7 @@ async def until(condition: Callable[[], bool]) -> None:
     logged = asyncio.Event()
     handler = _Telling(logged)
     logger = logging.getLogger("aosp_plugin")
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
@@ -119,6 +120,7 @@ async def until(condition: Callable[[], bool]) -> None:
                 logged.clear()
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def sockets(kubelet_dir: str) -> list[str]:
@@ -145,9 +147,9 @@ class Serve:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Kill it where it still runs."""
+        """End it where it still runs, in the way that leaves its coverage behind."""
         if self.process.returncode is None:
-            self.process.kill()
+            self.process.terminate()
         await self.finish()
 
     @property

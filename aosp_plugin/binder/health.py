@@ -46,7 +46,7 @@ class Tracked(NamedTuple):
 
     node: Node
     file_system: FileSystem | None
-    """That of the first look that saw the file."""
+    """That of the first look that found it fit; None where none has yet, so that no container can have it."""
     reason: Reason | None
     """None: fit to be handed out."""
     since: float
@@ -113,8 +113,8 @@ def _next(
     judgement: Callable[[Node, FileSystem | None], Reason | None],
 ) -> Tracked:
     file_system = known.file_system if known is not None else None
-    if file_system is None and node.identity is not None:
-        file_system = node.identity.file_system
     reason = judgement(node, file_system)
+    if reason is None and node.identity is not None:
+        file_system = node.identity.file_system
     since = known.since if known is not None and known.reason is reason else now
     return Tracked(node, file_system, reason, since)

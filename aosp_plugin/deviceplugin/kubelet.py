@@ -100,12 +100,10 @@ class PluginDirectory:
 
         One that answers belongs to a plugin that lives, as for a moment during a rolling update: it stays.
         """
-        own = re.compile(re.escape(self._stem) + r"-[0-9]+-[0-9]+\.sock")
-        stale = [
-            name
-            for name in os.listdir(self.path)
-            if own.fullmatch(name) and not _answers(os.path.join(self.path, name))
-        ]
+        own = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
+        with os.scandir(self.path) as entries:
+            sockets = [entry.name for entry in entries if own.fullmatch(entry.name) and not entry.is_dir()]
+        stale = [name for name in sockets if not _answers(os.path.join(self.path, name))]
         for name in stale:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))

@@ -51,11 +51,11 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         entry = {
+            **fields(record),
             "time": _time(record),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             "logger": record.name,
-            **fields(record),
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
@@ -64,7 +64,7 @@ class JsonFormatter(logging.Formatter):
 
 def _value(value: object) -> str:
     text = str(value)
-    return text if re.fullmatch(r"[^\s\"=]+", text) else json.dumps(text)
+    return text if re.fullmatch(r"[^\s\"=]+", text) and text.isprintable() else json.dumps(text)
 
 
 def _one_line(text: str) -> str:

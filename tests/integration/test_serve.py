@@ -108,7 +108,7 @@ async def test_sighup_refuses_a_bad_configuration(
             await listed(kubelet, 2)
             assert len(kubelet.registrations) == 1
         finally:
-            process.kill()
+            process.terminate()
             await process.communicate()
 
 

@@ -345,7 +345,7 @@ def test_the_printed_configuration_is_a_file_that_gives_the_same(file: Path, tmp
     st.builds(
         Config,
         device_dir=st.text(st.characters(min_codepoint=32, max_codepoint=126)).map(lambda text: f"/{text}"),
-        path_env=st.text(st.sampled_from("abc \t\n\"'\\:#-{}[]é漢")),
+        path_env=st.text(st.sampled_from("abc \"'\\:#-{}[]é漢")),
         forget_after=st.floats(0, 1e300),
         require_nodes=st.booleans(),
         shared_devices=st.lists(st.sampled_from(["/a", "/b:/c", "/d #e"]), max_size=3).map(tuple),
@@ -414,3 +414,30 @@ def test_a_configuration_can_not_be_changed() -> None:
     """It is read again as a whole, or not at all."""
     with pytest.raises(AttributeError):
         Config().verify = Verify.FILE  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("text", ["/dev\0", "/dev\n", "/dev\x7f", "/dev\x85", "/dev\udcff"])
+@pytest.mark.parametrize("key", ["device_dir", "path_env", "listen"])
+def test_what_can_not_be_printed_is_no_value(key: str, text: str) -> None:
+    """A value goes into logs, paths and messages to the kubelet: control characters and bytes are refused."""
+    with pytest.raises(ConfigError, match=f"flag {config.flag(key)}: .* is not allowed"):
+        load({key: text}, {}, None)
+
+
+def test_a_file_nested_beyond_reason_is_no_yaml(file: Path) -> None:
+    """It is the file's mistake, and not a traceback."""
+    with pytest.raises(ConfigError, match="is not YAML"):
+        load({}, {}, write(file, "version: v1\nforget_after: " + "[" * 5000))
+
+
+def test_a_shared_device_has_a_path(file: Path) -> None:
+    """The word for the own binderfs stands for a directory, which is no device."""
+    with pytest.raises(ConfigError, match="shared_devices"):
+        load({}, {}, write(file, "version: v1\nshared_devices: ['binderfs:/dev/x']\n"))
+
+
+@pytest.mark.parametrize("text", ["a:1_0", "a:\uff11", "a:-1", "a:65536", "a:", ":1"])
+def test_a_port_is_a_number_in_plain_digits(text: str) -> None:
+    """What int() takes beyond that is most likely a mistake."""
+    with pytest.raises(ConfigError, match="flag --listen"):
+        load({"listen": text}, {}, None)

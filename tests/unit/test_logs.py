@@ -95,7 +95,9 @@ def test_text_has_a_traceback_on_lines_of_its_own() -> None:
 
 def test_json_is_one_object_a_line_with_the_event_s_fields() -> None:
     """Values keep their types; what JSON has no word for becomes text."""
-    line = logs.JsonFormatter().format(record("took\n%d s", 3, level=logging.WARNING, devices=3, path={1}, name_of="é"))
+    line = logs.JsonFormatter().format(
+        record("took\n%d s", 3, level=logging.WARNING, devices=3, path={1}, name_of="é")
+    )
     assert "\n" not in line
     assert json.loads(line) == {
         "time": "2026-01-02T03:04:05.678Z",
@@ -158,3 +160,17 @@ def test_libraries_tell_warnings_only(capsys: pytest.CaptureFixture[str], name: 
     logging.getLogger(name).info("plumbing")
     logging.getLogger(name).warning("a leak")
     assert [line[25:] for line in capsys.readouterr().err.splitlines()] == ["WARNING a leak"]
+
+
+def test_an_event_can_not_replace_the_line_s_own_keys() -> None:
+    """Whatever an event calls its fields, time, level, message and logger are what they are."""
+    record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "level": "x", "time": "y", "logger": "z"})
+    entry = json.loads(logs.JsonFormatter().format(record))
+    assert (entry["level"], entry["message"], entry["logger"]) == ("info", "hello", record.name)
+    assert entry["time"].endswith("Z")
+
+
+def test_a_terminal_is_sent_no_escapes() -> None:
+    """A field that holds an escape sequence is shown with a backslash, not obeyed."""
+    record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "path": "a\x1b[31m"})
+    assert logs.TextFormatter().format(record).endswith('path="a\\u001b[31m"')

@@ -295,3 +295,9 @@ async def test_what_the_context_raises_comes_out_and_the_task_is_over() -> None:
         async with cancelled_at_end(asyncio.Event().wait()) as task:
             raise ValueError("here")
     assert task.cancelled()
+
+
+async def test_a_function_that_stops_an_iteration_is_an_error() -> None:
+    """StopIteration, which no future takes, comes out as an error that names the work, and not as a wait for ever."""
+    with pytest.raises(RuntimeError, match=r"look: StopIteration"):
+        await asyncio.wait_for(in_thread(lambda: next(iter([])), "look"), 10)

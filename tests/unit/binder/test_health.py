@@ -243,3 +243,9 @@ def test_what_was_known_before_is_not_changed(followed: Followed) -> None:
     followed.look(1.0, node(name="b2"))
     assert before == copy
     assert followed.known is not before
+
+
+def test_a_node_that_was_never_fit_is_on_no_file_system_yet(followed: Followed) -> None:
+    """A plain file in a node's place was given to no container: the node that follows it is no replacement."""
+    assert followed.look(0.0, node(Kind.FILE)) == {"b1": Reason.NOT_A_DEVICE}
+    assert followed.look(1.0, node(file_system=NEW_FS)) == {"b1": None}

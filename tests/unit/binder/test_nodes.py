@@ -1,4 +1,4 @@
-"""Names of nodes: their natural order, and which of them can be devices."""
+"""Names of nodes: their natural order, and which of them can be devices; the file system a node is on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.nodes import LONGEST_NAME, name_problem, natural_key
+from aosp_plugin.binder.nodes import LONGEST_NAME, Identity, name_problem, natural_key
 
 NAMES = st.text(alphabet="ab0129_", max_size=8)
 
@@ -79,3 +79,10 @@ def test_a_plain_name_can_be_a_device(name: str) -> None:
 def test_a_name_that_can_not_be_a_device_is_refused_with_the_reason(name: str, why: str) -> None:
     """Each kind of unusable name has its own reason."""
     assert why in (name_problem(name) or "")
+
+
+def test_a_file_system_is_its_number_and_when_it_was_mounted() -> None:
+    """The inode and the device number may change without it, as a node is made anew."""
+    assert Identity(70, 1, 2, 5).file_system == Identity(70, 3, 4, 5).file_system
+    assert Identity(70, 1, 2, 5).file_system != Identity(70, 1, 2, 6).file_system
+    assert Identity(70, 1, 2, 5).file_system != Identity(71, 1, 2, 5).file_system

@@ -286,10 +286,14 @@ def test_a_single_node_bound_into_dev_shares_no_directory(tree: Tree) -> None:
     tree.char("/dev/aosp_binder1", BINDERFS, BINDER)
     (node,) = scan(tree, "/dev", "aosp_binder").nodes
     assert (node.kind, node.directory) == (Kind.BINDERFS, "")
+    tree.char("/dev/binder-control", BINDERFS, CONTROL)
+    (node,) = scan(tree, "/dev", "aosp_binder").nodes
+    assert (node.kind, node.directory) == (Kind.BINDERFS, "")
 
 
 def test_nodes_that_are_not_of_a_binderfs_share_no_directory(tree: Tree) -> None:
-    """A misc node and a stand-in stand right in /dev, which is nobody's to see."""
+    """A misc node and a stand-in stand right in /dev, which is nobody's to see, whatever else is in it."""
+    tree.char("/dev/binder-control", DEV, MISC_BINDER)
     tree.char("/dev/aosp_binder1", DEV, MISC_BINDER)
     tree.char("/dev/aosp_binder2", DEV, NULL)
     assert [node.directory for node in scan(tree, "/dev", "aosp_binder").nodes] == ["", ""]

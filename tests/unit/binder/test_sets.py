@@ -18,8 +18,7 @@ def names(*numbers: int) -> list[str]:
 def choose(known: int, available: list[int], must: list[int], size: int) -> list[str]:
     """Ask for a preference among devices 0 to ``known``."""
     order = names(*range(known))
-    positions = {name: position for position, name in enumerate(order)}
-    return prefer(order, positions, names(*available), names(*must), size)
+    return prefer(order, names(*available), names(*must), size)
 
 
 def naive(known: int, available: list[int], must: list[int], size: int) -> list[str]:
@@ -83,8 +82,7 @@ def test_devices_that_are_not_known_are_not_chosen() -> None:
 def test_neighbours_are_those_in_the_order_not_those_in_the_numbers() -> None:
     """Where a number does not exist, the ones around it stand side by side."""
     order = names(0, 2, 3, 9, 10)
-    positions = {name: position for position, name in enumerate(order)}
-    assert prefer(order, positions, names(10, 9, 3, 0), [], 3) == names(3, 9, 10)
+    assert prefer(order, names(10, 9, 3, 0), [], 3) == names(3, 9, 10)
 
 
 @given(requests())

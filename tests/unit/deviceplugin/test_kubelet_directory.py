@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -30,7 +31,6 @@ from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, R
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 STEM = "aosp-aosp.io_binder"
 ROOT = os.geteuid() == 0
@@ -212,10 +212,17 @@ def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_d
 
 def test_the_sweep_takes_a_socket_that_went_away_for_swept(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may sweep at the same time: before the connection is tried, or after."""
-    monkeypatch.setattr(os, "listdir", lambda _path: [f"{STEM}-1-2.sock"])
+    assert not kubelet._answers(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
+    stale(kubelet_dir, f"{STEM}-1-2.sock")
+    monkeypatch.setattr(kubelet, "_answers", os.unlink)
     assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
-    monkeypatch.setattr(kubelet, "_answers", lambda _path: False)
-    assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
+
+
+def test_the_sweep_leaves_what_is_no_socket_of_a_plugin(kubelet_dir: str) -> None:
+    """A directory, or a file whose number no plugin would choose, only looks like one."""
+    os.mkdir(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
+    (Path(kubelet_dir) / f"{STEM}-1-{'2' * 150}.sock").touch()
+    assert PluginDirectory(kubelet_dir, STEM).sweep() == []
 
 
 def test_the_stem_is_taken_as_it_is(kubelet_dir: str) -> None:
