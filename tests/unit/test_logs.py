@@ -95,9 +95,7 @@ def test_text_has_a_traceback_on_lines_of_its_own() -> None:
 
 def test_json_is_one_object_a_line_with_the_event_s_fields() -> None:
     """Values keep their types; what JSON has no word for becomes text."""
-    line = logs.JsonFormatter().format(
-        record("took\n%d s", 3, level=logging.WARNING, devices=3, path={1}, name_of="é")
-    )
+    line = logs.JsonFormatter().format(record("took\n%d s", 3, level=logging.WARNING, devices=3, path={1}, name_of="é"))
     assert "\n" not in line
     assert json.loads(line) == {
         "time": "2026-01-02T03:04:05.678Z",
