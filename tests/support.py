@@ -21,7 +21,7 @@ from aosp_plugin.serve import make_backend, socket_name
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from aosp_plugin.testing import Kubelet
@@ -48,6 +48,16 @@ class Nodes:
         """Remove nodes."""
         for number in numbers:
             (self.directory / f"aosp_binder{number}").unlink()
+
+
+def as_nobody(command: Sequence[str]) -> list[str]:
+    """Return the command that runs ``command`` as a user who is nobody.
+
+    The one right left is to read, since the interpreter and this checkout may lie where only their owner looks.
+    """
+    user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
+    rights = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+    return ["setpriv", *user, *rights, *command]
 
 
 def names(numbers: Iterable[int]) -> list[str]:

@@ -146,7 +146,8 @@ class Supervisor:
         except RuntimeError as error:
             raise RegistrationFailedError(f"can't serve at {path}: {error}") from error
         try:
-            os.chmod(path, SOCKET_MODE)
+            with contextlib.suppress(FileNotFoundError):  # swept by a kubelet that starts: the first sign to be found
+                os.chmod(path, SOCKET_MODE)
             await server.start()
             yield servicer
         finally:

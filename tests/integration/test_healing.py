@@ -161,6 +161,27 @@ async def test_a_socket_swept_while_register_is_under_way(nodes: Nodes, kubelet_
             await listed(kubelet, 1)
 
 
+async def test_a_socket_swept_before_it_is_served(
+    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that sweeps the socket between its bind and the first call on it is registered with over the next."""
+    nodes.make(0)
+    swept: list[str] = []
+
+    def chmod(path: str, mode: int, real: Callable[[str, int], None] = os.chmod) -> None:
+        if not swept:
+            os.unlink(path)
+            swept.append(os.path.basename(path))
+        real(path, mode)
+
+    async with Kubelet(kubelet_dir) as kubelet:
+        monkeypatch.setattr(os, "chmod", chmod)
+        healed()
+        async with running(nodes, kubelet_dir):
+            await listed(kubelet, 1)
+            assert kubelet.registrations[-1].endpoint not in swept
+
+
 async def test_a_refusal_that_can_heal(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
     """A kubelet that refuses for a reason of its own is asked again until it takes the plugin."""
     nodes.make(0)

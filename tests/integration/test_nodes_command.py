@@ -19,6 +19,7 @@ import pytest
 from aosp_plugin import nodes_command
 from aosp_plugin.binder import binderfs, provision
 from aosp_plugin.nodes_command import main
+from tests.support import as_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,14 +29,11 @@ SCRIPT = str(CHECKOUT / "hack" / "binder_nodes.py")
 LEDGER = ".aosp-binder-nodes.json"
 SYSTEM_PYTHON = "/usr/bin/python3"
 
-SOMEBODY = 65534
-"""The user and group ID of nobody in particular."""
 
-
-def start(command: list[str], user: int | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, as another user with no group of root's if ``user`` is given."""
-    if user is not None:
-        more |= {"user": user, "group": user, "extra_groups": []}
+def start(command: list[str], *, nobody: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as a user who is nobody if that is asked for."""
+    if nobody:
+        command = as_nobody(command)
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": "/", **more}
     done: subprocess.CompletedProcess[str] = subprocess.run(  # noqa: S603 - commands of these tests
         command, text=True, check=False, **settings
@@ -143,18 +141,18 @@ def test_auto_says_why_it_makes_stand_ins(dev: Path, capsys: pytest.CaptureFixtu
 def test_auto_makes_plain_files_without_root(open_dev: Path) -> None:
     """Another user gets files, is told so, and can delete them; devices and mounts are refused in one line."""
     where = ("--device-dir", str(open_dev))
-    created = run("create", "--count", "2", *where, python=SYSTEM_PYTHON, user=SOMEBODY)
+    created = run("create", "--count", "2", *where, python=SYSTEM_PYTHON, nobody=True)
     assert created.stdout.endswith("2 made now and 0 before (plain files, not devices, since this is not root)\n")
-    deleted = run("delete", *where, python=SYSTEM_PYTHON, user=SOMEBODY)
+    deleted = run("delete", *where, python=SYSTEM_PYTHON, nobody=True)
     assert deleted.stdout == f"{open_dev}: 2 nodes deleted, 0 things left\n"
-    devices = run("create", "--count", "2", "--way", "mknod", *where, python=SYSTEM_PYTHON, user=SOMEBODY)
+    devices = run("create", "--count", "2", "--way", "mknod", *where, python=SYSTEM_PYTHON, nobody=True)
     assert devices.returncode == 1
     assert devices.stderr == (
         f"error: can't make {open_dev}/aosp_binder0: Operation not permitted: "
         "devices need root and CAP_MKNOD, plain files do not\n"
     )
     mount = ("--way", "binderfs", "--binderfs-dir", f"{open_dev}/binderfs")
-    real = run("create", "--count", "2", *mount, *where, python=SYSTEM_PYTHON, user=SOMEBODY)
+    real = run("create", "--count", "2", *mount, *where, python=SYSTEM_PYTHON, nobody=True)
     assert (real.returncode, real.stderr) == (
         1,
         f"error: can't mount a binderfs on {open_dev}/binderfs: it needs root (CAP_SYS_ADMIN on the host)\n",
@@ -166,7 +164,7 @@ def test_auto_makes_plain_files_without_root(open_dev: Path) -> None:
 @needs_system_python
 def test_dev_is_not_for_everybody(open_dev: Path) -> None:
     """Without root and without --device-dir, the error says what to do."""
-    done = run("create", "--count", "1", python=SYSTEM_PYTHON, user=SOMEBODY)
+    done = run("create", "--count", "1", python=SYSTEM_PYTHON, nobody=True)
     assert done.returncode == 1
     assert done.stderr == (
         f"error: can't write /dev/{LEDGER}: Permission denied: run as root, or choose a directory of your own\n"
