@@ -54,7 +54,8 @@ def sweep(directory: str, behaviour: Behaviour) -> None:
             _log.warning("failed to stat file %s: %s", path, error)
             continue
         if behaviour.sweeps(mode):
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):  # as Go's os.RemoveAll: a plugin may remove its own just now
+                os.unlink(path)
 
 
 def write_deprecation(directory: str) -> None:

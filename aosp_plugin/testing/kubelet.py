@@ -158,7 +158,7 @@ class Kubelet:
         return ResourceView(
             name=name,
             known=known,
-            capacity=len(listing.devices),
+            capacity=listing.capacity,
             allocatable=len(listing.healthy),
             devices=listing.devices,
             connected=endpoint is not None and endpoint.stopped_at is None,

@@ -55,6 +55,7 @@ class Listing:
 
     devices: dict[str, str] = field(default_factory=dict)
     healthy: AbstractSet[str] = frozenset()
+    unhealthy: AbstractSet[str] = frozenset()
     topology: dict[str, tuple[int, ...]] = field(default_factory=dict)
     listed: bool = False
     """Whether the kubelet has an entry for it, be it empty: from the first message, or the first loss, on."""
@@ -65,9 +66,14 @@ class Listing:
     last_stream_end: str | None = None
 
     def replace(self, message: pb.ListAndWatchResponse, size: int, now: float) -> None:
-        """Take a message: it replaces the whole list; of an id that comes twice, the last one counts."""
+        """Take a message: it replaces the whole list.
+
+        An id that comes twice counts once; with both healths, it counts in both sets (manager.go
+        ``genericDeviceUpdateCallback``): it can be allocated, and is two of the capacity.
+        """
         self.devices = {device.ID: device.health for device in message.devices}
-        self.healthy = {device for device, health in self.devices.items() if health == HEALTHY}
+        self.healthy = {device.ID for device in message.devices if device.health == HEALTHY}
+        self.unhealthy = {device.ID for device in message.devices if device.health != HEALTHY}
         self.topology = {
             device.ID: tuple(node.ID for node in device.topology.nodes)
             for device in message.devices
@@ -81,12 +87,18 @@ class Listing:
     def lose(self) -> None:
         """Mark all devices unhealthy: the plugin is gone (markResourceUnhealthy)."""
         self.devices = dict.fromkeys(self.devices, UNHEALTHY)
-        self.healthy = frozenset()
+        self.healthy, self.unhealthy = frozenset(), frozenset(self.devices)
         self.listed = True
 
     def forget(self) -> None:
         """Drop the list; what was counted stays counted."""
-        self.devices, self.healthy, self.topology, self.listed = {}, frozenset(), {}, False
+        self.devices, self.topology, self.listed = {}, {}, False
+        self.healthy = self.unhealthy = frozenset()
+
+    @property
+    def capacity(self) -> int:
+        """What the node's status counts: both sets, by their sizes."""
+        return len(self.healthy) + len(self.unhealthy)
 
 
 class Books:

@@ -26,13 +26,21 @@ def test_a_message_replaces_the_whole_list() -> None:
     assert (listing.messages, listing.last_message_size, listing.last_message_at) == (2, 5, 2.0)
 
 
-def test_of_an_id_that_comes_twice_the_last_one_counts() -> None:
-    """Duplicates collapse."""
+def test_an_id_that_comes_twice_counts_once() -> None:
+    """Duplicates of one health collapse."""
     listing = Listing()
-    twice = [pb.Device(ID="a", health="Healthy"), pb.Device(ID="a", health="Unhealthy")]
-    listing.replace(pb.ListAndWatchResponse(devices=twice), 0, 0)
-    assert listing.devices == {"a": "Unhealthy"}
-    assert listing.healthy == set()
+    listing.replace(pb.ListAndWatchResponse(devices=[pb.Device(ID="a", health="Healthy")] * 2), 0, 0)
+    assert (listing.capacity, listing.healthy) == (1, {"a"})
+
+
+def test_an_id_with_both_healths_is_in_both_sets() -> None:
+    """As with the real kubelet: it can be allocated, whichever came last, and the capacity counts it twice."""
+    listing = Listing()
+    both = [pb.Device(ID="a", health="Healthy"), pb.Device(ID="a", health="Unhealthy")]
+    listing.replace(pb.ListAndWatchResponse(devices=both), 0, 0)
+    assert (listing.capacity, listing.healthy, listing.unhealthy) == (2, {"a"}, {"a"})
+    listing.lose()
+    assert (listing.capacity, listing.healthy) == (1, frozenset())
 
 
 def test_only_the_exact_word_is_healthy() -> None:
