@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PROTO := aosp_plugin/deviceplugin/api/deviceplugin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests proto lock clean
+.PHONY: help demo test test-kubelet lint types layers tests proto lock clean
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with make PYTHON=...")'
@@ -35,6 +35,9 @@ layers: $(VENV)/.installed
 tests: $(VENV)/.installed
 	$(BIN)/coverage erase
 	$(BIN)/pytest --cov --cov-report=term
+
+test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once
+	$(BIN)/python -m tests.e2e.kubelet
 
 proto: $(VENV)/.installed ## Compile the kubelet's .proto again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

@@ -1,0 +1,69 @@
+"""``python -m tests.e2e.kubelet``: the plugin against a real kubelet, containerd and runc.
+
+As root on Debian, with Go. What is missing is installed or built, and kept for the next time; the rest happens in a
+sandbox. ``--only TEXT`` runs the items whose name has TEXT in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.kubelet import parts, sandbox
+from tests.e2e.kubelet.report import Report, say
+
+LIMIT: Final = 1800.0
+"""Seconds for all items."""
+ALONE: Final = "all of it"
+
+
+def main() -> int:
+    """Get the parts, run the items in the sandbox, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose name has this in it")
+    options = parser.parse_args()
+    # Its notes on each connection that ends would stand between the items.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    started = time.monotonic()
+    report = Report()
+    try:
+        kubelet, image = _parts()
+    except parts.MissingError as error:
+        report.skip(ALONE, str(error))
+        return report.end()
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        report.fail("its parts can be built", error)
+        return report.end()
+    say(f"# the parts are there after {time.monotonic() - started:.0f} s")
+    work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
+    try:
+        arguments = ["--kubelet", str(kubelet), "--work", str(work), "--only", options.only, *image]
+        return sandbox.enter("tests.e2e.kubelet.inside", arguments, project=parts.PROJECT, seconds=LIMIT)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        say(f"# {time.monotonic() - started:.0f} s in all")
+
+
+def _parts() -> tuple[Path, list[str]]:
+    """Return the kubelet, and what to tell of the image. MissingError where nothing can be run at all."""
+    if os.geteuid() != 0:
+        raise parts.MissingError("a kubelet needs root")
+    parts.install()
+    if problem := sandbox.problem():
+        raise parts.MissingError(problem)
+    kubelet = parts.kubelet()
+    try:
+        return kubelet, ["--image", str(parts.plugin_image())]
+    except parts.MissingError as error:
+        return kubelet, ["--why-no-image", str(error)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Items: the plugin registers, and pods get their nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.e2e.kubelet.items import Items
+from tests.e2e.kubelet.node import ALL, COUNT, natural
+from tests.e2e.kubelet.plugins import sockets
+from tests.e2e.kubelet.pods import DONE, RESOURCE, container
+from tests.e2e.kubelet.standalone import checkpoint
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from tests.e2e.kubelet.node import Node
+
+item = Items()
+
+ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds_count"
+REGISTRATIONS = "kubelet_device_plugin_registration_total"
+
+
+@item("The plugin registers, and within 30 s the kubelet can allocate every node")
+def registers(node: Node) -> None:
+    before = node.kubelet.metric(REGISTRATIONS, RESOURCE)
+    node.plugin.start()
+    node.wait_allocatable(ALL)
+    assert node.kubelet.metric(REGISTRATIONS, RESOURCE) == before + 1, "one Register, no more"
+    assert len(sockets()) == 1, f"its sockets: {sockets()}"
+    until(lambda: set(checkpoint()["RegisteredDevices"][RESOURCE]) == ALL, "the checkpoint lists every node")
+
+
+@item("The node's status has 12 of 12")
+def capacity(node: Node) -> None:
+    assert node.status() == (COUNT, COUNT), f"capacity and allocatable: {node.status()}"
+
+
+@item("A pod that asks for 3 runs and has exactly its three nodes in /dev, as character devices that open")
+def three_nodes(node: Node) -> None:
+    phone, _ = node.phones
+    seen, held = phone.seen(), phone.held()
+    assert len(held) == 3, f"the kubelet gave it {held}"
+    assert seen.nodes == held, f"in /dev: {seen.nodes}, given: {held}"
+    assert seen.opened == held, f"opened: {seen.opened}, given: {held}"
+    assert all(seen.devices[name].startswith("crw-rw-rw-") for name in held), f"{seen.devices}"
+
+
+@item("Its environment names the same three in natural order, and has Android's PATH")
+def environment(node: Node) -> None:
+    phone, _ = node.phones
+    seen = phone.seen()
+    assert seen.visible == natural(phone.held()), f"{seen.visible}"
+    assert seen.environment["PATH"] == "/system/bin:/system/xbin", seen.environment["PATH"]
+
+
+@item("It has the shared directory read-only, and no other mount of the plugin's")
+def mounts(node: Node) -> None:
+    phone, _ = node.phones
+    seen = phone.seen()
+    assert seen.mounts["/vendor/shared"].split(",")[0] == "ro", seen.mounts["/vendor/shared"]
+    plain = {"/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/termination-log"}
+    others = {path for path in seen.mounts if path.startswith("/dev/")} - plain
+    assert not others, f"mounts below /dev: {others}"
+
+
+@item("List, Get, the pod's status and the checkpoint agree on who has which nodes")
+def books(node: Node) -> None:
+    for phone in node.phones:
+        held = phone.held()
+        assert node.kubelet.held_by(phone.name, RESOURCE) == {"main": held}, "Get"
+        assert node.health(phone) == dict.fromkeys(held, "Healthy"), f"status: {node.health(phone)}"
+        uid = phone.pod["metadata"]["uid"]
+        entries = [entry for entry in checkpoint()["PodDeviceEntries"] if entry["PodUID"] == uid]
+        ids = {device for entry in entries for numa in entry["DeviceIDs"].values() for device in numa}
+        assert ids == held, f"checkpoint: {ids}, List: {held}"
+
+
+@item("A second pod gets three others, and both run at once")
+def second_pod(node: Node) -> None:
+    first, second = node.phones
+    assert len(second.seen().nodes) == 3, second.seen().nodes
+    assert not first.seen().nodes & second.seen().nodes, f"both have {first.seen().nodes & second.seen().nodes}"
+
+
+@item("Three pods that come at the same moment get different nodes")
+def at_once(node: Node) -> None:
+    placed = [node.place(container("main", 2)) for _ in range(3)]
+    try:
+        for pod in placed:
+            pod.wait_phase("Running")
+        given = [name for pod in (*placed, *node.phones) for name in pod.seen().nodes]
+        assert sorted(given) == sorted(ALL), f"given: {sorted(given)}"
+    finally:
+        node.remove(*placed)
+
+
+@item("Two containers of one pod get different nodes, each its own and an environment of its own")
+def two_containers(node: Node) -> None:
+    with node.running(container("main", 2), container("side", 1)) as pod:
+        main, side = pod.seen("main"), pod.seen("side")
+        assert (len(main.nodes), len(side.nodes)) == (2, 1), f"{main.nodes} {side.nodes}"
+        assert not main.nodes & side.nodes, f"{main.nodes} {side.nodes}"
+        assert set(side.visible) == side.nodes, f"{side.visible} {side.nodes}"
+
+
+@item("A pod that asks for none gets none: no node, no variable, no mount")
+def without(node: Node) -> None:
+    with node.running(container("main")) as pod:
+        seen = pod.seen()
+        assert not seen.nodes, f"{seen.nodes}"
+        assert "BINDER_VISIBLE_DEVICES" not in seen.environment, f"{seen.environment}"
+        assert "/vendor/shared" not in seen.mounts, "it has the shared directory"
+
+
+@item("A sidecar takes over the init container's node; the app container gets another one")
+def init_containers(node: Node) -> None:
+    init = (container("init", 1, then=DONE), container("sidecar", 1, restartPolicy="Always"))
+    with node.running(container("main", 1), init=init) as pod:
+        first, sidecar, main = (pod.seen(name).nodes for name in ("init", "sidecar", "main"))
+        assert first == sidecar, f"init: {first}, sidecar: {sidecar}"
+        assert len(main) == 1, f"main: {main}"
+        assert not main & sidecar, f"main: {main}, sidecar: {sidecar}"
+
+
+@item("A pod that asks for too many is refused, in the kubelet's words")
+def too_many(node: Node) -> None:
+    free = COUNT - sum(len(phone.held()) for phone in node.phones)
+    pod = node.place(container("main", free + 1))
+    try:
+        pod.wait_phase("Failed")
+        text = f"requested number of devices unavailable for {RESOURCE}. Requested: {free + 1}, Available: {free}"
+        pod.refused(f"Allocate failed due to {text}, which is unexpected")
+    finally:
+        node.remove(pod)
+
+
+@item("A container that restarts has the same nodes, and the plugin is not asked again")
+def container_restart(node: Node) -> None:
+    phone, _ = node.phones
+    before, asked = phone.seen(), node.kubelet.metric(ALLOCATIONS, RESOURCE)
+    phone.restart_container()
+    after = phone.seen()
+    assert (after.nodes, after.environment) == (before.nodes, before.environment), f"{before} {after}"
+    assert after.mounts["/vendor/shared"] == before.mounts["/vendor/shared"], "the mount"
+    assert node.kubelet.metric(ALLOCATIONS, RESOURCE) == asked, "Allocate was called"
+
+
+@item("The kubelet calls Allocate once for a container that asks")
+def asked_once(node: Node) -> None:
+    assert node.phones
+    asked = node.kubelet.metric(ALLOCATIONS, RESOURCE)
+    with node.running(container("main", 2)):
+        assert node.kubelet.metric(ALLOCATIONS, RESOURCE) == asked + 1, f"it was {asked}"
+
+
+@item("What a pod had that finished is given out again")
+def finished(node: Node) -> None:
+    free = COUNT - sum(len(phone.held()) for phone in node.phones)
+    done = node.place(container("main", free, then=DONE), restartPolicy="Never")
+    try:
+        done.wait_phase("Succeeded")
+        until(lambda: not done.held(), "List no longer gives it devices")
+        with node.running(container("main", free)) as pod:
+            assert pod.seen().nodes == done.seen().nodes, f"{pod.seen().nodes}, before: {done.seen().nodes}"
+    finally:
+        node.remove(done)
+
+
+@item("What a pod had that was removed is given out again: one pod gets all, named in natural order")
+def removed(node: Node) -> None:
+    assert node.phones
+    node.clear()
+    with node.running(container("main", COUNT)) as pod:
+        assert pod.seen().nodes == ALL, f"{pod.seen().nodes}"
+        assert pod.seen().visible == natural(ALL), f"{pod.seen().visible}"

@@ -1,0 +1,124 @@
+"""The two kubelets that the scenarios are tried on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import tempfile
+from typing import TYPE_CHECKING
+
+from aosp_plugin.testing import AdmissionError, Behaviour, Container, Kubelet, Pod
+from tests.e2e.kubelet.pods import container
+from tests.e2e.kubelet.scenarios import Given, Refused
+from tests.e2e.kubelet.standalone import PLUGINS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.e2e.kubelet.node import Node, Placed
+    from tests.e2e.kubelet.scenarios import DeviceManager
+
+
+class StandIn:
+    """``aosp_plugin.testing.Kubelet``, as old as the real one here."""
+
+    def __init__(self, kubelet: Kubelet) -> None:
+        """Stand before a stand-in that runs."""
+        self._kubelet = kubelet
+        self._numbers = itertools.count()
+
+    @property
+    def directory(self) -> str:
+        """The directory of kubelet.sock."""
+        return self._kubelet.directory
+
+    async def counts(self, resource: str) -> tuple[int, int] | None:
+        """Return capacity and allocatable; None for a resource that the node's status does not have."""
+        view = self._kubelet.resource(resource)
+        return (view.capacity, view.allocatable) if view.known else None
+
+    async def admit(self, resource: str, count: int) -> Given | Refused:
+        """Admit a pod, and start its container."""
+        pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {resource: count})])
+        try:
+            admitted = (await self._kubelet.admit(pod)).containers["main"]
+            await self._kubelet.start_container(pod, "main")
+        except AdmissionError as error:
+            return Refused(error.reason, error.message)
+        return Given(pod.name, frozenset(admitted.device_ids[resource]), dict(admitted.envs))
+
+    async def held(self, pod: str, resource: str) -> frozenset[str]:
+        """Return what a pod has."""
+        return frozenset(one for one, (name, _) in self._kubelet.allocated(resource).items() if name == pod)
+
+    async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Restart it."""
+        await self._kubelet.stop()
+        if meanwhile is not None:
+            meanwhile()
+        await self._kubelet.start()
+
+
+class Real:
+    """The real kubelet."""
+
+    def __init__(self, node: Node) -> None:
+        """Stand before a node whose kubelet runs."""
+        self._node = node
+        self._placed: list[Placed] = []
+
+    @property
+    def directory(self) -> str:
+        """The directory of kubelet.sock."""
+        return str(PLUGINS)
+
+    async def counts(self, resource: str) -> tuple[int, int] | None:
+        """Return capacity and allocatable; None for a resource that the node's status does not have."""
+        return await asyncio.to_thread(self._node.status, resource)
+
+    async def admit(self, resource: str, count: int) -> Given | Refused:
+        """Put a pod on the node, and wait until it runs or may not."""
+        return await asyncio.to_thread(self._admit, resource, count)
+
+    def _admit(self, resource: str, count: int) -> Given | Refused:
+        placed = self._node.place(container("main", count, resource=resource))
+        self._placed.append(placed)
+        if (phase := placed.settled()) == "Failed":
+            return Refused(placed.status["reason"], placed.status["message"])
+        assert phase == "Running", phase
+        return Given(placed.name, frozenset(placed.held(resource=resource)), placed.seen().environment)
+
+    async def held(self, pod: str, resource: str) -> frozenset[str]:
+        """Return what a pod has."""
+        held = await asyncio.to_thread(self._node.kubelet.held, resource)
+        return frozenset(held.get((pod, "main"), set()))
+
+    async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Restart it."""
+        await asyncio.to_thread(self._node.kubelet.stop)
+        if meanwhile is not None:
+            meanwhile()
+        await asyncio.to_thread(self._node.kubelet.start)
+
+    def clear(self) -> None:
+        """Take the pods off the node."""
+        self._node.remove(*self._placed)
+
+
+@contextlib.asynccontextmanager
+async def stand_in() -> AsyncIterator[DeviceManager]:
+    """Run a stand-in of the real one's age."""
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
+        async with Kubelet(directory, behaviour=Behaviour.BUGGY) as kubelet:
+            yield StandIn(kubelet)
+
+
+@contextlib.asynccontextmanager
+async def real(node: Node) -> AsyncIterator[DeviceManager]:
+    """Use the node's kubelet, and leave no pod behind."""
+    manager = Real(node)
+    try:
+        yield manager
+    finally:
+        await asyncio.to_thread(manager.clear)

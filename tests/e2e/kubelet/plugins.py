@@ -1,0 +1,178 @@
+"""The plugin, in both ways in which it runs in production: as a process of the host, and as the DaemonSet's pod."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import yaml
+
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
+from tests.e2e.kubelet.processes import TAIL, Daemon
+from tests.e2e.kubelet.standalone import PLUGINS
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from tests.e2e.kubelet.runtime import Runtime
+    from tests.e2e.kubelet.standalone import Standalone
+
+SHARED: Final = "/dev/aosp_shared"
+"""A directory of the host that every container of ours gets: stand-in nodes have no binderfs to share."""
+POD: Final = "aosp-device-plugin"
+
+
+class Plugin(Protocol):
+    """The plugin, and what happens to it."""
+
+    way: str
+
+    def start(self) -> None:
+        """Run it."""
+
+    def stop(self) -> None:
+        """End it as a supervisor does, with SIGTERM, and keep it away."""
+
+    def hit(self, number: signal.Signals) -> None:
+        """Send a signal that ends it, and have it run again as its supervisor would; the kubelet may be away."""
+
+    def running(self) -> bool:
+        """Whether it was started, and not stopped."""
+
+    def identity(self) -> str:
+        """Return what is another one for each start."""
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+
+
+def sockets() -> list[str]:
+    """Return the plugin's sockets."""
+    return [name for name in os.listdir(PLUGINS) if name.startswith("aosp")]
+
+
+def configuration() -> str:
+    """Return deploy/base/config.yaml with one shared directory more."""
+    shipped = (PROJECT / "deploy/base/config.yaml").read_text()
+    return f"{shipped}\nshared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
+
+
+class AsProcess:
+    """``aosp-plugin serve`` on the host."""
+
+    way = "process"
+
+    def __init__(self, directory: Path) -> None:
+        """Write the configuration."""
+        config = directory / "config.yaml"
+        config.write_text(configuration())
+        program = Path(sys.executable).with_name("aosp-plugin")
+        self._daemon = Daemon("plugin", [str(program), "serve", f"--config={config}"], directory / "plugin.log")
+
+    def start(self) -> None:
+        """Run it."""
+        self._daemon.start()
+
+    def stop(self) -> None:
+        """End it; 0 is its exit code, and its socket is gone."""
+        code = self._daemon.end(signal.SIGTERM, seconds=2)
+        assert code == 0, f"the plugin's exit code is {code}"
+        assert not sockets(), f"the plugin left {sockets()}"
+
+    def hit(self, number: signal.Signals) -> None:
+        """Send the signal, and start another one."""
+        self._daemon.end(number)
+        self._daemon.start()
+
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._daemon.running
+
+    def identity(self) -> str:
+        """Return the process ID."""
+        assert self._daemon.running, "the plugin has ended"
+        return str(self._daemon.pid)
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        return self._daemon.tail()
+
+
+class AsPod:
+    """A static pod made of the DaemonSet's template."""
+
+    way = "pod"
+
+    def __init__(self, directory: Path, kubelet: Standalone, runtime: Runtime) -> None:
+        """Write the configuration where the pod mounts it from."""
+        self._config = directory / "plugin-config"
+        self._config.mkdir()
+        (self._config / "config.yaml").write_text(configuration())
+        self._kubelet = kubelet
+        self._runtime = runtime
+        self.manifest = static_pod(self._config)
+        self._known = ""
+
+    def start(self) -> None:
+        """Put the pod on the node."""
+        self._kubelet.put(POD, self.manifest)
+
+    def stop(self) -> None:
+        """Take the pod off the node, and wait until it has ended."""
+        container = self.container_id()
+        self._kubelet.take(POD)
+        until(lambda: container not in self._runtime.running(), "the plugin's container has ended")
+        assert not sockets(), f"the plugin left {sockets()}"
+
+    def hit(self, number: signal.Signals) -> None:
+        """Send the signal to the container's first process; the kubelet starts the container again."""
+        self._runtime.signal(self.container_id(), number)
+
+    def container_id(self) -> str:
+        """Return the container that runs, or the one that ran last."""
+        if self._kubelet.daemon.running:
+            self._known = until(self._running, "the plugin's container runs")
+        return self._known
+
+    def running(self) -> bool:
+        """Whether the pod is on the node."""
+        return (self._kubelet.manifests / f"{POD}.json").exists()
+
+    def _running(self) -> str:
+        container = self.status()["containerStatuses"][0]
+        assert "running" in container["state"], f"the plugin's container: {container['state']}"
+        found: str = container["containerID"]
+        return found.removeprefix("containerd://")
+
+    def identity(self) -> str:
+        """Return the container's ID."""
+        return self.container_id()
+
+    def status(self) -> dict[str, Any]:
+        """Return the pod's status."""
+        status: dict[str, Any] = self._kubelet.pods()[POD]["status"]
+        return status
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        logs = sorted(Path("/var/log/pods").glob(f"*_{POD}-*/*/*.log"), key=os.path.getmtime)
+        return "\n".join(f"  {line[:400]}" for log in logs[-2:] for line in log.read_text().splitlines()[-TAIL:])
+
+
+def static_pod(config: Path) -> dict[str, Any]:
+    """Return the DaemonSet's pod template as a static pod. What is changed here is listed in the README."""
+    daemonset = yaml.safe_load((PROJECT / "deploy/base/daemonset.yaml").read_text())
+    template = daemonset["spec"]["template"]
+    spec = template["spec"]
+    for volume in spec["volumes"]:
+        if "configMap" in volume:
+            del volume["configMap"]
+            volume["hostPath"] = {"path": str(config), "type": "Directory"}
+    for container in spec["containers"]:
+        assert re.sub(r"^.*/", "", PLUGIN_IMAGE) == container["image"], f"the image is {container['image']}"
+        container["image"] = PLUGIN_IMAGE
+    metadata = {"name": POD, "namespace": "kube-system", "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,0 +1,74 @@
+"""Processes that the harness starts: a log file each, and an end that is waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+TAIL = 30
+"""Lines of a log that are shown when something failed."""
+
+
+def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path | None = None) -> str:
+    """Run a command and return what it wrote. AssertionError with its own words if it fails."""
+    done = subprocess.run(  # noqa: S603 - our own words
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        input=text,
+        timeout=seconds,
+        check=False,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}: {done.stdout.strip()[-2000:]}"
+    return done.stdout
+
+
+class Daemon:
+    """A process that is started, ended and started again; its log goes on in one file."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
+        """Prepare; nothing runs yet."""
+        self.name = name
+        self.log = log
+        self._command = command
+        self._environment = os.environ | (environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the one that runs."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it."""
+        assert not self.running, f"{self.name} runs already"
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
+                self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=self._environment
+            )
+
+    def end(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 20) -> int:
+        """Send a signal, and return the exit code."""
+        assert self._process is not None, f"{self.name} was never started"
+        self._process.send_signal(number)
+        return self._process.wait(seconds)
+
+    def tail(self) -> str:
+        """Return the end of the log, without what the kubelet says each time it is asked for its metrics."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        lines = [line for line in lines if "log_metrics.go" not in line]
+        return "\n".join(f"  {line[:400]}" for line in lines[-TAIL:])

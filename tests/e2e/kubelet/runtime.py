@@ -1,0 +1,111 @@
+"""containerd with a configuration, a root and a socket of its own, and its containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.kubelet.sandbox import can_overlay
+from tests.e2e.kubelet.waiting import until
+
+_CONFIG: Final = """\
+version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+  address = "{directory}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{directory}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  # Where negative values of oom_score_adj are refused, runc fails without saying why.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "{snapshotter}"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{directory}/cni"
+"""
+
+_NETWORK: Final = {
+    "cniVersion": "0.4.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "pods0",
+            "isGateway": True,
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.51.100.0/24"}]], "dataDir": "/run/pods-network"},
+        }
+    ],
+}
+
+
+class Runtime:
+    """containerd, and what a test does to containers behind the kubelet's back."""
+
+    def __init__(self, directory: Path) -> None:
+        """Write the configuration."""
+        directory.mkdir()
+        (directory / "cni").mkdir()
+        (directory / "cni/pods.conflist").write_text(json.dumps(_NETWORK))
+        config = directory / "config.toml"
+        snapshotter = "overlayfs" if can_overlay(directory) else "native"
+        config.write_text(_CONFIG.format(directory=directory, snapshotter=snapshotter, pause=BUSYBOX))
+        self.socket = f"{directory}/containerd.sock"
+        self.daemon = Daemon("containerd", ["containerd", "--config", str(config)], directory / "containerd.log")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.daemon.start()
+        until(lambda: self._ctr("version"), "containerd answers")
+
+    def load(self, archive: Path) -> None:
+        """Take an image from an archive."""
+        self._ctr("images", "import", str(archive), seconds=300)
+
+    def signal(self, container_id: str, number: signal.Signals) -> None:
+        """Send a signal to a container's first process."""
+        self._ctr("tasks", "kill", "--signal", number.name, container_id)
+
+    def kill(self, container_id: str) -> None:
+        """Kill a container's first process."""
+        self.signal(container_id, signal.SIGKILL)
+
+    def process_status(self, container_id: str) -> dict[str, str]:
+        """Return what the kernel says of a container's first process: /proc/PID/status."""
+        rows = [line.split() for line in self._ctr("tasks", "list").splitlines()]
+        pid = next(row[1] for row in rows if row[0] == container_id)
+        lines = Path("/proc", pid, "status").read_text().splitlines()
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+    def running(self) -> set[str]:
+        """Return the containers that run."""
+        rows = [line.split() for line in self._ctr("tasks", "list").splitlines()[1:]]
+        return {row[0] for row in rows if row[2] == "RUNNING"}
+
+    def spec(self, container_id: str) -> dict[str, Any]:
+        """Return the OCI spec with which a container runs."""
+        spec: dict[str, Any] = json.loads(self._ctr("containers", "info", "--spec", container_id))
+        return spec
+
+    def crash(self) -> None:
+        """End every container at once, sandboxes too, and forget them, as the loss of power does."""
+        for container in self._ctr("containers", "list", "--quiet").split():
+            with contextlib.suppress(AssertionError):
+                self._ctr("tasks", "delete", "--force", container)
+            with contextlib.suppress(AssertionError):
+                self._ctr("containers", "delete", container)
+
+    def _ctr(self, *words: str, seconds: float = 30) -> str:
+        return run("ctr", "--address", self.socket, "--namespace", "k8s.io", *words, seconds=seconds)

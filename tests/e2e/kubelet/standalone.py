@@ -1,0 +1,170 @@
+"""A real kubelet without an API server: its configuration, its life, and what it tells of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import yaml
+
+from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.kubelet.sandbox import NODE_ADDRESS
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
+CHECKPOINT: Final = PLUGINS / "kubelet_internal_checkpoint"
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+NODE: Final = "e2e"
+API: Final = "http://127.0.0.1:10255"
+LARGEST_MESSAGE: Final = 16 * 1024 * 1024
+
+
+def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
+    """Return what is not the default, since there is no API server, no systemd and no swap rule here."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "address": "127.0.0.1",
+        "readOnlyPort": 10255,
+        "staticPodPath": str(manifests),
+        "fileCheckFrequency": "500ms",
+        "containerRuntimeEndpoint": f"unix://{runtime_socket}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "makeIPTablesUtilChains": False,
+        "resolvConf": "",
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "evictionHard": dict.fromkeys(
+            ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"),
+            "0%",
+        ),
+        # A container that was killed on purpose is back within a second, not after the usual 10, 20, 40 s.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+        "featureGates": {"KubeletCrashLoopBackOffMax": True, "ResourceHealthStatus": True},
+    }
+
+
+class Standalone:
+    """A kubelet that runs static pods."""
+
+    def __init__(self, binary: Path, directory: Path, runtime_socket: str) -> None:
+        """Write the configuration."""
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir(parents=True)
+        config = directory / "kubelet.yaml"
+        config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket)))
+        # The label is what the DaemonSet's nodeSelector asks for; without the address, the node's name is looked up.
+        node = (f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "--node-labels=aosp.io/binder=true")
+        command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]
+        self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
+        self.directory = directory
+        self._pb, self._rpc = _podresources(directory)
+
+    def start(self) -> None:
+        """Start, and wait until the sockets that matter are there."""
+        with contextlib.suppress(FileNotFoundError):
+            Path(POD_RESOURCES).unlink()
+        self.daemon.start()
+        until(lambda: _accepts(PLUGINS / "kubelet.sock"), "the kubelet listens for plugins")
+        until(lambda: _accepts(Path(POD_RESOURCES)), "the kubelet serves podresources")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it, and return when it has ended."""
+        self.daemon.end(number)
+
+    def put(self, name: str, manifest: Mapping[str, Any]) -> None:
+        """Put a pod on the node: by rename, for the kubelet reads what it finds."""
+        hidden = self.manifests / f".{name}"
+        hidden.write_text(json.dumps(manifest))
+        hidden.rename(self.manifests / f"{name}.json")
+
+    def take(self, name: str) -> None:
+        """Take a pod off the node; it ends some time later."""
+        (self.manifests / f"{name}.json").unlink(missing_ok=True)
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Return what /pods says, by name without the node's."""
+        pods = json.loads(_get("/pods")).get("items") or []
+        return {pod["metadata"]["name"].removesuffix(f"-{NODE}"): pod for pod in pods}
+
+    def metric(self, name: str, resource: str) -> float:
+        """Return a metric of a resource; 0 if there is none yet."""
+        found = re.search(rf'^{name}{{resource_name="{re.escape(resource)}"}} (\S+)$', _get("/metrics"), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def allocatable(self, resource: str) -> set[str]:
+        """Return the healthy devices, used or not (GetAllocatableResources)."""
+        answer = self._ask("GetAllocatableResources", self._pb.AllocatableResourcesRequest())
+        return {device for one in answer.devices if one.resource_name == resource for device in one.device_ids}
+
+    def held(self, resource: str) -> dict[tuple[str, str], set[str]]:
+        """Return who has what: (pod, container) to devices (List)."""
+        answer = self._ask("List", self._pb.ListPodResourcesRequest())
+        return {
+            (pod.name.removesuffix(f"-{NODE}"), container.name): devices
+            for pod in answer.pod_resources
+            for container in pod.containers
+            if (devices := _devices(container, resource))
+        }
+
+    def held_by(self, pod: str, resource: str) -> dict[str, set[str]]:
+        """Return what the containers of one pod have (Get)."""
+        request = self._pb.GetPodResourcesRequest(pod_name=f"{pod}-{NODE}", pod_namespace="default")
+        containers = self._ask("Get", request).pod_resources.containers
+        return {container.name: _devices(container, resource) for container in containers}
+
+    def _ask(self, method: str, request: Any) -> Any:
+        options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.default_authority", "localhost")]
+        with grpc.insecure_channel(f"unix:{POD_RESOURCES}", options=options) as channel:
+            return getattr(self._rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
+
+
+def _devices(container: Any, resource: str) -> set[str]:
+    return {device for one in container.devices if one.resource_name == resource for device in one.device_ids}
+
+
+def checkpoint() -> dict[str, Any]:
+    """Return what the kubelet's checkpoint holds."""
+    data: dict[str, Any] = json.loads(CHECKPOINT.read_text())["Data"]
+    return data
+
+
+def _accepts(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX) as one:
+        return one.connect_ex(os.fspath(path)) == 0
+
+
+def _get(path: str) -> str:
+    with urllib.request.urlopen(f"{API}{path}", timeout=5) as answer:  # noqa: S310 - the kubelet's own address
+        text: str = answer.read().decode()
+    return text
+
+
+def _podresources(directory: Path) -> tuple[Any, Any]:
+    """Compile the podresources API and return its modules."""
+    here = os.path.dirname(__file__)
+    out = (f"--python_out={directory}", f"--grpc_python_out={directory}")
+    run(sys.executable, "-m", "grpc_tools.protoc", f"-I{here}", *out, "podresources.proto")
+    sys.path.insert(0, str(directory))
+    return importlib.import_module("podresources_pb2"), importlib.import_module("podresources_pb2_grpc")
