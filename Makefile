@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PROTO := aosp_plugin/deviceplugin/api/deviceplugin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kubelet lint types layers tests proto lock clean
+.PHONY: help demo test test-kernel test-kubelet lint types layers tests proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ layers: $(VENV)/.installed
 tests: $(VENV)/.installed
 	$(BIN)/coverage erase
 	$(BIN)/pytest --cov --cov-report=term
+
+test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as root, on Debian; builds for minutes once
+	$(BIN)/python -m tests.e2e.kernel
 
 test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kubelet

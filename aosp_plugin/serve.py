@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__, config
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+EXIT_WITHIN = 1.8
+"""Seconds from SIGTERM to the end, whatever is still under way."""
+
 LONGEST_SOCKET_NAME = 40
 """Characters of a socket's name that come from the resource's name."""
 
@@ -37,11 +42,20 @@ async def serve(load: Callable[[], Config]) -> None:
     """
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number, event in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, reload)):
-        loop.add_signal_handler(number, event.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
     current = load()
     while not stop.is_set():
         current = await _run(current, load, stop, reload)
+
+
+def _end(stop: asyncio.Event) -> None:
+    """Have everything end, and see to it that nothing keeps the process, be it a call that hangs or gRPC's threads."""
+    stop.set()
+    last_resort = threading.Timer(EXIT_WITHIN, os._exit, (0,))
+    last_resort.daemon = True
+    last_resort.start()
 
 
 async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event, reload: asyncio.Event) -> Config:

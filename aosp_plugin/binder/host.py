@@ -29,7 +29,7 @@ class Driver(NamedTuple):
     file_systems: frozenset[int] = frozenset()
     """st_dev of each mounted binderfs."""
     majors: frozenset[int] = frozenset()
-    """Majors that /proc/devices gives to binder: the nodes of binderfs and of out-of-tree modules."""
+    """Majors that /proc/devices gives to out-of-tree binder modules."""
     misc_minors: frozenset[int] = frozenset()
     """Minors under the misc major that are binder's: a kernel without binderfs."""
 
@@ -102,19 +102,21 @@ class Host:
         """Read what the kernel says of the binder driver; what can't be read counts as empty."""
         return Driver(
             file_systems=frozenset(mount.device for mount in binderfs.binder_mounts(_read("/proc/self/mountinfo"))),
-            majors=binder_majors(_read("/proc/devices")),
+            majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
 
 
-def binder_majors(proc_devices: str) -> frozenset[int]:
+def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
     """Find binder's majors in the text of /proc/devices (fs/char_dev.c ``chrdev_show``: "<major> <name>").
 
-    Binderfs reserves its region as "binder" (drivers/android/binderfs.c); out-of-tree modules use names of
-    their own that have the word in them.
+    Out-of-tree modules have regions of their own, with the word in the name. That of binderfs, which is called like
+    its file system (drivers/android/binderfs.c ``init_binderfs``), is none of them: it has no cdev, so that a copy of
+    its numbers outside a binderfs opens nothing.
     """
+    reserved = {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()} & {binderfs.FILESYSTEM}
     characters = proc_devices.partition("Block devices:")[0]
-    return frozenset(number for number, name in _numbered(characters) if "binder" in name)
+    return frozenset(number for number, name in _numbered(characters) if "binder" in name and name not in reserved)
 
 
 def binder_misc_minors(proc_misc: str, parameters: str) -> frozenset[int]:

@@ -41,6 +41,15 @@ async def test_sigterm_while_the_kubelet_is_away(nodes: Nodes, kubelet_dir: str)
         assert await serve.finish() == 0
 
 
+async def test_an_end_that_hangs_is_cut_short(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
+    """Whatever keeps the process after SIGTERM, it ends, and with 0."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)\n")
+    async with Serve(nodes, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
+        await serve.logged("waiting for the kubelet")
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
 async def test_killed_and_started_again(nodes: Nodes, kubelet_dir: str) -> None:
     """After SIGKILL a new process has the devices back, under a new socket, with the old one swept."""
     nodes.make(0, 1)

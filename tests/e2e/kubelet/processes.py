@@ -17,7 +17,7 @@ TAIL = 30
 
 def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path | None = None) -> str:
     """Run a command and return what it wrote. AssertionError with its own words if it fails."""
-    done = subprocess.run(  # noqa: S603 - our own words
+    done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -57,7 +57,7 @@ class Daemon:
         """Start it."""
         assert not self.running, f"{self.name} runs already"
         with self.log.open("ab") as out:
-            self._process = subprocess.Popen(  # noqa: S603 - our own words
+            self._process = subprocess.Popen(
                 self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=self._environment
             )
 

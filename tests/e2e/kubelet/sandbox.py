@@ -50,7 +50,7 @@ def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: floa
     command = ("unshare", *_APART, "--mount-proc", sys.executable, "-m", module, *arguments)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is put back is put back then, too
     with cache.alone("sandbox"), _directories(), _sysctls(), _cgroups():
-        process = subprocess.Popen(command, cwd=project)  # noqa: S603 - our own words
+        process = subprocess.Popen(command, cwd=project)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -73,13 +73,20 @@ def root(tmp_path: Path) -> Path:
 
 def test_majors_are_those_whose_character_driver_has_binder_in_its_name() -> None:
     """Out-of-tree modules have names of their own around the word; block devices don't count."""
-    assert binder_majors(DEVICES) == {235, 236, 240}
+    assert binder_majors(DEVICES, "") == {235, 236, 240}
 
 
 def test_no_proc_devices_means_no_major() -> None:
     """A text that could not be read, or has lines of another shape, names no driver."""
-    assert binder_majors("") == frozenset()
-    assert binder_majors("binder\nbinder 235\n-1 binder\n") == frozenset()
+    assert binder_majors("", "") == frozenset()
+    assert binder_majors("binder\nbinder 235\n-1 binder\n", "") == frozenset()
+
+
+def test_the_major_that_binderfs_reserves_opens_nothing_elsewhere() -> None:
+    """A copy of a binderfs node, made with mknod outside it, is no binder node: it opens with ENXIO."""
+    filesystems = "nodev\tsysfs\n\text4\nnodev\tbinder\n"
+    assert binder_majors("Character devices:\n235 binder\n236 aosp_binder\n", filesystems) == {236}
+    assert binder_majors("Character devices:\n235 binder\n", "nodev\tbinder2\n") == {235}
 
 
 def test_misc_minors_are_those_named_by_the_driver_s_parameter() -> None:

@@ -1,0 +1,110 @@
+"""The guest's first file system: a busybox, modules where the kernel needs them, and the way to the host's files.
+
+The guest's root is the machine's own file tree, read-only over 9p with a tmpfs above it, so that the project, its
+virtual environment and the container runtimes are there as they are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+BUSYBOX: Final = "/bin/busybox"
+RESULTS: Final = "/dev/ttyS1"
+"""The guest's second serial line, which carries the items' outcomes and nothing else."""
+
+INIT: Final = f"""#!{BUSYBOX} sh
+{BUSYBOX} --install -s /bin
+export PATH=/bin
+mkdir -p /proc /sys /dev /lower /upper /new
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+while read -r module parameters; do
+    insmod "/modules/$module" $parameters
+done </modules/order
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose hostroot /lower
+mount -t tmpfs -o mode=755 tmpfs /upper
+mkdir /upper/files /upper/work
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /new
+mount -t tmpfs -o mode=755 tmpfs /new/run
+for one in proc sys dev; do mount --move /$one /new/$one; done
+mkdir -p /new/dev/pts /new/dev/shm /new/dev/mqueue
+mount -t devpts devpts /new/dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /new/dev/shm
+mount -t mqueue mqueue /new/dev/mqueue
+mount -t cgroup2 cgroup2 /new/sys/fs/cgroup
+ifconfig lo 127.0.0.1 up
+cp /start /new/run/start
+exec switch_root /new {BUSYBOX} sh /run/start
+"""
+
+
+def start_script(command: Sequence[str], directory: str, environment: Mapping[str, str]) -> str:
+    """Return what the guest does when it is up: ``command``, and then an end."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    return "\n".join(
+        [
+            f"{BUSYBOX} stty -F {RESULTS} raw -echo",
+            f"echo '{{\"up\": true}}' >{RESULTS}",
+            *exports,
+            f"cd {shlex.quote(directory)}",
+            f"{shlex.join(command)} </dev/null >{RESULTS} 2>/dev/console",
+            f"{BUSYBOX} reboot -f",
+            "",
+        ]
+    )
+
+
+def build(target: Path, start: str, modules: Sequence[tuple[Path, str]] = ()) -> None:
+    """Write the initrd; ``modules`` are inserted in this order, each with its parameters."""
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made)
+        for name in ("bin", "modules"):
+            (root / name).mkdir()
+        shutil.copy(BUSYBOX, root / "bin/busybox")
+        order = []
+        for module, parameters in modules:
+            name = module.name.removesuffix(".xz")
+            (root / "modules" / name).write_bytes(content(module))
+            order.append(f"{name} {parameters}\n")
+        (root / "modules/order").write_text("".join(order))
+        (root / "start").write_text(start)
+        (root / "init").write_text(INIT)
+        (root / "init").chmod(0o755)
+        target.write_bytes(gzip.compress(_archive(root), 1))
+
+
+def content(module: Path) -> bytes:
+    """Return a module's content; Debian compresses them from 13 on."""
+    raw = module.read_bytes()
+    return lzma.decompress(raw) if module.suffix == ".xz" else raw
+
+
+def needed(module: bytes) -> list[str]:
+    """Return the names of the modules that one needs, as its .modinfo section says."""
+    found = re.search(rb"\0depends=([^\0]*)\0", module)
+    return [name for name in (found[1].decode() if found else "").split(",") if name]
+
+
+def _archive(root: Path) -> bytes:
+    names = sorted(str(one.relative_to(root)) for one in root.rglob("*"))
+    done = subprocess.run(
+        ["cpio", "--quiet", "--create", "--format=newc", "--owner=0:0"],
+        cwd=root,
+        input=os.fsencode("\n".join(names)),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return done.stdout

@@ -1,0 +1,228 @@
+"""What a container can do with the nodes of a real binderfs that it was given, and with those of others.
+
+The way is that of a cluster: the plugin's Allocate, asked by the stand-in kubelet; a runtime spec as containerd
+writes it (``tests/e2e/common/oci.py``); a real runtime; a process inside.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from aosp_plugin.binder import binderfs
+from tests.e2e.kernel.containers import HOST_ID, check
+from tests.e2e.kernel.item import Item, for_each_runtime, item
+from tests.e2e.kernel.world import BINDERFS, make_nodes, own
+
+if TYPE_CHECKING:
+    from tests.e2e.kernel.world import World
+
+COUNT: Final = 100
+FRESH: Final = 20
+SHARED: Final = "/dev/binderfs"
+
+
+async def ready(world: World) -> None:
+    """100 nodes for tenants are advertised, with the default configuration."""
+    await make_nodes("create", "--count", str(COUNT))
+    await world.serve()
+    await world.healthy(COUNT)
+
+
+async def own_nodes(world: World, runtime: str) -> None:
+    """Each of a container's three nodes opens, answers 8 and takes a context manager."""
+    container = await world.admit(f"own-{runtime}", 3)
+    await check(runtime, container, _usable(own(container)), probe=world.probe)
+
+
+async def own_nodes_shared(world: World, runtime: str) -> None:
+    """They open under /dev/binderfs too, and are the same contexts: a second manager is told EBUSY."""
+    container = await world.admit(f"shared-{runtime}", 3)
+    expected: dict[str, str] = {}
+    for name in own(container):
+        expected |= {
+            f"version {SHARED}/{name}": "8",
+            f"manage /dev/{name}": "ok",
+            f"manage {SHARED}/{name}": "EBUSY",
+        }
+    await check(runtime, container, expected, probe=world.probe)
+
+
+async def others_nodes(world: World, runtime: str) -> None:
+    """Another tenant's node does not open (EPERM), nor can it be removed, renamed, changed or replaced (EROFS)."""
+    container, other = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
+    mine = own(container)[0]
+    before = _inodes()
+    expected = {
+        f"see /dev/{other}": "ENOENT",
+        f"see {SHARED}/{other}": "ok",
+        f"open {SHARED}/{other}": "EPERM",
+        f"unlink {SHARED}/{other}": "EROFS",
+        f"rename {SHARED}/{other} {SHARED}/stolen": "EROFS",
+        f"rename {SHARED}/{mine} {SHARED}/{other}": "EROFS",
+        f"chmod {SHARED}/{other}": "EROFS",
+        f"remount {SHARED}": "EPERM",
+    }
+    await check(runtime, container, expected, probe=world.probe)
+    assert _inodes() == before, "the host's nodes are not what they were"
+
+
+async def forged(world: World, runtime: str) -> None:
+    """A copy of another tenant's node, made with mknod, does not open: EPERM, though mknod itself is allowed."""
+    container, other = await world.admit(f"forger-{runtime}", 1), await _neighbour(world, f"original-{runtime}")
+    expected = {_mknod("/dev/copy", other): "ok", "open /dev/copy": "EPERM"}
+    await check(runtime, container, expected, probe=world.probe)
+
+
+async def control(world: World, runtime: str) -> None:
+    """binder-control does not open (EPERM), so that no node can be made; nor can a binderfs be mounted."""
+    container = await world.admit(f"maker-{runtime}", 1)
+    before = _inodes()
+    expected = {
+        f"open {SHARED}/binder-control": "EPERM",
+        f"add {SHARED}/binder-control aosp_binder7777": "EPERM",
+        f"unlink {SHARED}/binder-control": "EROFS",
+        _mknod("/dev/control", "binder-control"): "ok",
+        "add /dev/control aosp_binder7777": "EPERM",
+        f"mount {SHARED}": "EPERM",
+    }
+    await check(runtime, container, expected, probe=world.probe)
+    assert _inodes() == before, "the host's nodes are not what they were"
+
+
+async def user_namespace(world: World, runtime: str) -> None:
+    """In a user namespace a container's nodes open, answer and take a manager; others' and the control do not."""
+    container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
+    expected = {
+        **_usable(own(container)),
+        f"open {SHARED}/{other}": "EPERM",
+        f"unlink {SHARED}/{other}": "EROFS",
+        f"open {SHARED}/binder-control": "EACCES",
+        _mknod("/dev/copy", other): "EPERM",
+    }
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+
+
+async def user_namespace_copies(world: World, runtime: str) -> None:
+    """In a user namespace /dev/<name> is a copy, which does not open (ENXIO); the nodes do under /dev/binderfs."""
+    container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
+    expected = {
+        **_usable(own(container), SHARED),
+        **{f"open /dev/{name}": "ENXIO" for name in own(container)},
+        f"open {SHARED}/{other}": "EPERM",
+        f"unlink {SHARED}/{other}": "EROFS",
+        f"open {SHARED}/binder-control": "EACCES",
+    }
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+
+
+async def first_manager(world: World, runtime: str) -> None:
+    """A node remembers the user of its first manager: another's is told EPERM until the node is made anew."""
+    container = await world.admit(f"first-{runtime}", 1)
+    name = own(container)[0]
+    await check(runtime, container, {f"manage /dev/{name}": "ok"}, probe=world.probe)
+    path = f"{SHARED}/{name}"
+    expected = {f"version {path}": "8", f"manage {path}": "EPERM"}
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+    binderfs.remove_node(BINDERFS, name)
+    binderfs.add_node(BINDERFS, name)
+    os.chmod(f"{BINDERFS}/{name}", 0o666)
+    await world.healthy(COUNT)
+    container = await world.kubelet.start_container(world.admitted[-1], f"first-{runtime}")
+    await check(runtime, container, {f"manage {path}": "ok"}, probe=world.probe, first_host_id=HOST_ID)
+
+
+async def device_alone(world: World, runtime: str) -> None:
+    """Counter-proof: with the device alone, as generic plugins hand it out, no node opens: ENXIO."""
+    container = await world.admit(f"device-{runtime}", 2)
+    expected = {f"open /dev/{name}": "ENXIO" for name in own(container)}
+    await check(runtime, replace(container, mounts=()), expected, probe=world.probe)
+
+
+async def mount_alone(world: World, runtime: str) -> None:
+    """Counter-proof: with the mount alone, no node opens: EPERM."""
+    container = await world.admit(f"mount-{runtime}", 2)
+    expected = {f"open {where}/{name}": "EPERM" for name in own(container) for where in ("/dev", SHARED)}
+    await check(runtime, replace(container, devices=()), expected, probe=world.probe)
+
+
+async def writable(world: World, runtime: str) -> None:
+    """Counter-proof: were /dev/binderfs writable, a tenant could rename and remove another's node."""
+    container, other = await world.admit(f"writer-{runtime}", 1), await _neighbour(world, f"lost-{runtime}")
+    mounts = tuple(replace(mount, read_only=False) for mount in container.mounts)
+    expected = {
+        f"open {SHARED}/{other}": "EPERM",
+        f"rename {SHARED}/{other} {SHARED}/stolen": "ok",
+        f"unlink {SHARED}/stolen": "ok",
+    }
+    await check(runtime, replace(container, mounts=mounts), expected, probe=world.probe)
+    assert other not in binderfs.nodes_in(BINDERFS)
+
+
+async def strict(world: World) -> None:
+    """With --isolation strict, nodes that no container had before are advertised."""
+    await make_nodes("create", "--count", str(FRESH), "--prefix", "fresh_binder")
+    await world.serve("--isolation", "strict", "--device-prefix", "fresh_binder")
+    await world.healthy(FRESH)
+
+
+async def strict_nodes(world: World, runtime: str) -> None:
+    """With isolation strict a container's nodes open, answer and take a manager, and no directory shows others."""
+    container, other = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
+    expected = {
+        **_usable(own(container)),
+        f"see {SHARED}": "ENOENT",
+        f"see /dev/{other}": "ENOENT",
+        _mknod("/dev/copy", other): "ok",
+        "open /dev/copy": "EPERM",
+        _mknod("/dev/control", "binder-control"): "ok",
+        "add /dev/control aosp_binder7777": "EPERM",
+        # It is a mount point, which nobody takes away.
+        f"unlink /dev/{own(container)[0]}": "EBUSY",
+    }
+    await check(runtime, container, expected, probe=world.probe)
+
+
+async def strict_user_namespace(world: World, runtime: str) -> None:
+    """With isolation strict, in a user namespace, a container's nodes open, answer and take a manager."""
+    container = await world.admit(f"mapped-alone-{runtime}", 3)
+    expected = {**_usable(own(container)), f"see {SHARED}": "ENOENT"}
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+
+
+def _usable(names: list[str], where: str = "/dev") -> dict[str, str]:
+    """Return what shows that nodes are binder's, and each a context of its own."""
+    expected: dict[str, str] = {}
+    for name in names:
+        expected |= {f"open {where}/{name}": "ok", f"version {where}/{name}": "8", f"manage {where}/{name}": "ok"}
+    return expected
+
+
+async def _neighbour(world: World, name: str) -> str:
+    """Return the node of another container."""
+    return own(await world.admit(name, 1))[0]
+
+
+def _mknod(path: str, name: str) -> str:
+    """Return the operation that copies a node of the binderfs to ``path``."""
+    number = os.stat(f"{BINDERFS}/{name}").st_rdev
+    return f"mknod {path} {os.major(number)} {os.minor(number)}"
+
+
+def _inodes() -> dict[str, tuple[int, int, int]]:
+    """Return what tells every node of the binderfs from another that takes its place."""
+    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
+    return {name: (one.st_ino, one.st_rdev, one.st_mode) for name, one in seen.items()}
+
+
+ITEMS: Final[list[Item]] = [
+    item(ready),
+    *for_each_runtime(own_nodes, own_nodes_shared, others_nodes, forged, control),
+    *for_each_runtime(user_namespace, runtimes=["runc"]),
+    *for_each_runtime(user_namespace_copies, runtimes=["crun"]),
+    *for_each_runtime(first_manager, device_alone, mount_alone, writable),
+    item(strict),
+    *for_each_runtime(strict_nodes),
+    *for_each_runtime(strict_user_namespace, runtimes=["runc"]),
+]

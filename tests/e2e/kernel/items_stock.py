@@ -1,0 +1,100 @@
+"""A kernel without binderfs: Debian's own, its binder_linux module inserted with ``devices=``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.kernel.containers import HOST_ID, check
+from tests.e2e.kernel.item import Item, for_each_runtime, item
+from tests.e2e.kernel.world import RESOURCE, nodes, own
+
+if TYPE_CHECKING:
+    from tests.e2e.kernel.world import World
+
+COUNT: Final = 12
+NAMES: Final = [f"aosp_binder{number}" for number in range(COUNT)]
+"""What devices= says; ``__main__`` inserts the module with it."""
+
+_FOREIGN: Final = ("/dev/aosp_binder90", os.makedev(10, 232)), ("/dev/aosp_fuse", os.makedev(10, 229))
+"""KVM's number under the prefix, and the number of FUSE for a link under it."""
+_LINK: Final = "/dev/aosp_binder91"
+
+
+async def advertised(world: World) -> None:
+    """serve advertises the 12 nodes of devices=, by number, at --verify probe: the driver answers behind each."""
+    await world.serve("--verify", "probe")
+    await world.healthy(COUNT)
+    assert list(world.kubelet.resource(RESOURCE).devices) == NAMES
+
+
+async def allocated(world: World) -> None:
+    """A container gets its nodes as devices, and no mount: they are of the kind cdev."""
+    container = await world.admit("two", 2)
+    paths = [f"/dev/{name}" for name in own(container)]
+    assert [(one.container_path, one.host_path, one.permissions) for one in container.devices] == [
+        (path, path, "rw") for path in paths
+    ]
+    assert container.mounts == ()
+
+
+async def own_nodes(world: World, runtime: str) -> None:
+    """A container's node opens, answers 8 and takes a context manager; another's is not there, and its copy EPERM."""
+    container, other = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)
+    theirs = own(other)[0]
+    expected = {
+        **_usable(own(container)[0]),
+        f"see /dev/{theirs}": "ENOENT",
+        _mknod("/dev/copy", theirs): "ok",
+        "open /dev/copy": "EPERM",
+    }
+    await check(runtime, container, expected, probe=world.probe)
+
+
+async def user_namespace(world: World, runtime: str) -> None:
+    """In a user namespace a node of mode 0666 opens, answers 8 and takes a manager; another's is not there."""
+    container, other = await world.admit(f"mapped-{runtime}", 1), await world.admit(f"away-{runtime}", 1)
+    mine, theirs = own(container)[0], own(other)[0]
+    os.chmod(f"/dev/{mine}", 0o666)
+    expected = {**_usable(mine), f"see /dev/{theirs}": "ENOENT", _mknod("/dev/copy", theirs): "EPERM"}
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+
+
+async def foreign(world: World) -> None:
+    """Another driver's device under the prefix (KVM's number, a link to FUSE's) is not-binder at --verify binder."""
+    for path, number in _FOREIGN:
+        os.mknod(path, 0o20666, number)
+    os.symlink(_FOREIGN[1][0], _LINK)
+    await world.serve("--verify", "binder")
+    await world.healthy(COUNT, ill=2)
+    assert "not-binder:2" in world.logged(), world.logged()
+    for path in (_FOREIGN[0][0], _FOREIGN[1][0], _LINK):
+        os.unlink(path)
+
+
+async def no_binderfs(_: World) -> None:
+    """binder_nodes.py says that there is no binderfs, and what to do; by itself it makes stand-ins."""
+    done = await nodes("create", "--count", "2", "--way", "binderfs", "--prefix", "test")
+    assert done.code == 1, done
+    assert done.err.endswith("modprobe binder_linux, or boot one with CONFIG_ANDROID_BINDERFS\n"), done
+    done = await nodes("create", "--count", "2", "--prefix", "test")
+    assert done.code == 0, done
+    assert done.out.endswith("(stand-ins: null devices, not binder, since this kernel has no binderfs)\n"), done
+    done = await nodes("delete")
+    assert done == (0, "/dev: 2 nodes deleted, 0 things left\n", ""), done
+
+
+def _usable(name: str) -> dict[str, str]:
+    return {f"open /dev/{name}": "ok", f"version /dev/{name}": "8", f"manage /dev/{name}": "ok"}
+
+
+def _mknod(path: str, name: str) -> str:
+    number = os.stat(f"/dev/{name}").st_rdev
+    return f"mknod {path} {os.major(number)} {os.minor(number)}"
+
+
+ITEMS: Final[list[Item]] = [
+    *(item(advertised), item(allocated)),
+    *for_each_runtime(own_nodes, user_namespace),
+    *(item(foreign), item(no_binderfs)),
+]

@@ -1,0 +1,97 @@
+/*
+ * What a process in a container can do to binder nodes: probe OPERATION OPERAND... [OPERATION OPERAND...]...
+ *
+ * A line for each operation: "ok", a number, or the name of the errno. Nodes that are opened stay open until the end.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/android/binder.h>
+#include <linux/android/binderfs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* Each returns -1 with errno set, or a number that is not negative; 0 reads "ok". */
+
+static int do_open(char **operand) { return open(operand[0], O_RDWR | O_CLOEXEC) < 0 ? -1 : 0; }
+
+static int do_version(char **operand)
+{
+	struct binder_version version = {0};
+	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+
+	return file < 0 || ioctl(file, BINDER_VERSION, &version) ? -1 : version.protocol_version;
+}
+
+static int do_manage(char **operand)
+{
+	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+
+	return file < 0 ? -1 : ioctl(file, BINDER_SET_CONTEXT_MGR, 0);
+}
+
+static int do_add(char **operand)
+{
+	struct binderfs_device device = {0};
+	int control = open(operand[0], O_RDONLY | O_CLOEXEC);
+
+	strncpy(device.name, operand[1], BINDERFS_MAX_NAME);
+	return control < 0 ? -1 : ioctl(control, BINDER_CTL_ADD, &device);
+}
+
+static int do_mknod(char **operand)
+{
+	return mknod(operand[0], S_IFCHR | 0666, makedev(atoi(operand[1]), atoi(operand[2])));
+}
+
+static int do_see(char **operand)
+{
+	struct stat seen;
+
+	return lstat(operand[0], &seen);
+}
+
+static int do_unlink(char **operand) { return unlink(operand[0]); }
+static int do_rename(char **operand) { return rename(operand[0], operand[1]); }
+static int do_chmod(char **operand) { return chmod(operand[0], 0600); }
+static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
+static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
+
+static const struct {
+	const char *name;
+	int operands;
+	int (*run)(char **operand);
+} operations[] = {
+	{"open", 1, do_open},     {"version", 1, do_version}, {"manage", 1, do_manage}, {"add", 2, do_add},
+	{"mknod", 3, do_mknod},   {"see", 1, do_see},         {"unlink", 1, do_unlink}, {"rename", 2, do_rename},
+	{"chmod", 1, do_chmod},   {"mount", 1, do_mount},     {"remount", 1, do_remount},
+};
+
+static int run_one(char **words)
+{
+	for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++) {
+		if (strcmp(words[0], operations[i].name))
+			continue;
+		int result = operations[i].run(words + 1);
+		if (result > 0)
+			printf("%d\n", result);
+		else
+			puts(result ? strerrorname_np(errno) : "ok");
+		return 1 + operations[i].operands;
+	}
+	fprintf(stderr, "probe: no operation %s\n", words[0]);
+	exit(2);
+}
+
+int main(int count, char **words)
+{
+	for (int next = 1; next < count;)
+		next += run_one(words + next);
+	return 0;
+}

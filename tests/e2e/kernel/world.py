@@ -1,0 +1,129 @@
+"""In the guest: the plugin as a process, the stand-in kubelet, and the commands that the items run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aosp_plugin.testing import Container, Kubelet, Pod
+
+if TYPE_CHECKING:
+    from aosp_plugin.testing import ContainerAllocation
+
+RESOURCE: Final = "aosp.io/binder"
+PROJECT: Final = Path(__file__).resolve().parents[3]
+NODES: Final = PROJECT / "hack/binder_nodes.py"
+BINDERFS: Final = "/run/aosp-binderfs"
+DIRECTORY: Final = Path("/run/e2e")
+PATIENCE: Final = 180.0
+"""Seconds that something may take on an emulated machine before it counts as not happening."""
+
+
+class Done(NamedTuple):
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def run(*command: str, user: int | None = None) -> Done:
+    """Run a command to its end, as another user with no group of root's if ``user`` is given."""
+    if user is not None:
+        command = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return Done(process.returncode or 0, out.decode(), err.decode())
+
+
+async def nodes(*arguments: str, user: int | None = None) -> Done:
+    """Run hack/binder_nodes.py, as from a bare checkout."""
+    return await run(sys.executable, "-I", "-S", str(NODES), *arguments, user=user)
+
+
+async def make_nodes(*arguments: str) -> None:
+    """Run hack/binder_nodes.py, which has to succeed."""
+    done = await nodes(*arguments)
+    assert done.code == 0, f"binder_nodes.py {' '.join(arguments)}: {done}"
+
+
+@dataclass
+class World:
+    """What the items of one boot share."""
+
+    kubelet: Kubelet
+    probe: Path
+    """The program for containers."""
+    process: asyncio.subprocess.Process | None = None
+    log: Path = DIRECTORY / "serve.log"
+    admitted: list[Pod] = field(default_factory=list)
+
+    async def serve(self, *arguments: str) -> None:
+        """Start ``aosp-plugin serve`` in the place of the one that runs."""
+        await self.stop()
+        self.log.unlink(missing_ok=True)
+        with self.log.open("wb") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "aosp_plugin", "serve", "--kubelet-dir", self.kubelet.directory, *arguments),
+                stderr=log,
+            )
+
+    async def stop(self) -> None:
+        """End the plugin, with exit code 0, and all pods."""
+        for pod in self.admitted:
+            await self.kubelet.finish(pod)
+        self.admitted.clear()
+        process, self.process = self.process, None
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            code = await process.wait()
+        assert code == 0, f"serve ended with {code}: {self.logged()[-500:]}"
+
+    async def reload(self) -> None:
+        """Send the plugin SIGHUP."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def logged(self) -> str:
+        """Return what the plugin has logged."""
+        return self.log.read_text(encoding="utf-8")
+
+    async def healthy(self, count: int, ill: int = 0) -> None:
+        """Wait until this many devices are healthy, and this many are not."""
+        expected = (True, count, count + ill)
+
+        def reached(kubelet: Kubelet) -> bool:
+            view = kubelet.resource(RESOURCE)
+            return (view.connected, view.allocatable, view.capacity) == expected
+
+        try:
+            await self.kubelet.wait_for(reached, PATIENCE)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}; the plugin's log: {self.logged()[-400:]}") from error
+
+    async def admit(self, name: str, count: int) -> ContainerAllocation:
+        """Admit a pod of one container that asks for this many nodes, and return what that gets."""
+        pod = Pod(name, [Container(name, {RESOURCE: count})])
+        admitted = await self.kubelet.admit(pod)
+        self.admitted.append(pod)
+        return admitted.containers[name]
+
+
+def own(allocation: ContainerAllocation) -> list[str]:
+    """Return the names of a container's nodes, by number."""
+    return allocation.envs["BINDER_VISIBLE_DEVICES"].split(",")
+
+
+def open_the_way(path: str) -> None:
+    """Let every user of the guest into the directories above ``path``, which may be in root's home."""
+    for directory in Path(os.path.realpath(path)).parents:
+        directory.chmod(directory.stat().st_mode | 0o111)
