@@ -54,13 +54,14 @@ async def served(
     plugin = DevicePlugin(things, resource_name=RESOURCE, socket_name="thing", kubelet_dir=kubelet_dir, timings=FAST)
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
-        async with grpc.aio.insecure_channel(
-            f"unix:{os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)}"
-        ) as channel:
-            yield DevicePluginStub(channel), kubelet, plugin
-        plugin.stop()
-        await task
+        try:
+            await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+            path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
+            async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+                yield DevicePluginStub(channel), kubelet, plugin
+        finally:
+            plugin.stop()
+            await task
 
 
 async def test_an_id_that_is_sent_twice_is_allocated_once(kubelet_dir: str) -> None:
