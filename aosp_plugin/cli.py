@@ -67,10 +67,10 @@ def show_config(file: str | None, **flags: Any) -> None:
 @cli.command()
 @click.option(
     "--nodes",
-    type=click.IntRange(2, 100_000),
+    type=click.IntRange(8, 100_000),
     default=1000,
     show_default=True,
-    help="Stand-in nodes to make.",
+    help="Stand-in nodes to make; the pods take seven.",
 )
 @click.option("--keep", is_flag=True, help="Leave the directory with nodes, sockets, checkpoint and log in place.")
 def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by name

@@ -80,9 +80,10 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
         while following == current and not (stop.is_set() or ended.is_set()):
             if await any_set(reload, stop, ended) and reload.is_set():
                 reload.clear()
-                following = _reloaded(current, load)
-                backend.forget()
-                plugin.look_again()
+                if (read := _reloaded(current, load)) is not None:
+                    following = read
+                    backend.forget()
+                    plugin.look_again()
         plugin.stop()
         await running
     LOG.info("stopped", extra={"resource": current.resource_name})
@@ -128,8 +129,8 @@ def _listening(current: Config, plugin: DevicePlugin) -> contextlib.AbstractCont
     return http.serving(address, {"/healthz": lambda: plugin.unhealthy, "/readyz": lambda: plugin.unready})
 
 
-def _reloaded(current: Config, load: Callable[[], Config]) -> Config:
-    """Return the configuration as it reads now; the current one where what it reads can't be served."""
+def _reloaded(current: Config, load: Callable[[], Config]) -> Config | None:
+    """Return the configuration as it reads now; None where that is wrong, or could not be served."""
     try:
         following = load()
         PluginDirectory(following.kubelet_dir, socket_name(following.resource_name)).check()
@@ -137,6 +138,6 @@ def _reloaded(current: Config, load: Callable[[], Config]) -> Config:
             raise DeviceDirectoryError(f"the device directory {following.device_dir} does not exist")
     except AospPluginError as error:
         LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
-        return current
+        return None
     LOG.info("configuration read again", extra={"changed": following != current})
     return following

@@ -71,7 +71,7 @@ class Node(NamedTuple):
     identity: Identity | None = None
     """None where the kind is ABSENT."""
     directory: str = ""
-    """The directory of the file itself, which differs from the path's where that is a link."""
+    """The directory of the binderfs that the node is in; empty for other kinds, and where the file alone is bound."""
 
 
 def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:

@@ -95,6 +95,7 @@ class Refresher:
         ill = collections.Counter(device.reason for device in snapshot.devices if not device.healthy)
         counts = {
             "devices": len(snapshot.devices),
+            "healthy": snapshot.healthy,
             "unhealthy": ",".join(f"{why}:{n}" for why, n in sorted(ill.items())),
         }
         LOG.info("devices changed", extra={"revision": snapshot.revision, **counts})

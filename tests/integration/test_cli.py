@@ -104,6 +104,14 @@ def test_demo_needs_no_root() -> None:
     assert "done in" in done.stdout
 
 
+def test_demo_wants_nodes_for_its_pods() -> None:
+    """Fewer nodes than the pods take, and one to come and go, are bad usage; just as many are enough."""
+    code, _, err = run("demo", "--nodes", "7")
+    assert code == 2
+    assert "8<=x<=100000" in err
+    assert run("demo", "--nodes", "8")[0] == 0
+
+
 def test_demo_keeps_what_it_made(kubelet_dir: str) -> None:
     """--keep leaves nodes, checkpoint and log behind, and says where."""
     code, out, _ = run("demo", "--nodes", "20", "--keep", environment={"TMPDIR": kubelet_dir})

@@ -137,19 +137,28 @@ async def test_sighup_with_nothing_new(nodes: Nodes, kubelet_dir: str) -> None:
     os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="needs two file systems that anyone may write to"
 )
 async def test_sighup_takes_replaced_nodes_for_good(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
-    """A node that is on another file system than before is Unhealthy until SIGHUP says that this is right."""
+    """A node on another file system than before is Unhealthy until a SIGHUP that is not refused says it is right."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\n")
     link = nodes.directory / "aosp_binder0"
     (tmp_path / "node").touch()
     link.symlink_to(tmp_path / "node")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--config", str(file)) as serve:
         await listed(kubelet, 1)
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as elsewhere:
             (nodes.directory / "new").symlink_to(elsewhere.name)
             (nodes.directory / "new").rename(link)
             await listed(kubelet, 0)
-            assert "replaced:1" in await serve.logged("revision=2")
+            assert "healthy=0 unhealthy=replaced:1" in await serve.logged("revision=2")
+            file.write_text("version: v2\n")
             serve.signal(signal.SIGHUP)
+            await serve.logged("refused")
+            (nodes.directory / "aosp_binder1").touch()
             await listed(kubelet, 1)
+            assert kubelet.resource(RESOURCE).devices["aosp_binder0"] == "Unhealthy"
+            file.write_text("version: v1\n")
+            serve.signal(signal.SIGHUP)
+            await listed(kubelet, 2)
 
 
 async def test_probes_over_http(nodes: Nodes, kubelet_dir: str) -> None:
