@@ -36,7 +36,7 @@ tests: $(VENV)/.installed
 	$(BIN)/coverage erase
 	$(BIN)/pytest --cov --cov-report=term
 
-test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as root, on Debian; builds for minutes once
+test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kernel
 
 test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once

@@ -1,6 +1,7 @@
 """``python -m tests.e2e.kernel``: the plugin on real binder kernels, with real container runtimes.
 
-Boots a kernel with binderfs and Debian's own, has ``guest`` prove each item in there, and prints a line for each:
+Boots a kernel with binderfs, the same with a real kubelet, and Debian's own kernel; has ``guest`` prove each item in
+there, and prints a line for each:
 ``ok 12 - …``, ``not ok 13 - … : why``, ``ok 14 - … # skip: why``. The exit code is 1 where an item failed.
 """
 
@@ -14,15 +15,30 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.kernel import initrd, items_stock, machine, parts
-from tests.e2e.kernel.suite import SUITES
+from tests.e2e.kernel.suite import TITLES
+from tests.e2e.kubelet import parts as kubelet_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SECONDS: Final = 1200
 """How long one guest may take, in software emulation on a busy machine."""
+
+_MEMORY: Final = 2048
+"""MiB."""
+
+_MEMORY_FOR_PODS: Final = 6144
+"""What containerd unpacks is in memory too."""
+
+_ENVIRONMENT: Final = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LC_ALL": "C.UTF-8",
+    "GRPC_VERBOSITY": "ERROR",
+    "E2E_PATIENCE": "120",
+}
 
 _SHOWN: Final = 40
 """Lines of the console that are shown where a guest died."""
@@ -34,7 +50,7 @@ class Boot:
     def __init__(self, name: str, report: Report) -> None:
         self._name = name
         self._report = report
-        self._left = [item.title for item in SUITES[name]]
+        self._left = list(TITLES[name])
         self._ended = False
 
     def skip(self, why: str) -> None:
@@ -47,16 +63,16 @@ class Boot:
         for title in self._left:
             self._report.not_ok(title, why)
 
-    def run(self, kernel: Path, modules: Sequence[tuple[Path, str]] = ()) -> None:
-        """Boot, and report each item as the guest tells of it."""
+    def run(self, kernel: Path, *more: Path, modules: Sequence[tuple[Path, str]] = (), memory: int = _MEMORY) -> None:
+        """Boot, hand ``more`` parts to the guest, and report each item as it tells of it."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self._name, str(parts.probe())]
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self._name, *map(str, (parts.probe(), *more))]
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT}
         with tempfile.TemporaryDirectory() as made:
             directory = Path(made)
             start = initrd.start_script(command, str(parts.PROJECT), environment)
             initrd.build(directory / "initrd", start, modules)
-            guest = machine.Guest(kernel, directory / "initrd", directory / "console")
+            guest = machine.Guest(kernel, directory / "initrd", directory / "console", memory)
             problem = machine.boot(guest, self._hear, _SECONDS)
             if problem or not self._ended:
                 self._died(problem or "the guest ended early", guest.console)
@@ -93,16 +109,16 @@ def main() -> int:
     # As by Ctrl-C: the guest ends with us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
-    ways: dict[str, Callable[[Boot], None]] = {"binderfs": _binderfs, "stock": _stock}
+    ways: dict[str, Callable[[Boot], None]] = {"binderfs": _binderfs, "pods": _pods, "stock": _stock}
     wanted = sys.argv[1:] or list(ways)
     for name in wanted:
         boot = Boot(name, report)
         try:
             parts.install()
             ways[name](boot)
-        except parts.MissingError as error:
+        except packages.MissingError as error:
             boot.skip(str(error))
-        except parts.BrokenError as error:
+        except packages.BrokenError as error:
             boot.fail(str(error))
     return report.end()
 
@@ -111,9 +127,15 @@ def _binderfs(boot: Boot) -> None:
     boot.run(parts.kernel())
 
 
+def _pods(boot: Boot) -> None:
+    packages.install(kubelet_parts.PACKAGES)
+    image = kubelet_parts.plugin_image()
+    boot.run(parts.kernel(), kubelet_parts.kubelet(), image, memory=_MEMORY_FOR_PODS)
+
+
 def _stock(boot: Boot) -> None:
     stock = parts.stock()
-    boot.run(stock.kernel, stock.modules(items_stock.NAMES))
+    boot.run(stock.kernel, modules=stock.modules(items_stock.NAMES))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
+from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.world import DIRECTORY, run
 
 if TYPE_CHECKING:
@@ -32,19 +33,15 @@ async def check(
     probe: Path,
     first_host_id: int | None = None,
 ) -> None:
-    """Run a container that tries each operation of ``expected`` in turn, and compare what comes of it.
-
-    An operation is a line of words that ``probe.c`` knows; what comes of it is "ok", a number or the errno's name.
-    """
+    """Run a container that tries each operation of ``expected`` in turn, and compare what comes of it."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
     shutil.copy(probe, bundle / "rootfs/probe")
-    words = [word for operation in expected for word in operation.split()]
     spec = oci.spec(
         allocation,
         rootfs=str(bundle / "rootfs"),
-        arguments=["/probe", *words],
+        arguments=["/probe", *words(expected)],
         cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
     )
@@ -53,8 +50,5 @@ async def check(
     (bundle / "config.json").write_text(json.dumps(spec))
     done = await run(runtime, "run", "--bundle", str(bundle), bundle.name)
     assert done.code == 0, f"{runtime} ended with {done.code}: {done.err} {done.out}"
-    found = dict(zip(expected, done.out.splitlines(), strict=True))
-    wrong = {operation: result for operation, result in found.items() if result != expected[operation]}
-    told = "; ".join(f"{one!r} gave {result}, not {expected[one]}" for one, result in wrong.items())
-    assert not wrong, f"{runtime}: {told}"
+    compare(expected, done.out)
     shutil.rmtree(bundle)

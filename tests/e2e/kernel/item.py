@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from tests.e2e.kernel.containers import RUNTIMES
 
@@ -14,22 +14,26 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
 
-class Item(NamedTuple):
+Place = TypeVar("Place")
+"""What an item is proved in: a ``World``, or a node with a real kubelet."""
+
+
+class Item(NamedTuple, Generic[Place]):
     """Something to be proved."""
 
     title: str
-    prove: Callable[[World], Awaitable[None]]
+    prove: Callable[[Place], Awaitable[None] | None]
     """Raises AssertionError where it does not hold."""
 
 
-def item(function: Callable[[World], Awaitable[None]]) -> Item:
+def item(function: Callable[[Place], Awaitable[None] | None]) -> Item[Place]:
     """Return the item whose sentence is the function's docstring."""
     return Item(_sentence(function), function)
 
 
 def for_each_runtime(
     *functions: Callable[[World, str], Awaitable[None]], runtimes: Sequence[str] = RUNTIMES
-) -> list[Item]:
+) -> list[Item[World]]:
     """Return an item for each function and each container runtime."""
     return [
         Item(f"{runtime}: {_sentence(function)}", partial(function, runtime=runtime))  # type: ignore[call-arg]
@@ -38,5 +42,5 @@ def for_each_runtime(
     ]
 
 
-def _sentence(function: Callable[..., Awaitable[None]]) -> str:
+def _sentence(function: Callable[..., object]) -> str:
     return " ".join((inspect.getdoc(function) or "").split()).removesuffix(".")

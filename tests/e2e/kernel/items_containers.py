@@ -13,6 +13,16 @@ from typing import TYPE_CHECKING, Final
 from aosp_plugin.binder import binderfs
 from tests.e2e.kernel.containers import HOST_ID, check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
+from tests.e2e.kernel.operations import (
+    SHARED,
+    control_closed,
+    forged_closed,
+    mknod,
+    others_closed,
+    same_contexts,
+    strictly_closed,
+    usable,
+)
 from tests.e2e.kernel.world import BINDERFS, make_nodes, own
 
 if TYPE_CHECKING:
@@ -20,7 +30,6 @@ if TYPE_CHECKING:
 
 COUNT: Final = 100
 FRESH: Final = 20
-SHARED: Final = "/dev/binderfs"
 
 
 async def ready(world: World) -> None:
@@ -33,61 +42,34 @@ async def ready(world: World) -> None:
 async def own_nodes(world: World, runtime: str) -> None:
     """Each of a container's three nodes opens, answers 8 and takes a context manager."""
     container = await world.admit(f"own-{runtime}", 3)
-    await check(runtime, container, _usable(own(container)), probe=world.probe)
+    await check(runtime, container, usable(own(container)), probe=world.probe)
 
 
 async def own_nodes_shared(world: World, runtime: str) -> None:
     """They open under /dev/binderfs too, and are the same contexts: a second manager is told EBUSY."""
     container = await world.admit(f"shared-{runtime}", 3)
-    expected: dict[str, str] = {}
-    for name in own(container):
-        expected |= {
-            f"version {SHARED}/{name}": "8",
-            f"manage /dev/{name}": "ok",
-            f"manage {SHARED}/{name}": "EBUSY",
-        }
-    await check(runtime, container, expected, probe=world.probe)
+    await check(runtime, container, same_contexts(own(container)), probe=world.probe)
 
 
 async def others_nodes(world: World, runtime: str) -> None:
     """Another tenant's node does not open (EPERM), nor can it be removed, renamed, changed or replaced (EROFS)."""
     container, other = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
-    mine = own(container)[0]
     before = _inodes()
-    expected = {
-        f"see /dev/{other}": "ENOENT",
-        f"see {SHARED}/{other}": "ok",
-        f"open {SHARED}/{other}": "EPERM",
-        f"unlink {SHARED}/{other}": "EROFS",
-        f"rename {SHARED}/{other} {SHARED}/stolen": "EROFS",
-        f"rename {SHARED}/{mine} {SHARED}/{other}": "EROFS",
-        f"chmod {SHARED}/{other}": "EROFS",
-        f"remount {SHARED}": "EPERM",
-    }
-    await check(runtime, container, expected, probe=world.probe)
+    await check(runtime, container, others_closed(own(container)[0], other), probe=world.probe)
     assert _inodes() == before, "the host's nodes are not what they were"
 
 
 async def forged(world: World, runtime: str) -> None:
     """A copy of another tenant's node, made with mknod, does not open: EPERM, though mknod itself is allowed."""
     container, other = await world.admit(f"forger-{runtime}", 1), await _neighbour(world, f"original-{runtime}")
-    expected = {_mknod("/dev/copy", other): "ok", "open /dev/copy": "EPERM"}
-    await check(runtime, container, expected, probe=world.probe)
+    await check(runtime, container, forged_closed(other), probe=world.probe)
 
 
 async def control(world: World, runtime: str) -> None:
     """binder-control does not open (EPERM), so that no node can be made; nor can a binderfs be mounted."""
     container = await world.admit(f"maker-{runtime}", 1)
     before = _inodes()
-    expected = {
-        f"open {SHARED}/binder-control": "EPERM",
-        f"add {SHARED}/binder-control aosp_binder7777": "EPERM",
-        f"unlink {SHARED}/binder-control": "EROFS",
-        _mknod("/dev/control", "binder-control"): "ok",
-        "add /dev/control aosp_binder7777": "EPERM",
-        f"mount {SHARED}": "EPERM",
-    }
-    await check(runtime, container, expected, probe=world.probe)
+    await check(runtime, container, control_closed(), probe=world.probe)
     assert _inodes() == before, "the host's nodes are not what they were"
 
 
@@ -95,11 +77,11 @@ async def user_namespace(world: World, runtime: str) -> None:
     """In a user namespace a container's nodes open, answer and take a manager; others' and the control do not."""
     container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
-        **_usable(own(container)),
+        **usable(own(container)),
         f"open {SHARED}/{other}": "EPERM",
         f"unlink {SHARED}/{other}": "EROFS",
         f"open {SHARED}/binder-control": "EACCES",
-        _mknod("/dev/copy", other): "EPERM",
+        mknod("/dev/copy", other): "EPERM",
     }
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
 
@@ -108,7 +90,7 @@ async def user_namespace_copies(world: World, runtime: str) -> None:
     """In a user namespace /dev/<name> is a copy, which does not open (ENXIO); the nodes do under /dev/binderfs."""
     container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
-        **_usable(own(container), SHARED),
+        **usable(own(container), SHARED),
         **{f"open /dev/{name}": "ENXIO" for name in own(container)},
         f"open {SHARED}/{other}": "EPERM",
         f"unlink {SHARED}/{other}": "EROFS",
@@ -170,44 +152,20 @@ async def strict(world: World) -> None:
 async def strict_nodes(world: World, runtime: str) -> None:
     """With isolation strict a container's nodes open, answer and take a manager, and no directory shows others."""
     container, other = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
-    expected = {
-        **_usable(own(container)),
-        f"see {SHARED}": "ENOENT",
-        f"see /dev/{other}": "ENOENT",
-        _mknod("/dev/copy", other): "ok",
-        "open /dev/copy": "EPERM",
-        _mknod("/dev/control", "binder-control"): "ok",
-        "add /dev/control aosp_binder7777": "EPERM",
-        # It is a mount point, which nobody takes away.
-        f"unlink /dev/{own(container)[0]}": "EBUSY",
-    }
+    expected = {**usable(own(container)), **strictly_closed(own(container)[0], other)}
     await check(runtime, container, expected, probe=world.probe)
 
 
 async def strict_user_namespace(world: World, runtime: str) -> None:
     """With isolation strict, in a user namespace, a container's nodes open, answer and take a manager."""
     container = await world.admit(f"mapped-alone-{runtime}", 3)
-    expected = {**_usable(own(container)), f"see {SHARED}": "ENOENT"}
+    expected = {**usable(own(container)), f"see {SHARED}": "ENOENT"}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
-
-
-def _usable(names: list[str], where: str = "/dev") -> dict[str, str]:
-    """Return what shows that nodes are binder's, and each a context of its own."""
-    expected: dict[str, str] = {}
-    for name in names:
-        expected |= {f"open {where}/{name}": "ok", f"version {where}/{name}": "8", f"manage {where}/{name}": "ok"}
-    return expected
 
 
 async def _neighbour(world: World, name: str) -> str:
     """Return the node of another container."""
     return own(await world.admit(name, 1))[0]
-
-
-def _mknod(path: str, name: str) -> str:
-    """Return the operation that copies a node of the binderfs to ``path``."""
-    number = os.stat(f"{BINDERFS}/{name}").st_rdev
-    return f"mknod {path} {os.major(number)} {os.minor(number)}"
 
 
 def _inodes() -> dict[str, tuple[int, int, int]]:
@@ -216,7 +174,7 @@ def _inodes() -> dict[str, tuple[int, int, int]]:
     return {name: (one.st_ino, one.st_rdev, one.st_mode) for name, one in seen.items()}
 
 
-ITEMS: Final[list[Item]] = [
+ITEMS: Final[list[Item[World]]] = [
     item(ready),
     *for_each_runtime(own_nodes, own_nodes_shared, others_nodes, forged, control),
     *for_each_runtime(user_namespace, runtimes=["runc"]),

@@ -152,6 +152,6 @@ def _names(count: int) -> Iterable[str]:
     return [f"aosp_binder{number}" for number in range(count)]
 
 
-ITEMS: Final[list[Item]] = [
+ITEMS: Final[list[Item[World]]] = [
     item(one) for one in (create, every_node_answers, listing, delete, full, taken, not_root, interrupted, killed)
 ]

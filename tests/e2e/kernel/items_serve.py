@@ -143,7 +143,7 @@ async def _logged(world: World, text: str) -> None:
         raise AssertionError(f"{text!r} was not logged: …{world.logged()[-400:]}") from error
 
 
-ITEMS: Final[list[Item]] = [
+ITEMS: Final[list[Item[World]]] = [
     item(one)
     for one in (
         *(advertised, allocated, hotplug, probed, stopped, dead_copy, dead_copy_unprobed, in_the_binderfs),

@@ -93,7 +93,7 @@ def _mknod(path: str, name: str) -> str:
     return f"mknod {path} {os.major(number)} {os.minor(number)}"
 
 
-ITEMS: Final[list[Item]] = [
+ITEMS: Final[list[Item[World]]] = [
     *(item(advertised), item(allocated)),
     *for_each_runtime(own_nodes, user_namespace),
     *(item(foreign), item(no_binderfs)),

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-MEMORY: Final = "2048"
-"""MiB."""
 
 _KVM_PATIENCE: Final = 15.0
 """Seconds until a guest under KVM has to say its first word: there are machines where it never does."""
@@ -25,12 +23,24 @@ class Guest(NamedTuple):
     kernel: Path
     initrd: Path
     console: Path
+    memory: int
+    """MiB."""
 
     def command(self, accelerator: str) -> list[str]:
         """Return the command that boots it."""
         cpu = "host" if accelerator == "kvm" else "max"
         return [
-            *("qemu-system-x86_64", "-accel", accelerator, "-cpu", cpu, "-m", MEMORY, "-smp", str(os.cpu_count() or 1)),
+            *(
+                "qemu-system-x86_64",
+                "-accel",
+                accelerator,
+                "-cpu",
+                cpu,
+                "-m",
+                str(self.memory),
+                "-smp",
+                str(os.cpu_count() or 1),
+            ),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *("-kernel", str(self.kernel), "-initrd", str(self.initrd)),
             *("-append", "console=ttyS0 panic=-1 quiet mitigations=off"),

@@ -10,12 +10,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.common import packages
 from tests.e2e.common.cache import kept, key
+from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
 
@@ -32,14 +32,6 @@ PACKAGES: Final = (
 
 _GUEST_MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 """What a kernel that has everything as modules needs to find the guest's root."""
-
-
-class MissingError(Exception):
-    """A part is not here and can't be brought here."""
-
-
-class BrokenError(Exception):
-    """A part that this project makes can't be made."""
 
 
 class Stock:
@@ -63,13 +55,7 @@ def install() -> None:
         raise MissingError(f"the guest is an x86-64 machine, and this is {platform.machine()}")
     if os.geteuid() != 0:
         raise MissingError("not root: packages are installed, and a guest sees this machine's files as root does")
-    if not shutil.which("apt-get"):
-        raise MissingError("no apt-get, which brings QEMU, the kernel's source and the container runtimes")
-    missing = [name for name in PACKAGES if not _installed(name)]
-    if missing:
-        say(f"# apt-get install {' '.join(missing)}")
-        _update()
-        _run("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing, seconds=1800)
+    packages.install(PACKAGES)
 
 
 def kernel() -> Path:
@@ -77,11 +63,18 @@ def kernel() -> Path:
     source = max(Path("/usr/src").glob("linux-source-*.tar.xz"), key=_version, default=None)
     if source is None:
         raise MissingError("no /usr/src/linux-source-*.tar.xz, though linux-source is installed")
-    version = _run("dpkg-query", "--show", "--showformat", "${Version}", source.name.removesuffix(".tar.xz"))
+    version = command("dpkg-query", "--show", "--showformat", "${Version}", source.name.removesuffix(".tar.xz"))
 
     def build(directory: Path) -> None:
         say(f"# building Linux {version}, with binderfs: minutes, once")
-        _run(str(_BUILD), str(source), str(_FRAGMENT), str(directory / "bzImage"), seconds=7200, error=BrokenError)
+        command(
+            str(_BUILD),
+            str(source),
+            str(_FRAGMENT),
+            str(directory / "bzImage"),
+            seconds=7200,
+            error=BrokenError,
+        )
 
     return kept(f"kernel-{key([version, _FRAGMENT, _BUILD])}", build) / "bzImage"
 
@@ -90,7 +83,7 @@ def stock() -> Stock:
     """Return Debian's own kernel. Raises MissingError."""
     package = _stock_package()
     if package is None:
-        _update()
+        packages.update()
         package = _stock_package()
     if package is None:
         raise MissingError("apt-get knows no linux-image-amd64")
@@ -103,26 +96,26 @@ def probe() -> Path:
 
     def build(directory: Path) -> None:
         compiler = ("gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
-        _run(*compiler, str(directory / "probe"), str(source), error=BrokenError)
+        command(*compiler, str(directory / "probe"), str(source), error=BrokenError)
 
     return kept(f"probe-{key([source])}", build) / "probe"
 
 
 def _stock_package() -> str | None:
     """Return ``name=version`` of the package that linux-image-amd64 stands for."""
-    found = re.search(r"Depends: (linux-image-\S+)", _run("apt-cache", "depends", "linux-image-amd64", check=False))
+    found = re.search(r"Depends: (linux-image-\S+)", command("apt-cache", "depends", "linux-image-amd64", check=False))
     if found is None:
         return None
-    versions = re.search(r"^Version: (\S+)$", _run("apt-cache", "show", "--no-all-versions", found[1]), re.MULTILINE)
+    versions = re.search(r"^Version: (\S+)$", command("apt-cache", "show", "--no-all-versions", found[1]), re.MULTILINE)
     return f"{found[1]}={versions[1]}" if versions else None
 
 
 def _unpack(package: str, directory: Path) -> None:
     """Keep the kernel, binder's module, and the modules without which the guest finds no root."""
     say(f"# unpacking {package}")
-    _run("apt-get", "download", package, directory=directory, seconds=600)
+    command("apt-get", "download", package, directory=directory, seconds=600)
     whole = directory / "whole"
-    _run("dpkg", "--extract", str(next(directory.glob("*.deb"))), str(whole))
+    command("dpkg", "--extract", str(next(directory.glob("*.deb"))), str(whole))
     shutil.copy(next(whole.glob("boot/vmlinuz-*")), directory / "vmlinuz")
     files = {one.name.partition(".")[0].replace("-", "_"): one for one in whole.rglob("*.ko*")}
     order: list[str] = []
@@ -147,33 +140,3 @@ def _unpack(package: str, directory: Path) -> None:
 
 def _version(source: Path) -> list[int]:
     return [int(number) for number in re.findall(r"[0-9]+", source.name)]
-
-
-def _installed(package: str) -> bool:
-    return "ok installed" in _run("dpkg-query", "--show", "--showformat", "${Status}", package, check=False)
-
-
-@cache
-def _update() -> None:
-    _run("apt-get", "update", "--quiet", seconds=600)
-
-
-def _run(
-    *command: str,
-    seconds: float = 300,
-    directory: Path | None = None,
-    check: bool = True,
-    error: type[Exception] = MissingError,
-) -> str:
-    """Run a command, and return what it prints. Raises ``error`` with the end of what it said."""
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as reason:
-        raise error(f"{command[0]}: {reason}") from reason
-    if check and done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[-500:]
-        raise error(f"{' '.join(command[:3])} … ended with {done.returncode}: {said}")
-    return done.stdout

@@ -60,6 +60,7 @@ static int do_see(char **operand)
 static int do_unlink(char **operand) { return unlink(operand[0]); }
 static int do_rename(char **operand) { return rename(operand[0], operand[1]); }
 static int do_chmod(char **operand) { return chmod(operand[0], 0600); }
+static int do_wait(char **operand) { (void)operand; fflush(stdout); return pause(); }
 static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
 
@@ -71,6 +72,7 @@ static const struct {
 	{"open", 1, do_open},     {"version", 1, do_version}, {"manage", 1, do_manage}, {"add", 2, do_add},
 	{"mknod", 3, do_mknod},   {"see", 1, do_see},         {"unlink", 1, do_unlink}, {"rename", 2, do_rename},
 	{"chmod", 1, do_chmod},   {"mount", 1, do_mount},     {"remount", 1, do_remount},
+	{"wait", 0, do_wait},
 };
 
 static int run_one(char **words)

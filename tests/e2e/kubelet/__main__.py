@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.common import packages
+from tests.e2e.common.report import Report, describe, say
 from tests.e2e.kubelet import parts, sandbox
-from tests.e2e.kubelet.report import Report, say
 
 LIMIT: Final = 1800.0
 """Seconds for all items."""
@@ -35,11 +36,11 @@ def main() -> int:
     report = Report()
     try:
         kubelet, image = _parts()
-    except parts.MissingError as error:
+    except packages.MissingError as error:
         report.skip(ALONE, str(error))
         return report.end()
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        report.fail("its parts can be built", error)
+        report.not_ok("its parts can be built", describe(error))
         return report.end()
     say(f"# the parts are there after {time.monotonic() - started:.0f} s")
     work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
@@ -54,14 +55,14 @@ def main() -> int:
 def _parts() -> tuple[Path, list[str]]:
     """Return the kubelet, and what to tell of the image. MissingError where nothing can be run at all."""
     if os.geteuid() != 0:
-        raise parts.MissingError("a kubelet needs root")
-    parts.install()
+        raise packages.MissingError("a kubelet needs root")
+    packages.install(parts.PACKAGES)
     if problem := sandbox.problem():
-        raise parts.MissingError(problem)
+        raise packages.MissingError(problem)
     kubelet = parts.kubelet()
     try:
         return kubelet, ["--image", str(parts.plugin_image())]
-    except parts.MissingError as error:
+    except packages.MissingError as error:
         return kubelet, ["--why-no-image", str(error)]
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 BUSYBOX: Final = "localhost/busybox:1"
 
 
-def busybox_image(path: Path) -> None:
-    """Write an image whose only program is busybox, and which sleeps if it is told nothing."""
+def busybox_image(path: Path, *programs: Path) -> None:
+    """Write an image of busybox and static ``programs``, which sleeps if it is told nothing."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "no busybox"
     layer = io.BytesIO()
@@ -27,6 +27,8 @@ def busybox_image(path: Path) -> None:
             directory.type, directory.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(directory)
         tar.add(busybox, "bin/busybox")
+        for program in programs:
+            tar.add(program, f"bin/{program.name}")
         shell = tarfile.TarInfo("bin/sh")
         shell.type, shell.linkname = tarfile.SYMTYPE, "busybox"
         tar.addfile(shell)

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet import sandbox, scenarios
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.managers import real, stand_in
 from tests.e2e.kubelet.node import Node, create_nodes
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess
-from tests.e2e.kubelet.report import Report, say
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
 from tests.e2e.kubelet.suite import items_for

@@ -1,7 +1,7 @@
 """The real parts: Debian's packages, a kubelet built from its Go module, and the project's image.
 
 Each part is a function that returns where it is, and makes it first if it is not there. :class:`MissingError` means
-that this machine can't have it.
+that this machine can't have it; a command that fails in a build is an AssertionError.
 """
 
 from __future__ import annotations
@@ -9,55 +9,30 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.kubelet import cache
+from tests.e2e.common import cache
+from tests.e2e.common.packages import MissingError
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.processes import run
-from tests.e2e.kubelet.report import say
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
 SUITE: Final = "bookworm"
 """The Debian that the image's base is made of: its Python is the Dockerfile's."""
 
-PACKAGES: Final = {
-    "containerd": "containerd",
-    "runc": "runc",
-    "ip": "iproute2",
-    "busybox": "busybox-static",
-    "buildah": "buildah",
-    "debootstrap": "debootstrap",
-    "/usr/lib/cni/bridge": "containernetworking-plugins",
-}
-"""What has to be there, and the package that brings it."""
+PACKAGES: Final = (
+    *("containerd", "runc", "iproute2", "busybox-static", "containernetworking-plugins"),
+    *("buildah", "debootstrap"),
+)
+"""What a node is made of, and what builds the image."""
 
 PLUGIN_IMAGE: Final = "localhost/aosp-device-plugin:0.1.0"
 BASE_IMAGE: Final = "localhost/python-base:3.11"
 _BUILDAH: Final = ("buildah", "--storage-driver", "vfs")
-
-
-class MissingError(Exception):
-    """A part is not here and can't be brought here."""
-
-
-def install() -> None:
-    """Install the Debian packages that are missing."""
-    missing = [package for command, package in PACKAGES.items() if not shutil.which(command)]
-    if not missing:
-        return
-    if not shutil.which("apt-get"):
-        raise MissingError(f"no apt-get to install {', '.join(missing)} with")
-    say(f"# apt-get install {' '.join(missing)}")
-    environment = ("env", "DEBIAN_FRONTEND=noninteractive")
-    try:
-        run(*environment, "apt-get", "update", "--quiet", seconds=300)
-        run(*environment, "apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing, seconds=900)
-    except (AssertionError, subprocess.TimeoutExpired) as error:
-        raise MissingError(f"apt-get could not install {', '.join(missing)}: {error}") from error
 
 
 def kubelet() -> Path:

@@ -54,10 +54,9 @@ def sockets() -> list[str]:
     return [name for name in os.listdir(PLUGINS) if name.startswith("aosp")]
 
 
-def configuration() -> str:
-    """Return deploy/base/config.yaml with one shared directory more."""
-    shipped = (PROJECT / "deploy/base/config.yaml").read_text()
-    return f"{shipped}\nshared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
+def configuration(more: str = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']") -> str:
+    """Return deploy/base/config.yaml with a line more: if none is given, with one shared directory more."""
+    return f"{(PROJECT / 'deploy/base/config.yaml').read_text()}\n{more}\n"
 
 
 class AsProcess:
@@ -110,11 +109,15 @@ class AsPod:
         """Write the configuration where the pod mounts it from."""
         self._config = directory / "plugin-config"
         self._config.mkdir()
-        (self._config / "config.yaml").write_text(configuration())
+        self.configure(configuration())
         self._kubelet = kubelet
         self._runtime = runtime
         self.manifest = static_pod(self._config)
         self._known = ""
+
+    def configure(self, text: str) -> None:
+        """Have the next start read this configuration."""
+        (self._config / "config.yaml").write_text(text)
 
     def start(self) -> None:
         """Put the pod on the node."""

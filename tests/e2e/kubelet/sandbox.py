@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.kubelet import cache
+from tests.e2e.common import cache
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
@@ -98,11 +98,13 @@ def _cgroups() -> Iterator[None]:
                     os.rmdir(path)
 
 
-def furnish() -> None:
-    """Give the sandbox, from within, its file systems and its network."""
+def furnish(*, devices: bool = True) -> None:
+    """Give the sandbox, from within, its file systems and its network; its own /dev only with ``devices``."""
     run("mount", "--make-rshared", "/")
-    _dev()
+    if devices:
+        _dev()
     for path in OWN:
+        os.makedirs(path, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", path)
     _network()
 

@@ -1,0 +1,214 @@
+"""Pods on the nodes of a real binderfs: a real kubelet, containerd and runc, and the plugin as the DaemonSet's pod.
+
+What the kubelet does is proved in ``tests/e2e/kubelet``, what a container can do in ``items_containers``; here is what
+takes both. What a pod can do is tried from inside, by a program that containerd starts in its container.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aosp_plugin.binder import binderfs
+from tests.e2e.kernel.item import Item, item
+from tests.e2e.kernel.operations import (
+    SHARED,
+    compare,
+    control_closed,
+    forged_closed,
+    others_closed,
+    same_contexts,
+    strictly_closed,
+    usable,
+    words,
+)
+from tests.e2e.kernel.world import BINDERFS
+from tests.e2e.kubelet import items_daemonset, sandbox
+from tests.e2e.kubelet.archive import busybox_image
+from tests.e2e.kubelet.items_pods import REGISTRATIONS
+from tests.e2e.kubelet.node import ALL, COUNT, Node, hack, names, natural
+from tests.e2e.kubelet.plugins import AsPod, configuration
+from tests.e2e.kubelet.pods import RESOURCE, container
+from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.standalone import Standalone
+from tests.e2e.kubelet.waiting import holds, until
+
+if TYPE_CHECKING:
+    from tests.e2e.kubelet.node import Placed
+
+_WORK: Final = Path("/run/e2e-pods")
+
+
+@dataclass
+class PodWorld:
+    """A node whose plugin is a pod, with the programs that its containers may run."""
+
+    node: Node
+    plugin: AsPod
+
+    def tries(self, pod: Placed, expected: dict[str, str]) -> None:
+        """Try operations inside the pod's container, and compare what comes of them."""
+        compare(expected, self.node.runtime.execute(pod.container_id(), "/bin/probe", *words(expected)))
+
+    def hold(self, pod: Placed, name: str) -> None:
+        """Have a process in the pod that is a node's context manager from now on."""
+        container_id = pod.container_id()
+        self.node.runtime.execute(container_id, "/bin/probe", *words([f"manage /dev/{name}", "wait"]), detach=True)
+        until(lambda: self.is_held(pod, name), f"{name} has a context manager")
+
+    def is_held(self, pod: Placed, name: str) -> bool:
+        """Whether a node has a context manager, as another process of the pod sees it."""
+        printed = self.node.runtime.execute(pod.container_id(), "/bin/probe", "manage", f"/dev/{name}")
+        assert printed.strip() in {"ok", "EBUSY"}, printed
+        return printed.strip() == "EBUSY"
+
+
+def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
+    """Start containerd and a kubelet, and load the images; the plugin is for the first item."""
+    sandbox.furnish(devices=False)
+    _WORK.mkdir()
+    runtime = Runtime(_WORK / "runtime")
+    runtime.start()
+    shutil.copy(probe, _WORK / "probe")
+    busybox_image(_WORK / "busybox.tar", _WORK / "probe")
+    runtime.load(_WORK / "busybox.tar")
+    runtime.load(image)
+    hack("create", "--count", str(COUNT))
+    kubelet = Standalone(kubelet_binary, _WORK / "kubelet", runtime.socket)
+    kubelet.start()
+    plugin = AsPod(_WORK, kubelet, runtime)
+    plugin.configure(configuration(""))
+    return PodWorld(Node(kubelet, runtime, plugin), plugin)
+
+
+def advertised(world: PodWorld) -> None:
+    """The DaemonSet's pod, with no capability, advertises the 12 nodes of a binderfs to a real kubelet."""
+    world.plugin.start()
+    world.node.wait_allocatable(ALL)
+    items_daemonset.no_rights(world.node)
+    items_daemonset.no_devices(world.node)
+
+
+def own_nodes(world: PodWorld) -> None:
+    """A pod that asks for 3 has 3 in /dev and in its environment; each opens, answers 8 and takes a context manager."""
+    pod, _ = world.node.phones
+    seen, held = pod.seen(), pod.held()
+    assert (len(held), seen.nodes, seen.opened) == (3, held, held), f"{held} {seen.nodes} {seen.opened}"
+    assert seen.visible == natural(held), f"{seen.visible}"
+    world.tries(pod, usable(natural(held)))
+
+
+def shared_directory(world: PodWorld) -> None:
+    """The same contexts are under /dev/binderfs, read-only."""
+    pod, _ = world.node.phones
+    assert pod.seen().mounts[SHARED].split(",")[0] == "ro", pod.seen().mounts[SHARED]
+    world.tries(pod, same_contexts(natural(pod.held())))
+
+
+def tenants(world: PodWorld) -> None:
+    """A second pod has three others; context managers of both are there at the same time."""
+    first, second = world.node.phones
+    assert not first.held() & second.held(), f"{first.held()} {second.held()}"
+    for pod in (first, second):
+        world.tries(pod, usable(natural(pod.held())))
+        for name in pod.held():
+            world.hold(pod, name)
+
+
+def others_nodes(world: PodWorld) -> None:
+    """Neither pod can open the other's nodes (EPERM), nor remove, rename, change or copy them; nor open the control."""
+    first, second = world.node.phones
+    before = _inodes()
+    for pod, neighbour in ((first, second), (second, first)):
+        mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
+        world.tries(pod, others_closed(mine, other) | forged_closed(other) | control_closed())
+    assert _inodes() == before, "the host's nodes are not what they were"
+
+
+def kubelet_restarts(world: PodWorld) -> None:
+    """The kubelet restarts: the plugin registers again; the pods, their nodes and their context managers go on."""
+    phones = world.node.phones
+    before = [(phone.container_id(), phone.held()) for phone in phones]
+    plugin = world.plugin.identity()
+    world.node.kubelet.stop()
+    world.node.kubelet.start()
+    until(lambda: world.node.kubelet.metric(REGISTRATIONS, RESOURCE) >= 1, "the plugin registers")
+    world.node.wait_allocatable(ALL)
+    for phone, then in zip(phones, before, strict=True):
+        until(lambda phone=phone: phone.container_id(), f"{phone.name} is there")  # type: ignore[misc]
+        assert (phone.container_id(), phone.held()) == then, f"{phone.name} is not as it was"
+        assert all(world.is_held(phone, name) for name in phone.held()), "its context managers are gone"
+    assert world.plugin.identity() == plugin, "the plugin went through it without a restart"
+
+
+def new_pod(world: PodWorld) -> None:
+    """A pod that comes after that gets nodes of its own, which work."""
+    with world.node.running(container("main", 2)) as pod:
+        taken = set().union(*(phone.held() for phone in world.node.phones))
+        assert not pod.held() & taken, f"{pod.held()} of {taken}"
+        world.tries(pod, usable(natural(pod.held())))
+
+
+def removed(world: PodWorld) -> None:
+    """A running pod's node is removed from the binderfs: Unhealthy; the pod goes on, and its manager too."""
+    pod, _ = world.node.phones
+    container_id, name = pod.container_id(), natural(pod.held())[0]
+    binderfs.remove_node(BINDERFS, name)
+    world.node.wait_allocatable(ALL - {name})
+    until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status calls it Unhealthy")
+    holds(lambda: pod.container_id() == container_id and world.is_held(pod, name), "the pod goes on", seconds=3)
+
+
+def recreated(world: PodWorld) -> None:
+    """The node is made anew: Healthy; the pod stays on its old one, and gets the new one with its next container."""
+    pod, _ = world.node.phones
+    name = natural(pod.held())[0]
+    binderfs.add_node(BINDERFS, name)
+    os.chmod(f"{BINDERFS}/{name}", 0o666)
+    world.node.wait_allocatable(ALL)
+    until(lambda: world.node.health(pod).get(name) == "Healthy", "the pod's status calls it Healthy")
+    assert world.is_held(pod, name), "the old one has lost its manager"
+    world.tries(pod, {f"open {SHARED}/{name}": "EPERM"})
+    pod.restart_container()
+    pod.seen()
+    world.tries(pod, usable(natural(pod.held())) | same_contexts([name]))
+
+
+def strict(world: PodWorld) -> None:
+    """With isolation strict, a pod's nodes work, and neither /dev/binderfs nor a copy leads to another's."""
+    world.node.clear()
+    world.plugin.stop()
+    world.plugin.configure(configuration("isolation: strict"))
+    world.plugin.start()
+    world.node.wait_allocatable(ALL)
+    first, second = world.node.phones
+    assert not first.held() & second.held(), f"{first.held()} {second.held()}"
+    for pod, neighbour in ((first, second), (second, first)):
+        assert SHARED not in pod.seen().mounts, f"{pod.seen().mounts}"
+        mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
+        world.tries(pod, usable(natural(pod.held())) | strictly_closed(mine, other))
+
+
+def ended(world: PodWorld) -> None:
+    """The pods and the plugin end: no device is left to the kubelet, and delete removes nodes and binderfs."""
+    world.node.clear()
+    world.plugin.stop()
+    world.node.wait_allocatable(set())
+    hack("delete")
+    left = [name for name in names(*range(COUNT)) if os.path.lexists(f"/dev/{name}")]
+    assert (left, binderfs.mount_at(BINDERFS)) == ([], None), f"left: {left}, {binderfs.mount_at(BINDERFS)}"
+
+
+def _inodes() -> dict[str, tuple[int, int, int]]:
+    """Return what tells every node of the binderfs from another that takes its place."""
+    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
+    return {name: (one.st_ino, one.st_rdev, one.st_mode) for name, one in seen.items()}
+
+
+ITEMS: Final[list[Item[PodWorld]]] = [
+    *(item(advertised), item(own_nodes), item(shared_directory), item(tenants), item(others_nodes)),
+    *(item(kubelet_restarts), item(new_pod), item(removed), item(recreated), item(strict), item(ended)),
+]
