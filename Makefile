@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROTO := aosp_plugin/deviceplugin/api/deviceplugin.proto
+PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-kernel test-kubelet lint types layers tests proto lock clean
+.PHONY: help demo test test-browser test-kernel test-kubelet lint types layers tests proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,13 +36,17 @@ tests: $(VENV)/.installed
 	$(BIN)/coverage erase
 	$(BIN)/pytest --cov --cov-report=term
 
+test-browser: $(VENV)/.installed ## The page in Chromium, which is installed if you are root on Debian; skipped where it is not
+	@$(BIN)/python -m tests.browser.chromium
+	$(BIN)/pytest tests/browser
+
 test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kernel
 
 test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kubelet
 
-proto: $(VENV)/.installed ## Compile the kubelet's .proto again
+proto: $(VENV)/.installed ## Compile the kubelet's .proto files again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTO)
 

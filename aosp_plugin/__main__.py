@@ -1,12 +1,15 @@
 """``python -m aosp_plugin``, and what the command ``aosp-plugin`` starts."""
 
+import os
 import sys
-
-from aosp_plugin import cli
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # gRPC's C core writes lines of its own past the log ("Got goaway"), unless it is told before it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from aosp_plugin import cli  # noqa: PLC0415 - loads grpc
+
     sys.exit(cli.main())
 
 

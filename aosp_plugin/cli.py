@@ -33,7 +33,7 @@ def configurable(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flag(name: str, key: config.Key) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    default = getattr(config.Config(), name)
+    default = config.DEFAULTS[name]
     if isinstance(default, bool):
         return click.option(config.flag(name), is_flag=True, default=None, help=key.help)
     # Values stay text here: config checks them, with the same words for a flag, a variable and a file.
@@ -62,6 +62,32 @@ def show_config(file: str | None, **flags: Any) -> None:
     """Print the effective configuration, and where each value comes from."""
     _, settings = config.load(_given(flags), os.environ, file)
     click.echo(config.as_yaml(settings), nl=False)
+
+
+@cli.command()
+@click.option("--url", metavar="URL", help="Where the plugin listens: http://HOST:PORT.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--resource", metavar="NAME", help="Tell of this resource only.")
+@click.option("--all", "everything", is_flag=True, help="Print every row of a table, and not just the first ones.")
+def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, everything: bool) -> None:
+    """Show what is advertised, who has it, what is ill and what leaks.
+
+    Asks the plugin that runs on this node: where AOSP_PLUGIN_LISTEN has it listen, else at 127.0.0.1:9478. In a pod of
+    the DaemonSet: kubectl exec POD -- aosp-plugin status.
+
+    Exit codes: 0 the plugin has told, 1 it can't be asked, 2 bad usage. Devices that are unhealthy or leak don't change
+    the exit code.
+    """
+    from aosp_plugin import status_command  # noqa: PLC0415 - only here
+
+    look = status_command.watch if watch else status_command.show
+    try:
+        look(url or status_command.own_url(os.environ), resource, everything=everything, as_json=as_json)
+    except KeyboardInterrupt:
+        click.echo()
+    except BrokenPipeError:  # whoever reads has enough; Python would say so once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @cli.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,7 +54,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     """Run ``function`` in a thread of its own, and return or raise what it does.
 
     A daemon, unlike those of ``asyncio.to_thread``: a call that hangs, as on a dead file system, must not keep
-    the process from ending.
+    the process from ending. It has the context variables of the caller, as those have.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -78,5 +79,5 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
             loop.call_soon_threadsafe(settle_result, outcome, failure)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True).start()
     return await result

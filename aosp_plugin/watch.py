@@ -15,6 +15,7 @@ import logging
 import os
 import select
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask
@@ -53,6 +54,11 @@ class FileEvents:
         self._mounts = MountEvents()
         self._subscriptions: list[Subscription] = []
 
+    @property
+    def polling(self) -> bool:
+        """Whether a directory is there that inotify can't watch."""
+        return any(subscription.polling for subscription in self._subscriptions)
+
     def subscribe(self) -> Subscription:
         """Return a subscription to no directory yet."""
         subscription = Subscription(self, self._loop)
@@ -81,7 +87,7 @@ class FileEvents:
         if complaint:
             LOG.warning(
                 "directories are polled, as inotify can't be had: raise fs.inotify.max_user_instances or _watches",
-                extra={"error": complaint, "interval": POLL_INTERVAL},
+                extra={"path": path or "all", "error": complaint, "interval": POLL_INTERVAL},
             )
         else:
             LOG.info("directories are watched by inotify again", extra={"path": path or "all"})
@@ -104,6 +110,10 @@ class Subscription:
         """Set, in the event loop, after each change; whoever waits for it clears it."""
         self.interval = POLL_INTERVAL
         """Seconds after which to look even though nothing was reported."""
+        self.polling = False
+        """Whether that is so often because inotify can't be had."""
+        self._refused = False
+        self._first: float | None = None
         self._events = events
         self._loop = loop
         self._watched: dict[str, _WatchedDirectory] = {}
@@ -118,18 +128,31 @@ class Subscription:
         for path in list(self._watched):
             if path not in wanted or self._watched[path].stale():
                 self._watched.pop(path).stop()
+        self._refused = False
         missing = [path for path in wanted if path not in self._watched and not self._start(path)]
+        self.polling = self._refused
         self.interval = POLL_INTERVAL if missing else SAFETY_INTERVAL
 
     def tell(self) -> None:
         """Report a change; from any thread, and cheap when one is reported already."""
+        if self._first is None:
+            self._first = time.monotonic()
         if not self.changed.is_set():
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.changed.set)
 
+    def first_change(self) -> float | None:
+        """Return when the first change was reported since this was last asked (``time.monotonic``); None: none was.
+
+        For measuring only: a change that is reported at this very moment may go without.
+        """
+        first, self._first = self._first, None
+        return first
+
     def _start(self, path: str) -> bool:
         inotify = self._events.inotify()
         if inotify is None:
+            self._refused = True
             return False
         try:
             self._watched[path] = _WatchedDirectory(inotify, path, self)
@@ -137,6 +160,7 @@ class Subscription:
             return False
         except OSError as error:
             self._events.complain(path, error)
+            self._refused = True
             return False
         self._events.complain(path, None)
         return True

@@ -13,11 +13,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Self
 
+from aosp_plugin.assembly import settings_of, socket_name
 from aosp_plugin.binder.health import Verify
-from aosp_plugin.config import Config
+from aosp_plugin.binder.host import Host
+from aosp_plugin.config import Config, Resource
 from aosp_plugin.deviceplugin import DevicePlugin
 from aosp_plugin.deviceplugin.supervisor import Timings
-from aosp_plugin.serve import make_backend, socket_name
+from aosp_plugin.plugin import BinderBackend
 
 if TYPE_CHECKING:
     import signal
@@ -67,9 +69,9 @@ def names(numbers: Iterable[int]) -> list[str]:
 
 def make_plugin(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST, resource: str = RESOURCE) -> DevicePlugin:
     """Return the binder plugin over stand-in nodes, not yet running."""
-    config = Config(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
+    of_nodes = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
     return DevicePlugin(
-        make_backend(config),
+        BinderBackend(Host(), settings_of(Config(), of_nodes)),
         resource_name=resource,
         socket_name=socket_name(resource),
         kubelet_dir=kubelet_dir,

@@ -74,6 +74,7 @@ class Step(enum.Enum):
     CONTROL = "open"
     ADD = "make the node"
     REMOVE = "remove the node"
+    RENEW = "renew the node"
     PROBE = "ask the binder driver behind"
 
 
@@ -85,6 +86,8 @@ _NO_DRIVER = "no driver is behind it (a binderfs node opens in its binderfs only
 _NO_MINOR = f"the {ALL_MINORS} minors of all binderfs mounts are used up: remove nodes elsewhere"
 _NO_CONTROL = "it is not the control file of a binderfs: mount -t binder binder DIRECTORY makes one"
 _NOT_BINDER = (BinderfsError, "it is not a node of the binder driver")
+_COVERED = (BinderfsError, "something is mounted on it: unmount that first")
+_READ_ONLY = (BinderfsError, "its binderfs is mounted read-only here: mount it writable")
 
 _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.MOUNT, errno.ENODEV): (BinderMissingError, _NO_BINDERFS),
@@ -104,7 +107,13 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.ADD, errno.ENOTTY): (BinderfsError, _NO_CONTROL),
     (Step.REMOVE, errno.EACCES): (NotPermittedError, "it needs root"),
     (Step.REMOVE, errno.EPERM): (NotPermittedError, "nobody may remove this file of a binderfs"),
-    (Step.REMOVE, errno.EBUSY): (BinderfsError, "something is mounted on it: unmount that first"),
+    (Step.REMOVE, errno.EBUSY): _COVERED,
+    (Step.REMOVE, errno.EROFS): _READ_ONLY,
+    (Step.RENEW, errno.ENOENT): (BinderfsError, "it is gone: make it first"),
+    (Step.RENEW, errno.EACCES): (NotPermittedError, "it needs root"),
+    (Step.RENEW, errno.EPERM): (NotPermittedError, "it needs root"),
+    (Step.RENEW, errno.EBUSY): _COVERED,
+    (Step.RENEW, errno.EROFS): _READ_ONLY,
     (Step.PROBE, errno.EPERM): _NO_OPEN,
     (Step.PROBE, errno.EACCES): _BAD_MODE,
     (Step.PROBE, errno.ENXIO): (BinderMissingError, _NO_DRIVER),
@@ -159,7 +168,7 @@ def add_node(directory: str, name: str) -> int:
     NotPermittedError, or BinderfsError for anything else.
     """
     request, path = add_request(name), f"{directory}/{name}"
-    control = _open(f"{directory}/{CONTROL_NAME}")
+    control = open_control(directory)
     try:
         fcntl.ioctl(control, BINDER_CTL_ADD, request)
     except OSError as error:
@@ -176,7 +185,12 @@ def add_node(directory: str, name: str) -> int:
     return os.makedev(major, minor)
 
 
-def _open(control: str) -> int:
+def open_control(directory: str) -> int:
+    """Open the control file of the binderfs at ``directory``; return the descriptor, which the caller closes.
+
+    Raises NotPermittedError, or BinderfsError for anything else.
+    """
+    control = f"{directory}/{CONTROL_NAME}"
     try:
         # Reading rights are enough for the ioctl.
         return os.open(control, os.O_RDONLY | os.O_CLOEXEC)

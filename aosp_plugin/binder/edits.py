@@ -7,6 +7,9 @@ alone brings the inode, and the device cgroup refuses it with EPERM (include/lin
 at one path, the mount is made first and the runtime accepts that mknod finds the file there (runc,
 libcontainer/rootfs_linux.go ``createDeviceNode``).
 
+A further path of a node (``/dev/binder``) gets the mount alone, whatever the node's kind: the cgroup is open already,
+and in a pod with a user namespace a device must have its host path.
+
 Nothing here knows of gRPC or of CDI files: ``plugin`` puts the edits into the kubelet's message.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.nodes import Kind, Node, natural_key
+from aosp_plugin.binder.nodes import Kind, Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,17 +79,25 @@ class Policy(NamedTuple):
     shared_devices: Sequence[SharedPath] = (SharedPath("/dev/ashmem", "/dev/ashmem"),)
     visible_devices_variable: str = "BINDER_VISIBLE_DEVICES"
     path: str = "/system/bin:/system/xbin"
+    container_paths: Sequence[str] = ()
+    """Where a container finds its first nodes as well, in turn."""
 
 
 def edits_for(nodes: Sequence[Node], policy: Policy, present: frozenset[str]) -> Edits:
     """Return what a container with these ``nodes`` needs.
 
-    ``nodes`` may come in any order and more than once; the result depends on neither. ``present`` are those
-    host paths of ``policy``'s shared mounts and devices that exist.
+    ``nodes`` are in the order in which the container gets them; one that comes again is passed over. ``present`` are
+    those host paths of ``policy``'s shared mounts and devices that exist.
     """
-    own = sorted(set(nodes), key=lambda node: natural_key(node.name))
+    own = tuple(dict.fromkeys(nodes))
     devices = [Device(node.path, container_path(node), policy.permissions) for node in own]
     mounts = [Mount(node.path, container_path(node), read_only=False) for node in own if node.kind is Kind.BINDERFS]
+    # Fewer nodes than paths: the first paths. More: the rest have their own names only.
+    mounts += [
+        Mount(node.path, path, read_only=False)
+        for node, path in zip(own, policy.container_paths, strict=False)
+        if path != container_path(node)
+    ]
     devices += [Device(*shared, policy.permissions) for shared in policy.shared_devices if shared.host_path in present]
     mounts += _shared_mounts(own, policy, present)
     return Edits(tuple(devices), tuple(mounts), _environment(own, policy))

@@ -21,6 +21,8 @@ class Reason(enum.StrEnum):
 
     MISSING = "missing"
     """The file is gone, or its link leads nowhere."""
+    INCOMPLETE = "incomplete"
+    """A node of the set is missing."""
     NOT_A_DEVICE = "not-a-device"
     """Something else than a character device stands there."""
     NOT_BINDER = "not-binder"
@@ -28,6 +30,8 @@ class Reason(enum.StrEnum):
     REPLACED = "replaced"
     """It is on another file system than at first: the binderfs was mounted anew, and running containers hold
     nodes of the old one."""
+    NOT_RENEWED = "not-renewed"
+    """A new one could not be put in its place before a container started, and it may still be the last tenant's."""
     PROBE_FAILED = "probe-failed"
     """The driver did not answer BINDER_VERSION with 8."""
 

@@ -144,11 +144,17 @@ class StandInMaker(FileMaker):
 class LinkMaker:
     """Makes nodes of a binderfs: the node there, and a link to it in the device directory."""
 
-    def __init__(self, directory: str, mode: int, mount: str, binderfs: Binderfs, *, mounted: bool) -> None:
-        """``mounted`` says whether the binderfs of these nodes is mounted at ``mount``, not some other one."""
-        self._directory = directory
+    def __init__(
+        self, directory: str, mode: int, mount: str, binderfs: Binderfs, *, mounted: bool, root: str = ""
+    ) -> None:
+        """``mounted`` says whether the binderfs of these nodes is mounted at ``mount``, not some other one.
+
+        Both paths are the host's, whose files this process sees under ``root``; links have the host's paths.
+        """
+        self._directory = root + directory
         self._mode = mode
-        self._mount = mount
+        self._target = mount
+        self._mount = root + mount
         self._binderfs = binderfs
         self._mounted = mounted
 
@@ -172,7 +178,7 @@ class LinkMaker:
             if error.errno != errno.EINVAL:  # EINVAL: no link
                 raise
             return State.FOREIGN
-        if linked != node:
+        if linked != f"{self._target}/{name}":
             return State.FOREIGN
         return State.READY if mode == self._mode else State.UNFINISHED
 
@@ -187,7 +193,7 @@ class LinkMaker:
                 os.chmod(node, self._mode)
                 # Last, since those who watch the directory take the node for usable from here on.
                 if state is State.ABSENT or not os.path.lexists(link):
-                    os.symlink(node, link)
+                    os.symlink(f"{self._target}/{name}", link)
         except NodeExistsError:
             self._binderfs.remove_node(self._mount, name)
             raise

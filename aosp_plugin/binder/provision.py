@@ -41,6 +41,8 @@ class Request:
     mode: int = 0o666
     max_nodes: int | None = None
     """The ``max=`` of that mount; None leaves it as it is."""
+    root: str = ""
+    """Where this process sees the host's files: ``directory`` and ``binderfs`` are the host's own paths."""
 
 
 class Created(NamedTuple):
@@ -89,13 +91,13 @@ def create(request: Request, binderfs: Binderfs = kernel, progress: Progress | N
     for all else that stands in the way; what was made until then stays and is in the ledger.
     """
     origin = Origin(request.way, request.prefix, request.binderfs if request.way is Way.BINDERFS else "")
-    with locked(request.directory) as ledger:
-        if _replaced(origin.binderfs, ledger, binderfs):
+    with locked(request.root + request.directory) as ledger:
+        if _replaced(origin.binderfs, ledger, binderfs, request.root):
             raise BinderfsError(
                 f"{origin.binderfs} is not the binderfs that was mounted there for nodes in {request.directory}: "
                 f"unmount it, or delete those nodes first, which leaves it alone"
             )
-        maker = _maker(origin, request.directory, request.mode, ledger, binderfs)
+        maker = _maker(origin, request.directory, request.mode, ledger, binderfs, request.root)
         numbers = range(request.first, request.first + request.count)
         states = {number: maker.look(f"{request.prefix}{number}") for number in numbers}
         owned = ledger.made.setdefault(origin, set())
@@ -108,7 +110,7 @@ def create(request: Request, binderfs: Binderfs = kernel, progress: Progress | N
         try:
             if request.way is Way.BINDERFS:
                 _mount(request, ledger, binderfs)
-                maker = _maker(origin, request.directory, request.mode, ledger, binderfs)
+                maker = _maker(origin, request.directory, request.mode, ledger, binderfs, request.root)
             _make(maker, request.prefix, {number: states[number] for number in todo}, unmade, progress)
         finally:
             owned -= unmade
@@ -187,35 +189,36 @@ def _taken(path: str, count: int, way: Way) -> NodeExistsError:
     )
 
 
-def _maker(origin: Origin, directory: str, mode: int, ledger: Ledger, binderfs: Binderfs) -> Maker:
+def _maker(origin: Origin, directory: str, mode: int, ledger: Ledger, binderfs: Binderfs, root: str = "") -> Maker:
     if origin.way is Way.FILE:
-        return FileMaker(directory, mode)
+        return FileMaker(root + directory, mode)
     if origin.way is Way.MKNOD:
-        return StandInMaker(directory, mode)
-    mounted = binderfs.mount_at(origin.binderfs) is not None and not _replaced(origin.binderfs, ledger, binderfs)
-    return LinkMaker(directory, mode, origin.binderfs, binderfs, mounted=mounted)
+        return StandInMaker(root + directory, mode)
+    mount = origin.binderfs
+    mounted = binderfs.mount_at(root + mount) is not None and not _replaced(mount, ledger, binderfs, root)
+    return LinkMaker(directory, mode, mount, binderfs, mounted=mounted, root=root)
 
 
 def _mount(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
     """See to it that our binderfs is mounted with the ``max=`` that is asked for, and recorded."""
-    directory = request.binderfs
-    there = binderfs.mount_at(directory)
+    directory, seen = request.binderfs, request.root + request.binderfs
+    there = binderfs.mount_at(seen)
     if there is None:
         _mount_new(request, ledger, binderfs)
     elif request.max_nodes not in {None, there.max_nodes}:
-        binderfs.mount(directory, request.max_nodes, again=True)
+        binderfs.mount(seen, request.max_nodes, again=True)
     if directory in ledger.mounts and ledger.mounts[directory] is None:
-        ledger.mounts[directory] = Mounted.at(directory, tuple(sorted(binderfs.nodes_in(directory))))
+        ledger.mounts[directory] = Mounted.at(seen, tuple(sorted(binderfs.nodes_in(seen))))
         ledger.save()
 
 
 def _mount_new(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
-    directory = request.binderfs
+    directory = request.root + request.binderfs
     new = not os.path.lexists(directory)
     with telling(f"look into {directory}"):
         if not new and os.listdir(directory):
             raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory for it")
-    ledger.mounts[directory] = None
+    ledger.mounts[request.binderfs] = None
     ledger.save()
     try:
         if new:
@@ -223,7 +226,7 @@ def _mount_new(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
                 os.mkdir(directory)
         binderfs.mount(directory, request.max_nodes)
     except HostError:
-        del ledger.mounts[directory]
+        del ledger.mounts[request.binderfs]
         if new:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
@@ -249,7 +252,7 @@ def _unmount(directory: str, ledger: Ledger, binderfs: Binderfs) -> str | None:
     return text
 
 
-def _replaced(directory: str, ledger: Ledger, binderfs: Binderfs) -> bool:
+def _replaced(directory: str, ledger: Ledger, binderfs: Binderfs, root: str = "") -> bool:
     """Say whether a binderfs was mounted for our nodes at ``directory``, and another one is there now."""
-    ours = ledger.mounts.get(directory)
-    return ours is not None and binderfs.mount_at(directory) is not None and not ours.is_at(directory)
+    ours, seen = ledger.mounts.get(directory), root + directory
+    return ours is not None and binderfs.mount_at(seen) is not None and not ours.is_at(seen)

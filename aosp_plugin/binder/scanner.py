@@ -13,9 +13,10 @@ from aosp_plugin.binder.nodes import CONTROL_NAME, Identity, Kind, Node, name_pr
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aosp_plugin.binder.host import Driver
+    from aosp_plugin.binder.sets import Named
 
 
 class Files(Protocol):
@@ -37,18 +38,42 @@ class Scan(NamedTuple):
     nodes: tuple[Node, ...]
     """In natural order."""
     skipped: Mapping[str, str]
-    """Names that begin with the prefix and can't be devices, with the reason."""
+    """Names that were asked for and can't be devices, with the reason."""
     directories: frozenset[str]
-    """Where a change of files would change the result: the device directory and those that links lead to."""
+    """Where a change of files would change the result: the device directory, those of sets in it, and those that
+    links lead to."""
 
 
 def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
     """Find what begins with ``prefix`` in ``directory``, but for directories. Raises OSError."""
     names, skipped = usable_names(files.names(directory), prefix)
     look = Look(files, driver, directory)
-    nodes = [node for name in names if (node := look.at(name))]
-    nodes.sort(key=lambda node: natural_key(node.name))
-    return Scan(tuple(nodes), skipped, frozenset({directory, *look.targets}))
+    return Scan(look.at_all(names), skipped, frozenset({directory, *look.targets}))
+
+
+def scan_named(files: Files, driver: Driver, directory: str, layout: Named) -> Scan:
+    """Find the nodes of ``layout`` in ``directory``, or in the directories of sets there. Raises OSError.
+
+    Every directory that could be a set's is one to watch, as its nodes may come later. It may be a binderfs of its
+    own, a link, or gone since ``directory`` was listed.
+    """
+    look = Look(files, driver, directory)
+    names: list[str] = []
+    skipped: dict[str, str] = {}
+    directories = {directory}
+    for entry in files.names(directory):
+        device_id = layout.set_at(entry)
+        if device_id is None or entry == CONTROL_NAME or (layout.nested and look.real_directory(entry) is None):
+            continue
+        problem = name_problem(device_id)
+        if problem is not None:
+            skipped[entry] = problem
+        elif layout.nested:
+            directories.add(posixpath.join(directory, entry))
+            names += [f"{entry}/{file}" for file in layout.files]
+        else:
+            names.append(entry)
+    return Scan(look.at_all(names), skipped, frozenset(directories | look.targets))
 
 
 def usable_names(names: list[str], prefix: str) -> tuple[list[str], dict[str, str]]:
@@ -86,13 +111,26 @@ class Look:
         self._driver = driver
         self._directory = directory
         self._real_directory = files.resolve(directory)
+        self._real_directories: dict[str, str | None] = {}
         self._binderfs: dict[tuple[str, int], Binderfs] = {}
         self.targets: set[str] = set()
 
+    def at_all(self, names: Iterable[str]) -> tuple[Node, ...]:
+        """Look at nodes, and return those that are there in natural order."""
+        nodes = [node for name in names if (node := self.at(name))]
+        return tuple(sorted(nodes, key=lambda node: natural_key(node.name)))
+
     def at(self, name: str) -> Node | None:
-        """Look at one node; None where the name is a directory's, or gone since the directory was listed."""
+        """Look at one node; None where the name is a directory's, or gone since the directory was listed.
+
+        A node in a directory of its set is called phone7/binder.
+        """
+        entry, slash, file = name.rpartition("/")
+        directory = self.real_directory(entry) if slash else self._real_directory
+        if directory is None:
+            return None
         path = posixpath.join(self._directory, name)
-        real = posixpath.join(self._real_directory, name)
+        real = posixpath.join(directory, file)
         try:
             seen = self._files.lstat(real)
         except OSError:
@@ -101,7 +139,29 @@ class Look:
             return self._through_link(name, path, real)
         if stat.S_ISDIR(seen.st_mode):
             return None
-        return self._node(name, path, self._real_directory, seen)
+        return self._node(name, path, directory, seen)
+
+    def real_directory(self, entry: str) -> str | None:
+        """Return the path, free of links, of a directory in the device directory; None where ``entry`` is none."""
+        if entry not in self._real_directories:
+            self._real_directories[entry] = self._look_at_directory(entry)
+        return self._real_directories[entry]
+
+    def _look_at_directory(self, entry: str) -> str | None:
+        real = posixpath.join(self._real_directory, entry)
+        try:
+            seen = self._files.lstat(real)
+            if not stat.S_ISLNK(seen.st_mode):
+                return real if stat.S_ISDIR(seen.st_mode) else None
+            target = self._files.resolve(real)
+        except OSError:
+            return None
+        try:
+            seen = self._files.lstat(target)
+        except OSError:
+            self.targets.add(posixpath.dirname(target))  # where it will appear
+            return None
+        return target if stat.S_ISDIR(seen.st_mode) else None
 
     def _through_link(self, name: str, path: str, real: str) -> Node | None:
         try:

@@ -35,13 +35,20 @@ class Device(NamedTuple):
 
     id: str
     reason: str = ""
-    """Why it is unhealthy; empty where it is healthy."""
+    """Why it is unhealthy, in a word; empty where it is healthy."""
     numa_nodes: tuple[int, ...] = ()
+    detail: str = ""
+    """The same at more length, where there is more to say."""
 
     @property
     def healthy(self) -> bool:
         """Say whether the kubelet may hand it out."""
         return not self.reason
+
+    @property
+    def why(self) -> str:
+        """Why it is unhealthy, for people."""
+        return self.detail or self.reason
 
 
 class Snapshot:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import logging
 import time
 from typing import TYPE_CHECKING
 
+from aosp_plugin.deviceplugin.observer import NOBODY, milliseconds
 from aosp_plugin.errors import AospPluginError
-from aosp_plugin.waiting import any_set, in_thread, settle
+from aosp_plugin.waiting import any_set, cancelled_at_end, in_thread, settle
 
 if TYPE_CHECKING:
-    import asyncio
+    from typing import Literal
 
     from aosp_plugin.deviceplugin.backend import Backend
     from aosp_plugin.deviceplugin.inventory import Inventory, Snapshot
+    from aosp_plugin.deviceplugin.observer import Observer
     from aosp_plugin.watch import Subscription
 
 LOG = logging.getLogger(__name__)
@@ -30,20 +33,30 @@ HUNG_AFTER = 30.0
 class Refresher:
     """Calls the backend's ``refresh`` and publishes what comes of it."""
 
-    def __init__(self, backend: Backend, inventory: Inventory, files: Subscription, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        inventory: Inventory,
+        files: Subscription,
+        stop: asyncio.Event,
+        observer: Observer = NOBODY,
+    ) -> None:
         self._backend = backend
         self._inventory = inventory
         self._files = files
         self._stop = stop
+        self._observer = observer
         self._looking_since: float | None = None
+        self._changed_since: float | None = None
         self._failure = ""
         self._left_out = 0
 
     @property
     def problem(self) -> str:
-        """Why the inventory may not be as the host is; empty where it is."""
-        if self._looking_since is not None and time.monotonic() - self._looking_since > HUNG_AFTER:
-            return f"the look at the devices has not returned for {time.monotonic() - self._looking_since:.0f} s"
+        """Why the inventory may not be as the host is; empty where it is. To be asked from any thread."""
+        since = self._looking_since
+        if since is not None and time.monotonic() - since > HUNG_AFTER:
+            return f"the look at the devices has not returned for {time.monotonic() - since:.0f} s"
         return self._failure
 
     def trigger(self) -> None:
@@ -56,19 +69,46 @@ class Refresher:
         Directories are watched before they are looked at, so that no change falls between; a look that finds
         further directories, as links lead into them, is followed by another.
         """
+        started = time.monotonic()
+        result: Literal["ok", "failed"] = "failed"
+        try:
+            await self._scan()
+            result = "ok"
+        finally:
+            seconds = time.monotonic() - started
+            self._observer.scanned(result, seconds)
+        since, self._changed_since = self._changed_since, None
+        if self._inventory.publish(self._backend.devices()):
+            self._observer.published(self._inventory.snapshot, since)
+            self._log(self._inventory.snapshot, seconds)
+
+    async def _scan(self) -> None:
+        """Have the backend look until there is no further directory."""
         while True:
             self._files.changed.clear()
+            first_change = self._files.first_change()
+            if self._changed_since is None:  # else a look failed that had to find what changed then
+                self._changed_since = first_change
             directories = self._backend.directories()
             self._files.watch(directories)
-            self._looking_since = time.monotonic()
-            try:
-                await in_thread(self._backend.refresh, "look")
-            finally:
-                self._looking_since = None
+            await self._refresh()
             if self._backend.directories() == directories:
-                break
-        if self._inventory.publish(self._backend.devices()):
-            self._log(self._inventory.snapshot)
+                return
+
+    async def _refresh(self) -> None:
+        """Have the backend look, and say so where it does not return."""
+        started = self._looking_since = time.monotonic()
+        try:
+            async with cancelled_at_end(in_thread(self._backend.refresh, "look")) as look:
+                done, _ = await asyncio.wait({look}, timeout=HUNG_AFTER)
+                if not done:
+                    self._observer.scanned("hung", time.monotonic() - started)
+                    LOG.error("the look at the devices does not return", extra=_since(started))
+                await look
+        finally:
+            self._looking_since = None
+        if not done:
+            LOG.info("the look at the devices has returned", extra=_since(started))
 
     async def run(self) -> None:
         """Keep the inventory up to date until ``stop`` is set. A look that fails leaves it as it was."""
@@ -80,28 +120,39 @@ class Refresher:
             try:
                 await self.look()
             except (OSError, AospPluginError) as error:
-                self._failed(f"the devices can't be looked at: {error}")
+                self._failed(str(error))
             else:
-                self._failed("")
+                self._recovered()
 
-    def _failed(self, failure: str) -> None:
-        if failure and failure != self._failure:
-            LOG.error(failure)
-        elif self._failure and not failure:
+    def _failed(self, error: str) -> None:
+        failure = f"the devices can't be looked at: {error}"
+        if failure != self._failure:
+            self._failure = failure
+            LOG.error("the devices can't be looked at", extra={"error": error})
+
+    def _recovered(self) -> None:
+        if self._failure:
+            self._failure = ""
             LOG.info("the devices can be looked at again")
-        self._failure = failure
 
-    def _log(self, snapshot: Snapshot) -> None:
+    def _log(self, snapshot: Snapshot, seconds: float) -> None:
         ill = collections.Counter(device.reason for device in snapshot.devices if not device.healthy)
         counts = {
+            "revision": snapshot.revision,
             "devices": len(snapshot.devices),
             "healthy": snapshot.healthy,
             "unhealthy": ",".join(f"{why}:{n}" for why, n in sorted(ill.items())),
         }
-        LOG.info("devices changed", extra={"revision": snapshot.revision, **counts})
+        LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
         if snapshot.left_out and snapshot.left_out != self._left_out:
             LOG.error(
                 "devices are left out, as the kubelet takes no message over 4 MiB; spread them over several resources",
                 extra={"left_out": snapshot.left_out, **counts},
             )
+        elif self._left_out and not snapshot.left_out:
+            LOG.info("all devices fit into the message again", extra=counts)
         self._left_out = snapshot.left_out
+
+
+def _since(started: float) -> dict[str, float]:
+    return {"duration_ms": milliseconds(time.monotonic() - started)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.deviceplugin.inventory import Inventory
 from aosp_plugin.deviceplugin.kubelet import PluginDirectory
+from aosp_plugin.deviceplugin.observer import NOBODY, working_for
 from aosp_plugin.deviceplugin.refresher import Refresher
 from aosp_plugin.deviceplugin.supervisor import Supervisor, Timings
 from aosp_plugin.errors import HostError
@@ -14,6 +15,7 @@ from aosp_plugin.watch import FileEvents
 
 if TYPE_CHECKING:
     from aosp_plugin.deviceplugin.backend import Backend
+    from aosp_plugin.deviceplugin.observer import Observer
 
 KUBELET_DIRECTORY = "/var/lib/kubelet/device-plugins"
 """A constant of the kubelet: --root-dir does not move it (pkg/apis/deviceplugin/v1beta1/constants.go)."""
@@ -30,21 +32,30 @@ class DevicePlugin:
         socket_name: str,
         kubelet_dir: str = KUBELET_DIRECTORY,
         timings: Timings = Timings(),
+        files: FileEvents | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
-        """``socket_name`` begins the names of the plugin's sockets, and must be no other plugin's."""
+        """``socket_name`` begins the names of the plugin's sockets, and must be no other plugin's.
+
+        Several plugins of one process share ``files``, and whoever made these closes them.
+        """
         self._backend = backend
+        self._resource_name = resource_name
         self._stop = asyncio.Event()
-        self._files = FileEvents()
+        events = files if files is not None else FileEvents()
+        self._own_files = events if files is None else None
         self.inventory = Inventory()
-        self._refresher = Refresher(backend, self.inventory, self._files.subscribe(), self._stop)
+        self._refresher = Refresher(backend, self.inventory, events.subscribe(), self._stop, observer)
         self._supervisor = Supervisor(
             backend,
             self.inventory,
             resource_name=resource_name,
             directory=PluginDirectory(kubelet_dir, socket_name),
-            files=self._files.subscribe(),
+            files=events.subscribe(),
             stop=self._stop,
+            look_again=self.look_again,
             timings=timings,
+            observer=observer,
         )
 
     def stop(self) -> None:
@@ -74,6 +85,10 @@ class DevicePlugin:
         Raises OSError and AospPluginError where the first look fails, HostError where it finds no device and one
         is required, and KubeletError where the plugin can't ever be registered. Later looks may fail.
         """
+        with working_for(self._resource_name):
+            await self._run(require_devices=require_devices)
+
+    async def _run(self, *, require_devices: bool) -> None:
         try:
             await self._refresher.look()
             if require_devices and not self.inventory.snapshot.devices:
@@ -84,7 +99,8 @@ class DevicePlugin:
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._files.close()
+            if self._own_files is not None:
+                self._own_files.close()
             self._backend.close()
 
     async def _supervise(self) -> None:

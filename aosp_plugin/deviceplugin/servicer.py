@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.errors import AllocationError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.deviceplugin.observer import NOBODY, milliseconds
+from aosp_plugin.errors import (
+    AllocationError,
+    AospPluginError,
+    InvalidRequestError,
+    UnhealthyDeviceError,
+    UnknownDeviceError,
+)
 from aosp_plugin.waiting import any_set
 
 if TYPE_CHECKING:
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.deviceplugin.backend import Backend
     from aosp_plugin.deviceplugin.inventory import Inventory
+    from aosp_plugin.deviceplugin.observer import Observer
 
 LOG = logging.getLogger(__name__)
 
@@ -34,9 +43,14 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class Servicer:
     """Answers one kubelet over one socket; every registration has a new one."""
 
-    def __init__(self, backend: Backend, inventory: Inventory) -> None:
+    def __init__(
+        self, backend: Backend, inventory: Inventory, look_again: Callable[[], None], observer: Observer = NOBODY
+    ) -> None:
+        """``look_again`` is called where a device could not be prepared, and may not be healthy any more."""
         self._backend = backend
         self._inventory = inventory
+        self._look_again = look_again
+        self._observer = observer
         self._newest: asyncio.Event | None = None
         self.stream_opened = asyncio.Event()
         """Set once the kubelet has called ListAndWatch."""
@@ -58,13 +72,11 @@ class Servicer:
             {
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._get_options),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-                "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(
-                    self._answer(pb.PreferredAllocationRequest, self._prefer)
+                "GetPreferredAllocation": self._unary(
+                    "GetPreferredAllocation", pb.PreferredAllocationRequest, self._prefer
                 ),
-                "Allocate": grpc.unary_unary_rpc_method_handler(self._answer(pb.AllocateRequest, self._allocate)),
-                "PreStartContainer": grpc.unary_unary_rpc_method_handler(
-                    self._answer(pb.PreStartContainerRequest, self._pre_start)
-                ),
+                "Allocate": self._unary("Allocate", pb.AllocateRequest, self._allocate),
+                "PreStartContainer": self._unary("PreStartContainer", pb.PreStartContainerRequest, self._pre_start),
             },
         )
 
@@ -81,6 +93,7 @@ class Servicer:
         self.finish()
         over = self._newest = asyncio.Event()
         self.stream_opened.set()
+        self._observer.stream_opened()
         revision = 0
         try:
             while True:
@@ -88,25 +101,43 @@ class Servicer:
                 if over.is_set():
                     return
                 snapshot = self._inventory.snapshot
+                self._observer.sent(len(snapshot.message), first=not revision)
+                LOG.debug("devices sent", extra={"revision": snapshot.revision, "bytes": len(snapshot.message)})
                 yield snapshot.message
                 revision = snapshot.revision
         finally:
+            self._observer.stream_closed()
             if not over.is_set():
                 self.stream_ended.set()
 
-    def _answer(
-        self, request_type: type[Request], answer: Callable[[Request], Message]
-    ) -> Callable[[bytes, Context], object]:
-        """Turn a function of a decoded request into an RPC handler."""
+    def _unary(
+        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Message]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Turn a function of a decoded request into an RPC handler.
+
+        An error that is none of ours is for gRPC to log, and UNKNOWN to the kubelet.
+        """
 
         async def handle(data: bytes, context: Context) -> bytes:
+            started = time.perf_counter()
+            code, reply, error = "UNKNOWN", b"", ""
             try:
-                return answer(_decode(request_type, data)).SerializeToString()
-            except AllocationError as error:
-                LOG.warning("request refused", extra={"code": error.code, "error": str(error)})
-                await context.abort(grpc.StatusCode[error.code], str(error))
+                reply = answer(_decode(request_type, data)).SerializeToString()
+                code = "OK"
+            except AllocationError as refusal:
+                code, error = refusal.code, str(refusal)
+            except (OSError, AospPluginError) as failure:
+                code, error = "INTERNAL", str(failure)
+            finally:
+                seconds = time.perf_counter() - started
+                self._observer.answered(rpc, code, seconds)
+            if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
+                _log(rpc, code, error, _ids_in(request_type, data), seconds)
+            if code != "OK":
+                await context.abort(grpc.StatusCode[code], error)
+            return reply
 
-        return handle
+        return grpc.unary_unary_rpc_method_handler(handle)
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         """Answer for every container by itself, in order; all of them or, by an error, none."""
@@ -134,7 +165,11 @@ class Servicer:
     def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
         (ids,) = _of_each_container([request.devices_ids])
         self._check(ids)
-        self._backend.pre_start(ids)
+        try:
+            self._backend.pre_start(ids)
+        except AllocationError:
+            self._look_again()
+            raise
         return pb.PreStartContainerResponse()
 
     def _check(self, ids: Iterable[str]) -> None:
@@ -144,7 +179,7 @@ class Servicer:
             if device is None:
                 raise UnknownDeviceError(f"device {device_id!r} is unknown")
             if not device.healthy:
-                raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.reason}")
+                raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.why}")
 
 
 def _decode(request_type: type[Request], data: bytes) -> Request:
@@ -163,3 +198,29 @@ def _of_each_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
         if not ids:
             raise InvalidRequestError(f"the request names no device for container {position}")
     return wanted
+
+
+def _ids_in(request_type: type[Message], data: bytes) -> str:
+    """Return the IDs that a request asks for, for the log."""
+    try:
+        request = request_type.FromString(data)
+    except DecodeError:
+        return ""
+    match request:
+        case pb.AllocateRequest():
+            ids = [one for container in request.container_requests for one in container.devices_ids]
+        case pb.PreStartContainerRequest():
+            ids = list(request.devices_ids)
+        case _:
+            ids = []
+    return ",".join(ids)
+
+
+def _log(rpc: str, code: str, error: str, ids: str, seconds: float) -> None:
+    fields = {"rpc": rpc, "code": code, "device": ids, "duration_ms": milliseconds(seconds)}
+    if code == "OK":
+        LOG.debug("request answered", extra=fields)
+    elif code == "INTERNAL":
+        LOG.error("request failed", extra={**fields, "error": error})
+    else:
+        LOG.warning("request refused", extra={**fields, "error": error})

@@ -16,31 +16,25 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import grpc
-
 from aosp_plugin.deviceplugin import backoff
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.kubelet import VERSION, SocketIdentity, identify, register, socket_address
+from aosp_plugin.deviceplugin.kubelet import VERSION, SocketIdentity, identify, register
+from aosp_plugin.deviceplugin.observer import NOBODY, milliseconds
+from aosp_plugin.deviceplugin.server import serving
 from aosp_plugin.deviceplugin.servicer import Servicer
-from aosp_plugin.errors import RegistrationFailedError
+from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.waiting import any_set, cancelled_at_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from aosp_plugin.deviceplugin.backend import Backend
     from aosp_plugin.deviceplugin.inventory import Inventory
     from aosp_plugin.deviceplugin.kubelet import PluginDirectory
+    from aosp_plugin.deviceplugin.observer import Observer
     from aosp_plugin.watch import Subscription
 
 LOG = logging.getLogger(__name__)
-
-RECEIVE_LIMIT = 64 * 1024 * 1024
-"""Bytes of a request. GetPreferredAllocation carries every free ID, and gRPC's default of 4 MiB ends at 220,000."""
-
-
-SOCKET_MODE = 0o600
-"""For the kubelet alone, which is root as the plugin is."""
 
 
 class Timings(NamedTuple):
@@ -78,19 +72,25 @@ class Supervisor:
         directory: PluginDirectory,
         files: Subscription,
         stop: asyncio.Event,
+        look_again: Callable[[], None],
         timings: Timings = Timings(),
         rng: random.Random | None = None,
+        observer: Observer = NOBODY,
     ) -> None:
-        """``files`` tells of changes in ``directory``; ``stop`` ends everything."""
+        """``files`` tells of changes in ``directory``; ``stop`` ends everything; for ``look_again`` see Servicer."""
         self._backend = backend
         self._inventory = inventory
         self._resource_name = resource_name
         self._directory = directory
         self._files = files
         self._stop = stop
+        self._look_again_at_devices = look_again
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._observer = observer
         self._kubelet: SocketIdentity | None = None
+        self._last_kubelet: SocketIdentity | None = None
+        self._started = 0.0
         self.problem = "not registered yet"
         """Why the kubelet does not know the devices now; empty while it does."""
 
@@ -104,9 +104,9 @@ class Supervisor:
             LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
         while await self._kubelet_is_there():
-            started = time.monotonic()
+            self._started = time.monotonic()
             await self._registration()
-            if self._kubelet != last_kubelet or time.monotonic() - started >= self._timings.stable:
+            if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             last_kubelet = self._kubelet
             await self._pause(next(pauses))
@@ -117,7 +117,9 @@ class Supervisor:
             self._look_again()
             if identify(self._directory.kubelet_socket) is not None:
                 return True
-            self._complain(f"waiting for the kubelet: there is no {self._directory.kubelet_socket}")
+            missing = f"there is no {self._directory.kubelet_socket}"
+            if self._is_news(f"waiting for the kubelet: {missing}"):
+                LOG.warning("waiting for the kubelet", extra={"reason": missing})
             await any_set(self._files.changed, self._stop, timeout=self._files.interval)
         return False
 
@@ -125,39 +127,30 @@ class Supervisor:
         """Serve on a new socket, register it, and return once that is over."""
         self._kubelet = identify(self._directory.kubelet_socket)
         endpoint = self._directory.next_endpoint(time.time())
-        try:
-            async with self._serving(endpoint) as servicer, self._registering(endpoint, servicer) as answer:
-                ending = await self._until_broken(endpoint, servicer, answer)
-        except RegistrationFailedError as error:
-            self._complain(f"registration failed and is tried again: {error}")
-        else:
-            if ending is not Ending.STOPPED:
-                self._complain(f"registering again: {ending}")
-
-    @contextlib.asynccontextmanager
-    async def _serving(self, endpoint: str) -> AsyncIterator[Servicer]:
-        """Serve on a socket while the context lasts. Raises RegistrationFailedError where that can't begin."""
-        servicer = Servicer(self._backend, self._inventory)
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
-        server.add_generic_rpc_handlers((servicer.handler(),))
         path = os.path.join(self._directory.path, endpoint)
+        servicer = Servicer(self._backend, self._inventory, self._look_again_at_devices, self._observer)
         try:
-            server.add_insecure_port(socket_address(path))
-        except RuntimeError as error:
-            raise RegistrationFailedError(f"can't serve at {path}: {error}") from error
-        try:
-            with contextlib.suppress(FileNotFoundError):  # swept by a kubelet that starts: the first sign to be found
-                os.chmod(path, SOCKET_MODE)
-            await server.start()
-            yield servicer
-        finally:
-            servicer.finish()
-            await server.stop(self._timings.stop)  # removes the socket, too
+            async with (
+                serving(servicer, path, self._timings.stop),
+                self._registering(endpoint, servicer) as answer,
+            ):
+                self._ended(await self._until_broken(endpoint, servicer, answer))
+        except RegistrationRefusedError:
+            self._observer.registration("refused")
+            raise
+        except RegistrationFailedError as error:
+            self._observer.registration("failed")
+            if self._is_news(f"registration failed and is tried again: {error}"):
+                LOG.warning("registration failed and is tried again", extra={"error": str(error)})
 
     @contextlib.asynccontextmanager
     async def _registering(self, endpoint: str, servicer: Servicer) -> AsyncIterator[asyncio.Task[None]]:
         """Register the served socket while the context goes on: a task that raises what ``register`` does."""
         self._kubelet = identify(self._directory.kubelet_socket)
+        if self._kubelet is not None:
+            if self._last_kubelet not in {None, self._kubelet}:
+                self._observer.kubelet_restarted()
+            self._last_kubelet = self._kubelet
         request = pb.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=self._resource_name, options=servicer.options
         )
@@ -227,10 +220,19 @@ class Supervisor:
     def _registered(self, endpoint: str) -> None:
         if self.problem:
             self.problem = ""
-            LOG.info("registered", extra={"resource": self._resource_name, "endpoint": endpoint})
+            self._observer.registration("ok")
+            took = milliseconds(time.monotonic() - self._started)
+            LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": took})
 
-    def _complain(self, problem: str) -> None:
-        """Note why the kubelet does not know the devices; log it when it changes, not each time round."""
-        if problem != self.problem:
-            self.problem = problem
-            LOG.warning(problem, extra={"resource": self._resource_name})
+    def _ended(self, ending: Ending) -> None:
+        """Tell that the registration is over, before its server stops: from now on the kubelet is told nothing."""
+        if self.problem and ending is not Ending.STOPPED:
+            self._observer.registration("failed")
+        self._observer.unregistered()
+        if ending is not Ending.STOPPED and self._is_news(f"registering again: {ending}"):
+            LOG.warning("registering again", extra={"reason": ending.value})
+
+    def _is_news(self, problem: str) -> bool:
+        """Note why the kubelet does not know the devices; say whether it is another reason than the last one."""
+        before, self.problem = self.problem, problem
+        return problem != before

@@ -1,7 +1,8 @@
 """One event a line, as text or as JSON, on standard error.
 
 Whoever logs gives what belongs to an event as ``extra=``: each key becomes a field of the JSON object, and a
-key=value at the end of the text.
+key=value at the end of the text. The resource is known from the context (``observer.RESOURCE``), and comes first.
+``docs/logs.md`` lists keys and messages.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import logging
 import re
 import sys
 
+from aosp_plugin.deviceplugin.observer import RESOURCE
+
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -19,15 +22,24 @@ def set_up(level: str, style: str) -> None:
     """Log what is at least of ``level`` (debug, info, warning, error) as ``style`` (text, json)."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.addFilter(name_resource)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # asyncio tells at debug level which selector it uses, and grpc of its own plumbing
     for name in ("asyncio", "grpc", "watchdog"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def name_resource(record: logging.LogRecord) -> bool:
+    """Add the resource that the event is about, where the event does not say itself; a filter that keeps all."""
+    if (resource := RESOURCE.get()) and not hasattr(record, "resource"):
+        record.resource = resource
+    return True
+
+
 def fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return what was given as ``extra=``."""
-    return {key: value for key, value in vars(record).items() if key not in _OWN}
+    """Return what belongs to the event, the resource first."""
+    given = {key: value for key, value in vars(record).items() if key not in _OWN}
+    return {"resource": given.pop("resource"), **given} if "resource" in given else given
 
 
 def _time(record: logging.LogRecord) -> str:

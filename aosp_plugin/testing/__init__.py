@@ -74,9 +74,10 @@ up, its TimeoutError says what the kubelet knew. ``Kubelet.faults`` breaks the k
 hangs, garbage on the socket), ``drop_streams`` and ``stop`` break connections, ``behaviour=Behaviour.BUGGY``
 brings back a bug that plugins still meet in the field. What Go leaves to chance follows from ``seed``.
 
-Not modelled: the topology manager (its policy is ``none``), the plugin watcher's ``plugins_registry``, the
-podresources API, and whether a container still runs: a pod that is admitted again is treated as after a
-reboot.
+:mod:`aosp_plugin.testing.podresources` tells over the podresources API which pod has what.
+
+Not modelled: the topology manager (its policy is ``none``), the plugin watcher's ``plugins_registry``, and
+whether a container still runs: a pod that is admitted again is treated as after a reboot.
 """
 
 from aosp_plugin.testing.behaviour import Behaviour

@@ -22,8 +22,9 @@ from aosp_plugin.errors import (
     DeviceDirectoryError,
     NotPermittedError,
     UnhealthyDeviceError,
+    UnknownDeviceError,
 )
-from aosp_plugin.plugin import BinderBackend
+from aosp_plugin.plugin import BinderBackend, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,10 +80,11 @@ def backend(directory: Path | str, clock: Clock | None = None, **options: Any) -
         "verify": Verify.FILE,
         "forget_after": FORGET,
         "policy": NO_SHARED,
-        "clock": clock or Clock(),
+        "resource_name": "aosp.io/binder",
     }
     settings |= options
-    return BinderBackend(settings.pop("host", Host()), directory=str(directory), **settings)
+    host = settings.pop("host", Host())
+    return BinderBackend(host, Settings(directory=str(directory), **settings), clock or Clock())
 
 
 def looked(made: BinderBackend) -> dict[str, str]:
@@ -113,7 +115,7 @@ def claim(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 def test_nothing_is_known_before_the_first_look(dev: Path) -> None:
     """There are no devices, and the directory is the one to watch."""
     made: Backend = backend(dev)
-    assert made.devices() == []
+    assert list(made.devices()) == []
     assert made.directories() == {str(dev)}
     assert (made.prefers, made.prepares) == (True, False)
 
@@ -421,7 +423,7 @@ def test_a_node_that_is_there_but_was_never_looked_at_is_refused(dev: Path) -> N
     made = backend(dev)
     for _ in range(2):
         make(dev, 1)
-        with pytest.raises(UnhealthyDeviceError, match="device 'aosp_binder1' is unhealthy: missing"):
+        with pytest.raises(UnknownDeviceError, match="device 'aosp_binder1' is unknown"):
             made.allocate(["aosp_binder1"])
         vanish(dev)
         made.refresh()
@@ -683,9 +685,10 @@ def test_other_levels_do_not_probe(dev: Path, probe: Probe) -> None:
 def test_the_clock_is_the_machine_s_unless_another_is_given(dev: Path) -> None:
     """One that no change of the date can turn back."""
     make(dev, 1)
-    made = BinderBackend(
-        Host(), directory=str(dev), prefix="aosp_binder", verify=Verify.FILE, forget_after=0.0, policy=NO_SHARED
+    settings = Settings(
+        resource_name="aosp.io/binder", directory=str(dev), prefix="aosp_binder", verify=Verify.FILE, forget_after=0.0
     )
+    made = BinderBackend(Host(), settings)
     looked(made)
     vanish(dev)
     assert looked(made) == {"aosp_binder1": "missing"}

@@ -11,15 +11,16 @@ import pytest
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
-PROTO = "aosp_plugin/deviceplugin/api/deviceplugin.proto"
+API = Path("aosp_plugin/deviceplugin/api")
 
 
-def test_the_modules_are_compiled_from_the_proto(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deviceplugin", "podresources"])
+def test_the_modules_are_compiled_from_the_proto(tmp_path: Path, name: str) -> None:
     """Compiling the .proto again gives the modules that are there; after a change of it: make proto."""
     out = [f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, PROTO], cwd=ROOT, check=True)  # noqa: S603
-    for name in ("deviceplugin_pb2.py", "deviceplugin_pb2_grpc.py"):
-        path = Path(PROTO).with_name(name)
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, f"{API / name}.proto"]
+    subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603
+    for path in (API / f"{name}_pb2.py", API / f"{name}_pb2_grpc.py"):
         assert (tmp_path / path).read_text() == (ROOT / path).read_text()
 
 

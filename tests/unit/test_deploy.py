@@ -158,7 +158,7 @@ def test_listens_on_the_pods_address_only() -> None:
 
 
 def test_host_paths() -> None:
-    """The host paths are these three, and one that need not be there is made rather than waited for."""
+    """The host paths are these, and one that need not be there is made rather than waited for."""
     found = {
         volume["hostPath"]["path"]: volume["hostPath"]["type"] for volume in POD["volumes"] if "hostPath" in volume
     }
@@ -166,6 +166,7 @@ def test_host_paths() -> None:
         DEVICE_PLUGINS: "Directory",
         "/dev": "Directory",
         "/run/aosp-binderfs": "DirectoryOrCreate",
+        "/var/lib/kubelet/pod-resources": "DirectoryOrCreate",
     }
 
 
@@ -204,7 +205,7 @@ def test_configuration_is_accepted() -> None:
     flags = {flag[2:].replace("-", "_"): value for flag, value in GIVEN_FLAGS.items() if flag != "--config"}
     flags["listen"] = flags["listen"].replace("$(POD_IP)", "10.0.0.1")
     effective, settings = config.load(flags, {}, str(BASE / "config.yaml"))
-    assert effective.resource_name == "aosp.io/binder"
+    assert effective.resources[0].resource_name == "aosp.io/binder"
     assert settings["log_format"].source.startswith("file ")
 
 
@@ -213,7 +214,7 @@ def test_commented_keys_exist() -> None:
     text = (BASE / "config.yaml").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^# (\w+): (\S+)$", text, flags=re.MULTILINE))
     assert shown
-    assert shown == {name: str(getattr(config.Config(), name)) for name in shown}
+    assert shown == {name: str(config.DEFAULTS[name]) for name in shown}
 
 
 def test_configuration_is_mounted() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import json
 import logging
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aosp_plugin.deviceplugin.observer import milliseconds, working_for
 from aosp_plugin.operate import logs
+from aosp_plugin.waiting import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,3 +178,118 @@ def test_a_terminal_is_sent_no_escapes() -> None:
     """A field that holds an escape sequence is shown with a backslash, not obeyed."""
     record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "path": "a\x1b[31m"})
     assert logs.TextFormatter().format(record).endswith('path="a\\u001b[31m"')
+
+
+def test_the_resource_comes_first() -> None:
+    """Lines of several resources are told apart at a glance."""
+    line = logs.TextFormatter().format(record("changed", devices=3, resource="aosp.io/a"))
+    assert line.endswith(" changed resource=aosp.io/a devices=3")
+
+
+def named(**extra: str) -> dict[str, object]:
+    """Return the fields of an event after the filter."""
+    made = record("x")
+    vars(made).update(extra)
+    assert logs.name_resource(made)
+    return logs.fields(made)
+
+
+def test_an_event_is_about_the_resource_that_is_worked_for() -> None:
+    """Unless it says itself which one it is about, or none is worked for."""
+    assert named(a="1") == {"a": "1"}
+    with working_for("aosp.io/a"):
+        assert named(a="1") == {"resource": "aosp.io/a", "a": "1"}
+        with working_for("aosp.io/b"):
+            assert named() == {"resource": "aosp.io/b"}
+        assert named() == {"resource": "aosp.io/a"}
+        assert named(resource="aosp.io/c") == {"resource": "aosp.io/c"}
+    assert named() == {}
+
+
+async def test_tasks_and_threads_work_for_the_resource_that_they_were_begun_for() -> None:
+    """Each for its own, at the same time: a look in a thread logs the right one."""
+
+    async def of(resource: str) -> tuple[dict[str, object], dict[str, object]]:
+        with working_for(resource):
+            in_task = asyncio.create_task(asyncio.sleep(0, named()))
+            return await in_thread(named, "look"), await in_task
+
+    first, second = await asyncio.gather(of("aosp.io/a"), of("aosp.io/b"))
+    assert first == ({"resource": "aosp.io/a"},) * 2
+    assert second == ({"resource": "aosp.io/b"},) * 2
+    assert named() == {}
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_is_set_up_names_the_resource(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever room logs, and gRPC and asyncio too."""
+    logs.set_up("info", "text")
+    with working_for("aosp.io/a"):
+        logging.getLogger("aosp_plugin.binder.known").info("skipped")
+        logging.getLogger("grpc._cython.cygrpc").error("unexpected")
+    assert [line[25:] for line in capsys.readouterr().err.splitlines()] == [
+        "INFO skipped resource=aosp.io/a",
+        "ERROR unexpected resource=aosp.io/a",
+    ]
+
+
+def test_durations_are_milliseconds() -> None:
+    """To a hundredth, as an Allocate takes a fraction of one."""
+    assert milliseconds(1.2345678) == 1234.57
+
+
+ROOT = Path(__file__).parents[2]
+LEVELS = {"error": "Errors", "exception": "Errors", "critical": "Errors", "warning": "Warnings"}
+"""The method to the section of the documentation."""
+
+
+def logged() -> Iterator[tuple[str, ast.Call, str]]:
+    """Yield each call of LOG in the code: the method, the call, and where it is."""
+    for path in sorted((ROOT / "aosp_plugin").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="LOG"), attr=method)) if method != "isEnabledFor":
+                    yield method, node, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def message(call: ast.Call, where: str) -> str:
+    """Return the text of a call, with an ellipsis for what it leaves open."""
+    match call.args[0]:
+        case ast.Constant(value=str(text)):
+            return re.sub(r"%\w", "…", text)
+    raise AssertionError(f"{where}: the message is no literal, which nobody can look for")
+
+
+def rows(section: str) -> list[str]:
+    """Return the first cells of the table in a section of the documentation."""
+    text = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
+    body = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [line.split("|")[1].strip() for line in body.splitlines() if line.startswith("| `")]
+
+
+def test_every_message_is_a_literal() -> None:
+    """What differs from one time to the next is a field."""
+    assert all(message(call, where) for _, call, where in logged())
+
+
+@pytest.mark.parametrize("section", ["Errors", "Warnings"])
+def test_the_documentation_has_what_asks_for_a_person(section: str) -> None:
+    """Both ways: each message at these levels once, and no other one."""
+    in_code = {f"`{message(call, where)}`" for method, call, where in logged() if LEVELS.get(method) == section}
+    assert in_code == set(rows(section))
+    assert len(rows(section)) == len(set(rows(section)))
+
+
+def test_the_documentation_has_the_keys() -> None:
+    """Each that the code gives by name, so that a query that uses one is not broken by chance."""
+    documented = {key for cell in rows("Keys") for key in re.findall(r"`(\w+)`", cell)}
+    given = {
+        (constant.value, where)
+        for _, call, where in logged()
+        for keyword in call.keywords
+        if keyword.arg == "extra" and isinstance(keyword.value, ast.Dict)
+        for constant in keyword.value.keys
+        if isinstance(constant, ast.Constant)
+    }
+    assert {(key, where) for key, where in given if key not in documented} == set()
+    assert len(given) > 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from aosp_plugin.assembly import socket_name
 from aosp_plugin.deviceplugin.kubelet import LONGEST_SOCKET_PATH
 from aosp_plugin.deviceplugin.service import KUBELET_DIRECTORY
-from aosp_plugin.serve import socket_name
 
 LONGEST = f"{'d' * 63}.{'d' * 63}.{'d' * 63}.{'d' * 52}/{'n' * 63}"
 

@@ -109,7 +109,12 @@ def main() -> int:
     # As by Ctrl-C: the guest ends with us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
-    ways: dict[str, Callable[[Boot], None]] = {"binderfs": _binderfs, "pods": _pods, "stock": _stock}
+    ways: dict[str, Callable[[Boot], None]] = {
+        "binderfs": _binderfs,
+        "phones": _binderfs,
+        "pods": _pods,
+        "stock": _stock,
+    }
     wanted = sys.argv[1:] or list(ways)
     for name in wanted:
         boot = Boot(name, report)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
 from tests.e2e.kernel.operations import compare, words
-from tests.e2e.kernel.world import DIRECTORY, run
+from tests.e2e.kernel.world import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,15 +27,36 @@ HOST_ID: Final = 100_000
 _numbers = itertools.count()
 
 
-async def check(
+@dataclass
+class Running:
+    """A container whose process tries operations."""
+
+    runtime: str
+    bundle: Path
+    expected: Mapping[str, str]
+    process: asyncio.subprocess.Process
+
+    def go(self) -> None:
+        """Make the file that the operation ``await /go`` waits for."""
+        (self.bundle / "rootfs/go").touch()
+
+    async def end(self) -> None:
+        """Wait until the process has ended, and compare what came of the operations."""
+        out, err = await self.process.communicate()
+        assert self.process.returncode == 0, f"{self.runtime} ended with {self.process.returncode}: {err!r} {out!r}"
+        compare(self.expected, out.decode())
+        shutil.rmtree(self.bundle)
+
+
+async def start(
     runtime: str,
     allocation: ContainerAllocation,
     expected: Mapping[str, str],
     *,
     probe: Path,
     first_host_id: int | None = None,
-) -> None:
-    """Run a container that tries each operation of ``expected`` in turn, and compare what comes of it."""
+) -> Running:
+    """Start a container that tries each operation of ``expected`` in turn."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
@@ -48,7 +71,22 @@ async def check(
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
     (bundle / "config.json").write_text(json.dumps(spec))
-    done = await run(runtime, "run", "--bundle", str(bundle), bundle.name)
-    assert done.code == 0, f"{runtime} ended with {done.code}: {done.err} {done.out}"
-    compare(expected, done.out)
-    shutil.rmtree(bundle)
+    process = await asyncio.create_subprocess_exec(
+        *(runtime, "run", "--bundle", str(bundle), bundle.name),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    return Running(runtime, bundle, expected, process)
+
+
+async def check(
+    runtime: str,
+    allocation: ContainerAllocation,
+    expected: Mapping[str, str],
+    *,
+    probe: Path,
+    first_host_id: int | None = None,
+) -> None:
+    """Run such a container to its end, and compare what comes of it."""
+    running = await start(runtime, allocation, expected, probe=probe, first_host_id=first_host_id)
+    await running.end()

@@ -6,12 +6,15 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/android/binder.h>
 #include <linux/android/binderfs.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -29,11 +32,81 @@ static int do_version(char **operand)
 	return file < 0 || ioctl(file, BINDER_VERSION, &version) ? -1 : version.protocol_version;
 }
 
+static int kept = -1; /* The node that "keep" opened. */
+
+/* Opens a node as libbinder does: with memory for what others send. */
+static int open_mapped(const char *path)
+{
+	int file = open(path, O_RDWR | O_CLOEXEC);
+
+	if (file >= 0 && mmap(NULL, 65536, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED)
+		return -1;
+	return file;
+}
+
 static int do_manage(char **operand)
 {
-	int file = open(operand[0], O_RDWR | O_CLOEXEC);
+	int file = open_mapped(operand[0]);
 
 	return file < 0 ? -1 : ioctl(file, BINDER_SET_CONTEXT_MGR, 0);
+}
+
+static int do_keep(char **operand)
+{
+	kept = open_mapped(operand[0]);
+	return kept < 0 ? -1 : 0;
+}
+
+/* Sends the context manager a message that wants no answer: ok once it is in its queue, ESRCH where there is none. */
+static int call(int file)
+{
+	struct {
+		uint32_t command;
+		struct binder_transaction_data data;
+	} __attribute__((packed)) message = {BC_TRANSACTION, {.code = 1, .flags = TF_ONE_WAY}};
+	uint32_t answers[64];
+	struct binder_write_read exchange = {.write_size = sizeof(message), .write_buffer = (uintptr_t)&message,
+					     .read_size = sizeof(answers), .read_buffer = (uintptr_t)answers};
+
+	if (ioctl(file, BINDER_WRITE_READ, &exchange))
+		return -1;
+	for (size_t i = 0; i < exchange.read_consumed / sizeof(*answers); i++) {
+		if (answers[i] == BR_TRANSACTION_COMPLETE)
+			return 0;
+		if (answers[i] != BR_NOOP && answers[i] != BR_SPAWN_LOOPER)
+			break;
+	}
+	errno = ESRCH;
+	return -1;
+}
+
+static int do_call(char **operand)
+{
+	int file = open_mapped(operand[0]);
+
+	return file < 0 ? -1 : call(file);
+}
+
+static int do_call_kept(char **operand) { (void)operand; return call(kept); }
+
+static int do_become(char **operand)
+{
+	int user = atoi(operand[0]);
+
+	return setgroups(0, NULL) || setresgid(user, user, user) ? -1 : setresuid(user, user, user);
+}
+
+/* Waits for a file that somebody outside makes. */
+static int do_await(char **operand)
+{
+	fflush(stdout);
+	for (int tries = 0; tries < 20000; tries++) {
+		if (!access(operand[0], F_OK))
+			return 0;
+		usleep(10000);
+	}
+	errno = ETIMEDOUT;
+	return -1;
 }
 
 static int do_add(char **operand)
@@ -72,7 +145,8 @@ static const struct {
 	{"open", 1, do_open},     {"version", 1, do_version}, {"manage", 1, do_manage}, {"add", 2, do_add},
 	{"mknod", 3, do_mknod},   {"see", 1, do_see},         {"unlink", 1, do_unlink}, {"rename", 2, do_rename},
 	{"chmod", 1, do_chmod},   {"mount", 1, do_mount},     {"remount", 1, do_remount},
-	{"wait", 0, do_wait},
+	{"wait", 0, do_wait},     {"keep", 1, do_keep},       {"call", 1, do_call},     {"call-kept", 0, do_call_kept},
+	{"become", 1, do_become}, {"await", 1, do_await},
 };
 
 static int run_one(char **words)

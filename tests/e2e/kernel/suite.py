@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.kernel import items_containers, items_nodes, items_pods, items_serve, items_stock
+from tests.e2e.kernel import items_containers, items_nodes, items_phones, items_pods, items_serve, items_stock
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.item import Item
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SUITES: Final[dict[str, list[Item[World]]]] = {
     "binderfs": [*items_nodes.ITEMS, *items_serve.ITEMS, *items_containers.ITEMS],
+    "phones": items_phones.ITEMS,
     "stock": items_stock.ITEMS,
 }
 """With the stand-in kubelet."""

@@ -75,6 +75,12 @@ class World:
                 stderr=log,
             )
 
+    async def serve_with(self, configuration: str) -> None:
+        """Start it with the text of a configuration file."""
+        file = DIRECTORY / "config.yaml"
+        file.write_text(f"version: v1\n{configuration}")
+        await self.serve("--config", str(file))
+
     async def stop(self) -> None:
         """End the plugin, with exit code 0, and all pods."""
         for pod in self.admitted:
@@ -116,6 +122,15 @@ class World:
         admitted = await self.kubelet.admit(pod)
         self.admitted.append(pod)
         return admitted.containers[name]
+
+    async def started(self, name: str) -> ContainerAllocation:
+        """Admit such a pod for one device, and do all that precedes its container: PreStartContainer too."""
+        await self.admit(name, 1)
+        return await self.kubelet.start_container(self.admitted[-1], name)
+
+    async def finish(self) -> None:
+        """End the pod that was admitted last; its processes may go on."""
+        await self.kubelet.finish(self.admitted.pop())
 
 
 def own(allocation: ContainerAllocation) -> list[str]:

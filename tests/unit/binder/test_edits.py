@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from aosp_plugin.binder.edits import (
     edits_for,
 )
 from aosp_plugin.binder.nodes import Identity, Kind, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -57,14 +60,34 @@ def test_the_container_finds_its_nodes_in_dev_wherever_the_host_has_them() -> No
     )
 
 
-def test_neither_order_nor_repetition_of_the_nodes_matters() -> None:
-    """A kubelet sends them in random order, and may send one twice."""
-    nodes = [binderfs_node(10), binderfs_node(2), plain_node(9)]
+def test_a_node_that_comes_twice_counts_once_and_the_order_stays() -> None:
+    """The order is the caller's: in a set of named nodes it is that of the names."""
+    nodes = [binderfs_node(10), plain_node(9), binderfs_node(2)]
     expected = edits_for(nodes, Policy(), NOTHING)
-    assert [device.host_path for device in expected.devices] == [f"/dev/aosp_binder{n}" for n in (2, 9, 10)]
-    assert expected.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder2,aosp_binder9,aosp_binder10"
-    for order in itertools.permutations([*nodes, nodes[0]]):
-        assert edits_for(order, Policy(), NOTHING) == expected
+    assert [device.host_path for device in expected.devices] == [f"/dev/aosp_binder{n}" for n in (10, 9, 2)]
+    assert expected.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder10,aosp_binder9,aosp_binder2"
+    assert edits_for([*nodes, nodes[0]], Policy(), NOTHING) == expected
+
+
+PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+
+
+@pytest.mark.parametrize("make", [binderfs_node, plain_node])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_the_first_nodes_are_mounted_at_the_container_paths_in_turn(make: Callable[[int], Node], count: int) -> None:
+    """Fewer nodes than paths: the first paths. More: the rest keep their own names only."""
+    nodes = [make(number) for number in range(count)]
+    made = edits_for(nodes, Policy(container_paths=PHONE, shared_mounts=()), NOTHING)
+    further = [(mount.host_path, mount.container_path) for mount in made.mounts if mount.container_path in PHONE]
+    assert further == [(node.path, path) for node, path in zip(nodes, PHONE, strict=False)]
+    assert [device.container_path for device in made.devices] == [container_path(node) for node in nodes]
+
+
+def test_a_container_path_that_is_the_node_s_own_is_mounted_once() -> None:
+    """A runtime would mount the second over the first."""
+    node = binderfs_node(1)._replace(name="binder", path="/dev/phone7/binder")
+    made = edits_for([node], Policy(container_paths=("/dev/binder",), shared_mounts=()), NOTHING)
+    assert made.mounts == (Mount("/dev/phone7/binder", "/dev/binder", read_only=False),)
 
 
 def test_the_own_binderfs_is_shared_read_only() -> None:
@@ -73,9 +96,9 @@ def test_the_own_binderfs_is_shared_read_only() -> None:
     assert made.mounts[2:] == (Mount("/run/binderfs", "/dev/binderfs", read_only=True),)
 
 
-def test_the_first_binderfs_in_natural_order_is_the_shared_one() -> None:
+def test_the_binderfs_of_the_first_node_that_has_one_is_the_shared_one() -> None:
     """There is one place for it in the container, and nodes without a directory of their own don't count."""
-    nodes = [binderfs_node(3, "/run/c"), binderfs_node(2, "/run/b"), binderfs_node(1, "")]
+    nodes = [binderfs_node(1, ""), binderfs_node(2, "/run/b"), binderfs_node(3, "/run/c")]
     made = edits_for(nodes, Policy(), NOTHING)
     assert made.mounts[-1] == Mount("/run/b", "/dev/binderfs", read_only=True)
     assert len(made.mounts) == 4

@@ -5,16 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import shutil
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from aosp_plugin.binder import scanner
-from aosp_plugin.binder.host import Driver
+from aosp_plugin.binder.host import Driver, Host
 from aosp_plugin.binder.nodes import Identity, Kind, Node
-from aosp_plugin.binder.scanner import Look, Scan, kind_of, usable_names
+from aosp_plugin.binder.scanner import Look, Scan, kind_of, scan_named, usable_names
+from aosp_plugin.binder.sets import Named
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NESTED = Named(["binder", "hwbinder"])
+FLAT = Named(["binder", "hwbinder"], "{name}{set}")
 DEV, BINDERFS, OTHER_BINDERFS = 5, 70, 71
 BINDER, CONTROL = os.makedev(235, 1), os.makedev(235, 0)
 KVM, MISC_BINDER, NULL = os.makedev(10, 232), os.makedev(10, 59), os.makedev(1, 3)
@@ -366,3 +373,258 @@ def test_the_shared_directory_is_looked_at_once(tree: Tree, monkeypatch: pytest.
     monkeypatch.setattr(tree, "lstat", noted)
     assert {node.directory for node in scan(tree, "/dev", "aosp_binder").nodes} == {"/run/binderfs"}
     assert asked.count("/run/binderfs") == 1
+
+
+@pytest.fixture
+def phones(tree: Tree) -> Tree:
+    """Return a host with /dev/phones, in which two phones have a binderfs each."""
+    tree.directory("/dev/phones", DEV)
+    for phone, device in (("phone10", BINDERFS), ("phone9", OTHER_BINDERFS)):
+        tree.directory(f"/dev/phones/{phone}", device)
+        for number, name in enumerate(("binder-control", "binder", "hwbinder", "features")):
+            tree.char(f"/dev/phones/{phone}/{name}", device, os.makedev(235, number))
+    return tree
+
+
+def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
+    """Look at the phones of the tree."""
+    return scan_named(tree, tree.driver, "/dev/phones", layout)
+
+
+def test_the_nodes_of_a_set_may_be_in_a_directory_of_their_own(phones: Tree) -> None:
+    """They are called by directory and name; other files there are none, and all the directories are watched."""
+    found = scan_phones(phones)
+    assert [(node.name, node.path) for node in found.nodes] == [
+        ("phone9/binder", "/dev/phones/phone9/binder"),
+        ("phone9/hwbinder", "/dev/phones/phone9/hwbinder"),
+        ("phone10/binder", "/dev/phones/phone10/binder"),
+        ("phone10/hwbinder", "/dev/phones/phone10/hwbinder"),
+    ]
+    assert found.skipped == {}
+    assert found.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
+
+
+def test_each_phone_may_have_a_binderfs_of_its_own(phones: Tree) -> None:
+    """A node's directory is the mount that it is in, and its file system is told by that one's binder-control."""
+    assert [
+        (node.kind, node.directory, node.identity.file_system) for node in scan_phones(phones).nodes if node.identity
+    ] == [
+        *[(Kind.BINDERFS, "/dev/phones/phone9", (OTHER_BINDERFS, MOUNTED))] * 2,
+        *[(Kind.BINDERFS, "/dev/phones/phone10", (BINDERFS, MOUNTED))] * 2,
+    ]
+
+
+def test_a_set_s_directory_that_is_no_binderfs_shares_nothing(phones: Tree) -> None:
+    """Single nodes may be bound, or linked, into a plain directory."""
+    phones.directory("/dev/phones/phone1", DEV)
+    phones.char("/dev/phones/phone1/binder", BINDERFS, BINDER)
+    phones.link("/dev/phones/phone1/hwbinder", "/run/binderfs/a")
+    phones.char("/run/binderfs/a", BINDERFS, BINDER)
+    found = scan_phones(phones)
+    assert [(node.name, node.kind, node.directory) for node in found.nodes[:2]] == [
+        ("phone1/binder", Kind.BINDERFS, ""),
+        ("phone1/hwbinder", Kind.BINDERFS, "/run/binderfs"),
+    ]
+    assert {"/dev/phones/phone1", "/run/binderfs"} < found.directories
+
+
+def test_a_set_s_directory_may_be_a_link(phones: Tree) -> None:
+    """Paths are as the link has them, the directory is the real one; the way there is watched as it is written."""
+    phones.link("/dev/phones/phone1", "/run/binderfs")
+    phones.char("/run/binderfs/binder", BINDERFS, BINDER)
+    found = scan_phones(phones)
+    inode = phones.lstat("/run/binderfs/binder").st_ino
+    assert found.nodes[0] == Node(
+        "phone1/binder",
+        "/dev/phones/phone1/binder",
+        Kind.BINDERFS,
+        Identity(BINDERFS, BINDER, inode, MOUNTED),
+        "/run/binderfs",
+    )
+    assert found.directories == {"/dev/phones", *(f"/dev/phones/phone{number}" for number in (1, 9, 10))}
+
+
+def test_a_directory_is_watched_before_it_has_nodes(phones: Tree) -> None:
+    """They may be made later; where a link leads nowhere yet, the directory will appear in another one."""
+    phones.directory("/dev/phones/phone1", DEV)
+    phones.link("/dev/phones/phone2", "/run/later/phone2")
+    found = scan_phones(phones)
+    assert len(found.nodes) == 4
+    assert found.directories == {
+        "/dev/phones",
+        "/dev/phones/phone1",
+        "/dev/phones/phone9",
+        "/dev/phones/phone10",
+        "/run/later",
+    }
+
+
+def test_what_is_no_directory_is_no_set_s(phones: Tree) -> None:
+    """Neither a file, nor a link to one, nor a loop of links is watched, or told of."""
+    phones.char("/dev/phones/binder", DEV, NULL)
+    phones.char("/dev/phones/a,b", DEV, NULL)
+    phones.link("/dev/phones/link", "/dev/phones/phone9/binder")
+    phones.link("/dev/phones/loop", "/dev/phones/loop")
+    found = scan_phones(phones)
+    assert len(found.nodes) == 4
+    assert found.skipped == {}
+    assert found.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
+
+
+def test_a_directory_in_the_place_of_a_set_s_node_is_ignored(phones: Tree) -> None:
+    """As it is among nodes that are in no set."""
+    phones.directory("/dev/phones/phone1", DEV)
+    phones.directory("/dev/phones/phone1/binder", DEV)
+    assert len(scan_phones(phones).nodes) == 4
+
+
+def test_directories_that_do_not_fit_the_pattern_are_passed_over(phones: Tree) -> None:
+    """They are not watched either."""
+    found = scan_phones(phones, Named(["binder"], "phone1{set}/hw{name}"))
+    assert [node.name for node in found.nodes] == ["phone10/hwbinder"]
+    assert found.directories == {"/dev/phones", "/dev/phones/phone10"}
+
+
+def test_a_directory_that_can_not_be_a_device_is_skipped_with_the_reason(phones: Tree) -> None:
+    """What {set} stands for becomes the ID; the text around it does not count."""
+    long = "x" * 64
+    for name in ("a,b", "a b", long, "phone-" + long[:60]):
+        phones.directory(f"/dev/phones/{name}", DEV)
+        phones.char(f"/dev/phones/{name}/binder", DEV, NULL)
+    found = scan_phones(phones)
+    assert found.skipped == {
+        "a,b": "it has a comma, which separates the names that a container is given",
+        "a b": "it has a space, a control character or bytes that are not UTF-8",
+        long: "it has 64 characters, and a device ID at most 63",
+        "phone-" + long[:60]: "it has 66 characters, and a device ID at most 63",
+    }
+    assert len(found.nodes) == 4
+    assert found.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
+    found = scan_phones(phones, Named(["binder"], "phone-{set}/{name}"))
+    assert ([node.name for node in found.nodes], found.skipped) == ([f"phone-{long[:60]}/binder"], {})
+
+
+def test_binder_control_is_no_set_s_directory_or_node(phones: Tree) -> None:
+    """Whatever the pattern makes of its name."""
+    phones.directory("/dev/phones/binder-control", DEV)
+    phones.char("/dev/phones/binder-control/binder", DEV, NULL)
+    assert [node.name for node in scan_phones(phones).nodes if "control" in node.name] == []
+    phones.link("/dev/phones/phone1", "/run/binderfs")
+    phones.link("/run/binderfs/binder", "/run/binderfs/binder-control")
+    assert scan_phones(phones).nodes[0].kind is Kind.OTHER
+    phones.char("/dev/phones/binder7", DEV, NULL)
+    phones.files["/dev/phones/binder-control"] = phones.files["/dev/phones/binder7"]
+    assert [node.name for node in scan_phones(phones, FLAT).nodes] == ["binder7"]
+
+
+def test_the_device_directory_of_sets_may_be_a_link(phones: Tree) -> None:
+    """The way to a set's directory begins where it leads."""
+    phones.link("/phones", "/dev/phones")
+    phones.files["/phones/phone9"] = phones.files["/dev/phones/phone9"]
+    found = scan_named(phones, phones.driver, "/phones", NESTED)
+    assert [(node.path, node.directory) for node in found.nodes] == [
+        ("/phones/phone9/binder", "/dev/phones/phone9"),
+        ("/phones/phone9/hwbinder", "/dev/phones/phone9"),
+    ]
+    assert found.directories == {"/phones", "/phones/phone9"}
+
+
+def test_one_node_of_a_set_is_looked_at_by_its_name(phones: Tree) -> None:
+    """The same as a look at all of them finds; nothing where it, or its directory, is gone."""
+    look = Look(phones, phones.driver, "/dev/phones")
+    assert look.at("phone9/hwbinder") == scan_phones(phones).nodes[1]
+    assert look.at("phone9/vndbinder") is None
+    phones.char("/dev/phones/binder", DEV, NULL)
+    assert look.at("phone1/binder") is None
+
+
+def test_a_set_s_directory_is_looked_at_once(phones: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its nodes share the outcome."""
+    phones.directory("/dev/phones/phone1", DEV)
+    for name in NESTED.files:
+        phones.char(f"/dev/phones/phone1/{name}", DEV, NULL)
+    asked: list[str] = []
+    lstat = phones.lstat
+
+    def noted(path: str) -> os.stat_result:
+        asked.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr(phones, "lstat", noted)
+    assert len(scan_phones(phones).nodes) == 6
+    assert asked.count("/dev/phones/phone1") == 1
+
+
+@pytest.mark.parametrize("vanishes_at", ["/dev/phones/phone1", "/dev/phones/phone1/binder"])
+def test_a_directory_that_vanishes_during_the_look_is_no_error(tmp_path: Path, vanishes_at: str) -> None:
+    """What was seen of it until then may be told; the next look tells the rest."""
+    for name in ("phone1/binder", "phone1/hwbinder", "phone2/binder"):
+        path = tmp_path / "dev/phones" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    class Vanishing(Host):
+        def lstat(self, path: str) -> os.stat_result:
+            seen = super().lstat(path)
+            if path == vanishes_at:
+                shutil.rmtree(tmp_path / "dev/phones/phone1")
+            return seen
+
+    found = scan_named(Vanishing(str(tmp_path)), DRIVER, "/dev/phones", NESTED)
+    kept = [node.name for node in found.nodes]
+    assert kept == (["phone2/binder"] if vanishes_at.endswith("phone1") else ["phone1/binder", "phone2/binder"])
+
+
+def test_links_of_sets_are_followed_under_the_host_s_root(tmp_path: Path) -> None:
+    """An absolute link of the host must not lead out of the place where this process sees its files."""
+    real = tmp_path / "run/phones/7"
+    real.mkdir(parents=True)
+    (real / "binder").touch()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/phone7").symlink_to("/run/phones/7")
+    host = Host(str(tmp_path))
+    layout = Named(["binder", "hwbinder"], "phone{set}/{name}")
+    (node,) = scan_named(host, DRIVER, "/dev", layout).nodes
+    assert (node.name, node.path, node.kind) == ("phone7/binder", "/dev/phone7/binder", Kind.FILE)
+    assert Look(host, DRIVER, "/dev").at("phone7/binder") == node
+
+
+def test_nodes_of_named_sets_may_stand_in_the_device_directory(tree: Tree) -> None:
+    """Those alone that fit the pattern; the others of /dev are not even looked at."""
+    for name in ("hwbinder10", "binder9", "hwbinder9", "null", "binder", "xbinder7"):
+        tree.char(f"/dev/{name}", DEV, NULL)
+    tree.directory("/dev/binder3", DEV)
+    tree.link("/dev/hwbinder9", "/run/x/hwbinder9")
+    tree.char("/run/x/hwbinder9", DEV, NULL)
+    found = scan_named(tree, tree.driver, "/dev", Named(["binder", "hwbinder"], "{name}{set}"))
+    assert [(node.name, node.path) for node in found.nodes] == [
+        ("binder9", "/dev/binder9"),
+        ("hwbinder9", "/dev/hwbinder9"),
+        ("hwbinder10", "/dev/hwbinder10"),
+    ]
+    assert found.skipped == {}
+    assert found.directories == {"/dev", "/run/x"}
+
+
+def test_named_sets_that_can_not_be_devices_are_skipped_by_their_files(tree: Tree) -> None:
+    """It is what {set} stands for that has to be an ID."""
+    for name in ("binder 1", "binder.", "hwbinder" + "x" * 63, "binder" + "x" * 64):
+        tree.char(f"/dev/{name}", DEV, NULL)
+    found = scan_named(tree, tree.driver, "/dev", FLAT)
+    assert [node.name for node in found.nodes] == ["hwbinder" + "x" * 63]
+    assert found.skipped == {
+        "binder 1": "it has a space, a control character or bytes that are not UTF-8",
+        "binder.": "it is a path, not a name",
+        "binder" + "x" * 64: "it has 64 characters, and a device ID at most 63",
+    }
+
+
+def test_a_directory_of_sets_that_can_not_be_listed_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for nodes that are in no set."""
+
+    def refuse(_directory: str) -> list[str]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tree, "names", refuse)
+    with pytest.raises(FileNotFoundError):
+        scan_phones(tree)

@@ -1,0 +1,99 @@
+// One resource: its name and whether the kubelet knows it, its counts, which are also the map's legend and filter, the
+// map, and the table.
+
+import { DeviceMap } from "./map.js";
+import { DeviceTable } from "./table.js";
+import { STATES, STATE, element, glyph, haystack, number } from "./states.js";
+
+export class Resource {
+  // `actions.select(resource, index)` and `actions.toggle(state)` are called for what the user does.
+  constructor(name, actions) {
+    this.name = name;
+    this.report = null;
+    const select = (i) => actions.select(this, i);
+    this.pill = element("p", "pill");
+    this.problem = element("p", "banner bad");
+    this.legend = element("div", "legend");
+    this.legend.setAttribute("role", "group");
+    this.legend.setAttribute("aria-label", "Counts; press one to see its devices only");
+    this.chips = Object.fromEntries(STATES.map(({ key }) => [key, this.chip(key, actions)]));
+    this.total = element("p", "total");
+    this.legend.append(this.total, ...Object.values(this.chips).map((chip) => chip.button));
+    this.bar = element("div", "bar");
+    this.bar.setAttribute("aria-hidden", "true");
+    this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
+    this.bar.append(...Object.values(this.parts));
+    this.empty = element("p", "empty", "There is no device yet. The plugin watches: a node shows here as soon as it is there.");
+    this.note = element("p", "note-line");
+    this.map = new DeviceMap(name, select, describe);
+    this.table = new DeviceTable(select);
+    const head = element("div", "head", element("h2", "", name), this.pill);
+    this.element = element("section", "card resource", head, this.problem, this.legend, this.bar, this.map.element, this.empty, this.note, this.table.element);
+    this.element.setAttribute("aria-label", name);
+  }
+
+  chip(key, actions) {
+    const value = element("span", "value");
+    const button = element("button", `stat ${key}`, element("span", "name", glyph(key), STATE[key].label), value);
+    button.type = "button";
+    button.title = STATE[key].means;
+    button.addEventListener("click", () => actions.toggle(key));
+    return { button, value };
+  }
+
+  // Takes the resource's report, or the last one again, with what is looked for: terms in lower case, and states.
+  // Returns the changes: [device, device before].
+  update(report, terms, states) {
+    const before = this.report?.devices ?? [];
+    if (this.report !== report) this.matches = undefined;
+    this.report = report;
+    const key = JSON.stringify([terms, [...states]]);
+    if (this.matches === undefined || key !== this.looked) {
+      this.looked = key;
+      this.matches = terms.length || states.size ? report.devices.map((device) => matches(device, terms, states)) : null;
+    }
+    this.showCounts(states);
+    const changed = this.map.update(report.devices, this.matches);
+    this.table.update(report, this.matches);
+    return changed.map((i) => [report.devices[i], before[i]]);
+  }
+
+  get found() {
+    return this.matches ? this.matches.reduce((sum, match) => sum + match, 0) : this.report.devices.length;
+  }
+
+  showCounts(states) {
+    const { counts, registered, problem, leaks_problem: leaksProblem, revision } = this.report;
+    this.pill.className = `pill ${registered ? "good" : "bad"}`;
+    this.pill.textContent = registered ? "Registered with the kubelet" : "Not registered";
+    this.pill.title = `revision ${revision} of the list of devices`;
+    this.problem.hidden = !problem;
+    this.problem.textContent = problem;
+    this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
+    for (const { key } of STATES) {
+      const { button, value } = this.chips[key];
+      value.textContent = number(counts[key]);
+      button.setAttribute("aria-pressed", states.has(key));
+      button.hidden = key === "unknown" && !counts.unknown;
+      button.classList.toggle("none", counts[key] === 0);
+      this.parts[key].style.flexGrow = counts[key];
+      this.parts[key].hidden = counts[key] === 0;
+    }
+    this.map.element.hidden = this.table.element.hidden = this.bar.hidden = counts.total === 0;
+    this.empty.hidden = counts.total > 0;
+    this.note.hidden = !leaksProblem;
+    this.note.textContent = `Leaks: ${leaksProblem}.`;
+  }
+}
+
+function matches(device, terms, states) {
+  if (states.size && !states.has(device.state)) return false;
+  if (!terms.length) return true;
+  const text = haystack(device);
+  return terms.every((term) => text.includes(term));
+}
+
+export function describe(device) {
+  const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} (${pod.container})`);
+  return [device.id, STATE[device.state].label.toLowerCase(), device.reason, ...pods].filter(Boolean).join(" · ");
+}

@@ -1,0 +1,255 @@
+"""Phones on a real binderfs: sets at Android's paths, clean nodes for each tenant, nodes that are kept, and leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from aosp_plugin.binder import binderfs
+from aosp_plugin.testing import AdmissionError
+from tests.e2e.kernel.containers import HOST_ID, check, start
+from tests.e2e.kernel.item import Item, for_each_runtime, item
+from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, own
+from tests.readme import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.kernel.world import World
+
+PATHS: Final = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+SYSTEM, OTHER = 1000, 2000
+"""Users: Android's servicemanager is the first."""
+TENANTS: Final = 100
+
+_PHONES: Final = f"""\
+isolation: strict
+sets: {{size: 3}}
+container_paths: [{", ".join(PATHS)}]
+"""
+_KEPT: Final = "/run/kept-binderfs"
+_KEEPING: Final = f"""\
+device_prefix: kept_binder
+nodes: {{ensure: 6, max: 64, directory: {_KEPT}}}
+"""
+
+
+async def ready(world: World) -> None:
+    """With sets of 3, container paths and reset on-start, 12 nodes are 4 phones."""
+    await make_nodes("create", "--count", "12")
+    await world.serve_with(f"{_PHONES}reset: on-start\n")
+    await world.healthy(4)
+
+
+async def phone(world: World, runtime: str) -> None:
+    """A phone's nodes are at /dev/binder, /dev/hwbinder, /dev/vndbinder: user 1000 becomes manager of each context."""
+    container = await world.started(f"phone-{runtime}")
+    expected = _managed_by(SYSTEM) | {f"manage /dev/{name}": "EBUSY" for name in own(container)}
+    await check(runtime, container, expected, probe=world.probe)
+    await world.finish()
+
+
+async def next_user(world: World, runtime: str) -> None:
+    """The next container on the same nodes is of another user, and becomes manager of each: they were made anew."""
+    given = []
+    for user in (SYSTEM, OTHER):
+        container = await world.started(f"user-{user}-{runtime}")
+        given.append(own(container))
+        await check(runtime, container, _managed_by(user), probe=world.probe)
+        await world.finish()
+    assert given[0] == given[1], f"other nodes: {given}"
+
+
+async def user_namespace(world: World, runtime: str) -> None:
+    """In a user namespace too, right after a container of another: the three paths open and take a manager."""
+    container = await world.started(f"mapped-{runtime}")
+    expected = {f"manage {path}": "ok" for path in PATHS}
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+    await world.finish()
+
+
+async def no_flap(world: World) -> None:
+    """Nothing of that was told to the kubelet: all nodes were Healthy all the time, and no temporary one is left."""
+    view = world.kubelet.resource(RESOURCE)
+    assert (view.allocatable, view.capacity) == (4, 4), f"{view.allocatable} {view.capacity}"
+    assert world.logged().count("devices changed") == 1, world.logged()[-400:]
+    assert sorted(binderfs.nodes_in(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
+
+
+async def tenants(world: World) -> None:
+    """100 tenants in turn, each a user of its own, have the same phone, and each becomes manager of its contexts."""
+    given = set()
+    for number in range(TENANTS):
+        container = await world.started(f"tenant-{number}")
+        given.add(tuple(own(container)))
+        await check("runc", container, _managed_by(SYSTEM + number), probe=world.probe)
+        await world.finish()
+    assert len(given) == 1, f"other nodes: {given}"
+
+
+async def leaked(world: World) -> None:
+    """A process of the first tenant that stays can't reach the second: no manager is in its context any more."""
+    await _leaked(world, "ESRCH")
+
+
+async def never(world: World) -> None:
+    """Counter-proof, without reset: the process that stays reaches the second tenant's manager."""
+    await world.serve_with(_PHONES)
+    await world.healthy(4)
+    await _leaked(world, "ok")
+
+
+async def another_user(world: World, runtime: str) -> None:
+    """Counter-proof, without reset: the next container's user is told EPERM on each node."""
+    for user, outcome in ((SYSTEM, "ok"), (OTHER, "EPERM")):
+        container = await world.started(f"remembered-{user}-{runtime}")
+        expected = {f"become {user}": "ok"} | {f"manage {path}": outcome for path in PATHS}
+        if user == SYSTEM:
+            _renew_by_hand(own(container))
+            await world.healthy(4)
+        await check(runtime, container, expected, probe=world.probe)
+        await world.finish()
+
+
+async def full(world: World) -> None:
+    """A node that can't be made anew, as max= is reached, keeps its container from starting, and is told Unhealthy."""
+    await world.serve_with(f"{_PHONES}reset: on-start\n")
+    await world.healthy(4)
+    binderfs.mount(BINDERFS, 12, again=True)
+    refusal = await _refusal(world)
+    assert "aosp_binder0" in refusal, refusal
+    assert "max=12" in refusal, refusal
+    await world.healthy(3, ill=1)
+    await world.finish()
+
+
+async def whole_again(world: World) -> None:
+    """With a larger max= it is made anew by the plugin itself, and told Healthy."""
+    binderfs.mount(BINDERFS, 64, again=True)
+    await world.reload()
+    await world.healthy(4)
+    await make_nodes("delete")
+
+
+async def kept(world: World) -> None:
+    """With nodes.ensure, serve mounts a binderfs of its own and makes 6 nodes of mode 0666, with links in /dev."""
+    await world.serve_with(_KEEPING)
+    await world.healthy(6)
+    for number in range(6):
+        assert os.readlink(f"/dev/kept_binder{number}") == f"{_KEPT}/kept_binder{number}"
+        assert stat.S_IMODE(os.stat(f"/dev/kept_binder{number}").st_mode) == 0o666
+        assert binderfs.binder_version(f"/dev/kept_binder{number}") == binderfs.PROTOCOL_VERSION
+    mounted = binderfs.mount_at(_KEPT)
+    assert mounted is not None, "nothing is mounted"
+    assert mounted.max_nodes == 64
+
+
+async def kept_so(world: World) -> None:
+    """A node that is removed, a link that is removed, and an unmounted binderfs come back."""
+    binderfs.remove_node(_KEPT, "kept_binder1")
+    os.unlink("/dev/kept_binder2")
+    await _until(lambda: os.path.exists("/dev/kept_binder1") and os.path.exists("/dev/kept_binder2"), "nodes come back")
+    await world.healthy(6)
+    binderfs.unmount(_KEPT)
+    await _until(lambda: os.path.exists("/dev/kept_binder5"), "the binderfs comes back")
+    await world.healthy(0, ill=6)
+    await world.reload()
+    await world.healthy(6)
+
+
+async def readme(world: World) -> None:
+    """The README's own examples for nodes.ensure and for reset: 360 nodes are kept, and each can be made anew."""
+    await world.stop()
+    for name in ("Nodes that are made, and kept", "A clean node for every start of a container"):
+        await world.serve_with(examples()[name].removeprefix("version: v1\n"))
+        await world.healthy(360)
+    container = await world.started("of-the-readme")
+    await check("runc", container, {f"manage /dev/{own(container)[0]}": "ok"}, probe=world.probe)
+    await make_nodes("delete")
+
+
+async def told(world: World) -> None:
+    """A process outside any pod that holds a node open is in the log, with its pid and command; and its end."""
+    await world.serve_with(f"{_KEEPING}leaks_every: 1\n")
+    await world.healthy(6)
+    process = await asyncio.create_subprocess_exec(
+        str(world.probe), "keep", "/dev/kept_binder3", "wait", stdout=asyncio.subprocess.DEVNULL
+    )
+    expected = (f"pid={process.pid} ", "device=kept_binder3", "keep /dev/kept_binder3 wait")
+    await _until(lambda: all(text in world.logged() for text in expected), "the leak is told")
+    process.kill()
+    await process.wait()
+    await _until(lambda: "a process no longer holds a node" in world.logged(), "its end is told")
+
+
+async def _leaked(world: World, outcome: str) -> None:
+    """Have a process of one tenant stay, and try what it can do to the next one."""
+    first = await world.started("first")
+    stays = {"keep /dev/binder": "ok", "manage /dev/hwbinder": "ok", "await /go": "ok"}
+    stays |= {"call-kept": outcome, "call /dev/binder": outcome}
+    leaving = await start("runc", first, stays, probe=world.probe)
+    await _until(lambda: _is_managed(own(first)[1]), "the first tenant is there")
+    await world.finish()
+    second = await world.started("second")
+    assert own(first) == own(second), f"{own(first)} {own(second)}"
+    managing = {"manage /dev/binder": "ok", "manage /dev/vndbinder": "ok", "await /go": "ok"}
+    staying = await start("runc", second, managing, probe=world.probe)
+    await _until(lambda: _is_managed(own(second)[2]), "the second tenant is there")
+    leaving.go()
+    await leaving.end()
+    staying.go()
+    await staying.end()
+    await world.finish()
+
+
+async def _refusal(world: World) -> str:
+    try:
+        await world.started("refused")
+    except AdmissionError as error:
+        return str(error)
+    raise AssertionError("the container may start")
+
+
+def _is_managed(name: str) -> bool:
+    """Whether a process holds a node of that name open: its manager, and nobody else."""
+    seen = os.stat(f"{BINDERFS}/{name}")
+    for process in os.listdir("/proc"):
+        try:
+            files = [os.stat(f"/proc/{process}/fd/{one}") for one in os.listdir(f"/proc/{process}/fd")]
+        except OSError:
+            continue
+        if any((one.st_dev, one.st_ino) == (seen.st_dev, seen.st_ino) for one in files):
+            return True
+    return False
+
+
+def _managed_by(user: int) -> dict[str, str]:
+    return {f"become {user}": "ok"} | {f"manage {path}": "ok" for path in PATHS}
+
+
+def _renew_by_hand(names: list[str]) -> None:
+    """Have nodes that nobody was manager of."""
+    for name in names:
+        binderfs.remove_node(BINDERFS, name)
+        binderfs.add_node(BINDERFS, name)
+        os.chmod(f"{BINDERFS}/{name}", 0o666)
+
+
+async def _until(holds: Callable[[], Any], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise AssertionError(f"{what}: not within {PATIENCE:.0f} s") from error
+
+
+ITEMS: Final[list[Item[World]]] = [
+    item(ready),
+    *for_each_runtime(phone, next_user, user_namespace),
+    *(item(no_flap), item(tenants), item(leaked), item(never)),
+    *for_each_runtime(another_user),
+    *(item(full), item(whole_again), item(kept), item(kept_so), item(told), item(readme)),
+]

@@ -1,0 +1,531 @@
+"""The state of the node: over HTTP from a plugin that runs, and as ``aosp-plugin status`` prints it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import gzip
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import termios
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from aosp_plugin import endpoints, status_command
+from aosp_plugin.assembly import assemble
+from aosp_plugin.binder.health import Verify
+from aosp_plugin.config import Config, NumberedSets, Resource
+from aosp_plugin.deviceplugin.inventory import Snapshot
+from aosp_plugin.errors import ConfigError, HostError
+from aosp_plugin.leak_watch import LeakWatch
+from aosp_plugin.operate.http import Answer, serving
+from aosp_plugin.operate.metrics import Metrics
+from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.podresources import PodResources
+from aosp_plugin.watch import FileEvents
+from tests.support import RESOURCE, Nodes, Serve, listed, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
+PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+class Node(NamedTuple):
+    """A plugin that runs, and its kubelet."""
+
+    url: str
+    kubelet: Kubelet
+    nodes: Nodes
+    serve: Serve
+
+
+@pytest.fixture
+async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
+    """Run ``aosp-plugin serve`` with three nodes, and a pod that has two of them."""
+    nodes.make(0, 1, 2)
+    address = f"127.0.0.1:{free_port()}"
+    path = os.path.join(kubelet_dir, "pod-resources.sock")
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": path, "NODE_NAME": "node-7", "AOSP_PLUGIN_LEAKS_EVERY": "0"}
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResources(kubelet, path, {"phone-1": "games"}),
+        Serve(nodes, kubelet_dir, "--listen", address, environment=environment) as serve,
+    ):
+        await listed(kubelet, 3)
+        await serve.logged("registered")
+        await kubelet.admit(PHONE)
+        yield Node(f"http://{address}", kubelet, nodes, serve)
+
+
+async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Run the command, and return its exit code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | (environment or {}),
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+# What a plugin tells
+
+
+class Plugin:
+    """A plugin in this process, with what it tells over HTTP."""
+
+    def __init__(self, current: Config) -> None:
+        self.files = FileEvents()
+        self.metrics = Metrics()
+        self.served = assemble(current, self.files, self.metrics.observer)
+        self.leak_watch = LeakWatch(self.served, current.kubelet_dir, current.leaks_every)
+        self.stuck = ""
+        self.routes = endpoints.routes(
+            self.served,
+            self.files,
+            self.leak_watch,
+            self.metrics,
+            stuck=lambda: self.stuck,
+            pod_resources_socket=current.pod_resources_socket,
+        )
+
+    async def ask(self, path: str) -> Answer:
+        """Return what is answered, asked from a thread as HTTP does."""
+        return await asyncio.to_thread(self.routes[path])
+
+    async def report(self) -> dict[str, Any]:
+        """Return the report."""
+        report: dict[str, Any] = json.loads(gzip.decompress((await self.ask("/status")).body))
+        return report
+
+
+@contextlib.asynccontextmanager
+async def plugin(
+    nodes: Nodes, kubelet_dir: str, *resources: Resource, pod_resources: str = ""
+) -> AsyncIterator[Plugin]:
+    """Run plugins in this process, until each has had its first look."""
+    plain = Resource(device_dir=str(nodes.directory), verify=Verify.FILE)
+    current = Config(kubelet_dir=kubelet_dir, pod_resources_socket=pod_resources, resources=resources or (plain,))
+    one = Plugin(current)
+    running = [asyncio.create_task(served.plugin.run()) for served in one.served]
+    try:
+        await until(lambda: all(served.plugin.inventory.snapshot.revision for served in one.served))
+        yield one
+    finally:
+        for served in one.served:
+            served.plugin.stop()
+        await asyncio.gather(*running)
+        one.files.close()
+
+
+def changed(one: Plugin, count: int, served: int = 0) -> Callable[[], bool]:
+    """Return whether so many devices are healthy."""
+    return lambda: one.served[served].plugin.inventory.snapshot.healthy == count
+
+
+async def test_what_has_not_changed_is_not_made_again(nodes: Nodes, kubelet_dir: str) -> None:
+    """The answer is the same object, with the same tag; after a change it is another one."""
+    nodes.make(0, 1)
+    async with plugin(nodes, kubelet_dir) as one:
+        first = await one.ask("/status")
+        assert await one.ask("/status") is first
+        nodes.make(2)
+        await until(changed(one, 3))
+        second = await one.ask("/status")
+        assert second.tag != first.tag
+        assert await one.ask("/status") is second
+        assert len((await one.report())["resources"][0]["devices"]) == 3
+
+
+async def test_whatever_changes_is_told(nodes: Nodes, kubelet_dir: str) -> None:
+    """Registration, leaks and how files are watched, with the devices as they were."""
+    nodes.make(0)
+    async with plugin(nodes, kubelet_dir) as one:
+        before = await one.report()
+        assert "there is no" in before["resources"][0]["problem"]
+        assert before["resources"][0]["leaks_problem"] == "nobody has looked for leaks yet"
+        await one.leak_watch.look()
+        looked = await one.report()
+        assert looked["resources"][0]["leaks_problem"] != before["resources"][0]["leaks_problem"]
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 1)
+            await until(lambda: not one.served[0].plugin.unready)
+            after = await one.report()
+            assert (after["resources"][0]["registered"], after["resources"][0]["problem"]) == (True, "")
+            assert after["watching"] == "inotify"
+            one.served[0].plugin._refresher._files.polling = True
+            assert (await one.report())["watching"] == "polling"
+
+
+async def test_once_nobody_asks_no_old_snapshot_is_kept(nodes: Nodes, kubelet_dir: str) -> None:
+    """That of ten thousand devices takes megabytes."""
+    nodes.make(0)
+    async with plugin(nodes, kubelet_dir) as one:
+        await one.ask("/status")
+        await one.ask("/metrics")
+        old = one.served[0].plugin.inventory.snapshot.revision
+        nodes.make(1)
+        await until(changed(one, 2))
+        gc.collect()
+        kept = [it for it in gc.get_objects() if isinstance(it, Snapshot) and it.revision == old]
+        assert kept == []
+
+
+async def test_who_has_what_is_asked_of_the_kubelet(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
+    """Where it is known, the metrics have it as well."""
+    nodes.make(0, 1, 2)
+    path = f"{kubelet_dir}/pods.sock"
+    async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, path):
+        async with plugin(nodes, kubelet_dir, pod_resources=path) as one:
+            await listed(kubelet, 3)
+            await kubelet.admit(PHONE)
+            report = await one.report()
+            assert report["allocations"] == {"known": True, "problem": ""}
+            assert report["resources"][0]["counts"]["allocated"] == 2
+            text = (await one.ask("/metrics")).body.decode()
+            assert f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0' in text
+        async with plugin(nodes, kubelet_dir, pod_resources=str(tmp_path / "none")) as one:
+            report = await one.report()
+            assert report["allocations"]["problem"].startswith(f"there is no {tmp_path}/none")
+            assert report["resources"][0]["counts"]["unknown"] == 3
+            assert "aosp_plugin_devices_allocated{" not in (await one.ask("/metrics")).body.decode()
+
+
+async def test_metrics_ask_the_kubelet_themselves(nodes: Nodes, kubelet_dir: str) -> None:
+    """Nobody may ever open the page."""
+    nodes.make(0, 1)
+    path = f"{kubelet_dir}/pods.sock"
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResources(kubelet, path) as told,
+        plugin(nodes, kubelet_dir, pod_resources=path) as one,
+    ):
+        await listed(kubelet, 2)
+        await kubelet.admit(PHONE)
+        assert told.asked == 0
+        answer = await one.ask("/metrics")
+        assert answer.content_type.startswith("text/plain; version=0.0.4")
+        assert f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0' in answer.body.decode()
+        assert told.asked == 1
+
+
+async def test_metrics_are_told_where_the_loop_is_stuck(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is when they are wanted; /status has nothing to tell then."""
+    monkeypatch.setattr("aosp_plugin.operate.http.ANSWER_WITHIN", 0.05)
+    async with plugin(nodes, kubelet_dir) as one:
+        answers: list[Answer] = []
+        asking = asyncio.get_running_loop().run_in_executor(None, lambda: answers.append(one.routes["/metrics"]()))
+        while not answers:  # without a turn of the loop
+            pass
+        await asking
+        assert b"aosp_plugin_build_info" in answers[0].body
+
+
+async def test_probes_name_the_resource_where_there_are_several(nodes: Nodes, kubelet_dir: str) -> None:
+    """And healthz what is wrong with the loop."""
+    nodes.make(0)
+    first = Resource(resource_name="x.io/a", device_dir=str(nodes.directory), verify=Verify.FILE)
+    second = Resource(
+        resource_name="x.io/b", device_dir=str(nodes.directory), device_prefix="other", verify=Verify.FILE
+    )
+    async with plugin(nodes, kubelet_dir, first, second) as one:
+        problem = f"waiting for the kubelet: there is no {kubelet_dir}/kubelet.sock"
+        await until(lambda: all(served.plugin.unready.startswith("waiting") for served in one.served))
+        assert (await one.ask("/readyz")).body.decode() == f"x.io/a: {problem}; x.io/b: {problem}\n"
+        assert (await one.ask("/healthz")).status == 200
+        one.stuck = "the event loop has been stuck for 12 s"
+        assert (await one.ask("/healthz")).body == b"the event loop has been stuck for 12 s\n"
+
+
+async def test_nodes_of_sets_and_replicas_are_named(nodes: Nodes, kubelet_dir: str) -> None:
+    """A device is not its node's name everywhere."""
+    nodes.make(0, 1, 2, 3)
+    resource = Resource(device_dir=str(nodes.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
+    async with plugin(nodes, kubelet_dir, resource) as one:
+        (told,) = (await one.report())["resources"]
+        assert [device["nodes"] for device in told["devices"]] == [
+            ["aosp_binder0", "aosp_binder1"],
+            ["aosp_binder0", "aosp_binder1"],
+            ["aosp_binder2", "aosp_binder3"],
+            ["aosp_binder2", "aosp_binder3"],
+        ]
+
+
+async def test_the_node_is_called_what_kubernetes_calls_it(
+    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the variable says so; a pod's host name is its own."""
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    async with plugin(nodes, kubelet_dir) as one:
+        assert (await one.report())["node"] == "node-7"
+    monkeypatch.delenv("NODE_NAME")
+    async with plugin(nodes, kubelet_dir) as one:
+        assert (await one.report())["node"] == os.uname().nodename
+
+
+def test_a_daemon_loads_nothing_that_only_people_need() -> None:
+    """Its memory is taken on every node: no rich, no stand-in, and not what only other commands have."""
+    unwanted = [
+        "rich",
+        "aosp_plugin.testing",
+        "aosp_plugin.demo",
+        "aosp_plugin.status_command",
+        "aosp_plugin.nodes_command",
+    ]
+    unwanted += ["aosp_plugin.operate.summary", "importlib.resources", "zipfile", "selenium", "PIL"]
+    program = f"import sys, aosp_plugin.cli, aosp_plugin.serve; print([m for m in {unwanted} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == "[]\n"
+
+
+# What the command prints
+
+
+async def test_status_tells_who_has_what_and_what_is_ill(node: Node) -> None:
+    """In columns, where it is no terminal."""
+    node.nodes.remove(2)
+    await listed(node.kubelet, 2)
+    code, out, err = await run("--url", node.url)
+    assert (code, err) == (0, "")
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert lines[0].startswith("node-7: aosp-plugin ")
+    assert lines[1:] == [
+        "",
+        f"{RESOURCE}: registered with the kubelet",
+        "  3 devices: 2 allocated, 0 free, 1 unhealthy, 0 leaked",
+        "",
+        "  Unhealthy",
+        "    DEVICE        REASON   POD",
+        "    aosp_binder2  missing",
+        "",
+        "  Pods",
+        "    POD            CONTAINER  DEVICES",
+        "    games/phone-1  android    aosp_binder0..1",
+        "  Leaks: nobody has looked for leaks yet",
+    ]
+
+
+async def test_status_as_json_is_the_report(node: Node) -> None:
+    """On one line."""
+    code, out, _ = await run("--url", node.url, "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert out.count("\n") == 1
+    assert (report["node"], report["resources"][0]["counts"]["allocated"]) == ("node-7", 2)
+
+
+async def test_status_finds_the_plugin_where_it_listens(node: Node) -> None:
+    """By the variable that tells the plugin."""
+    address = node.url.removeprefix("http://")
+    code, out, _ = await run(environment={"AOSP_PLUGIN_LISTEN": address})
+    assert (code, out.splitlines()[2]) == (0, f"{RESOURCE}: registered with the kubelet")
+
+
+async def test_status_of_one_resource(node: Node) -> None:
+    """One that is not served is bad usage, and those that are, are named."""
+    code, out, _ = await run("--url", node.url, "--resource", RESOURCE, "--json")
+    assert (code, [one["name"] for one in json.loads(out)["resources"]]) == (0, [RESOURCE])
+    assert await run("--url", node.url, "--resource", "x.io/y") == (
+        2,
+        "",
+        f"aosp-plugin: flag --resource: 'x.io/y' is not served; allowed: {RESOURCE}\n",
+    )
+
+
+async def test_status_on_a_terminal_is_drawn(node: Node) -> None:
+    """With the same content, and never more columns than there are."""
+    out = await on_terminal(["--url", node.url], columns=72)
+    assert "\x1b[1m" in out
+    assert "games/phone-1" in out
+    assert "aosp_binder0..1" in out
+    assert f"{RESOURCE}: registered with the kubelet" in out
+
+
+async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -> None:
+    """Also that the plugin has gone; Ctrl-C ends it with 0."""
+    process = await asyncio.create_subprocess_exec(*COMMAND, "--url", node.url, "--watch", stdout=-1, stderr=-1)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await line_with(process.stdout, "3 devices: 2 allocated, 1 free")
+    node.nodes.remove(2)
+    await line_with(process.stdout, "0 free, 1 unhealthy")
+    node.serve.signal(signal.SIGTERM)
+    await line_with(process.stderr, "no plugin answers at")
+    process.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert b"Traceback" not in await process.stderr.read()
+
+
+async def test_watching_on_a_terminal_leaves_it_as_it_was(node: Node) -> None:
+    """It has a screen of its own, and gives the old one back."""
+
+    async def act(seen: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
+        await seen("2 allocated")
+        node.nodes.remove(2)
+        await seen("1 unhealthy")
+        node.serve.signal(signal.SIGTERM)
+        await seen("no plugin answers at")
+        process.send_signal(signal.SIGINT)
+
+    out = await on_terminal(["--url", node.url, "--watch"], act=act)
+    assert out.count("\x1b[?1049h") == out.count("\x1b[?1049l") == 1
+    assert out.rstrip().endswith("\x1b[?1049l")
+    assert "\x1b[?25h" in out
+
+
+async def test_who_reads_only_the_beginning_gets_no_complaint(node: Node) -> None:
+    """As head does."""
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m aosp_plugin status --url {node.url} --watch | head -n 1",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert (out.count(b"\n"), err) == (1, b"")
+
+
+async def line_with(stream: asyncio.StreamReader, text: str) -> None:
+    """Read until there is a line with ``text``."""
+    async with asyncio.timeout(20):
+        while text not in (line := (await stream.readline()).decode()):
+            assert line, "it ended"
+
+
+async def on_terminal(
+    arguments: list[str],
+    columns: int = 100,
+    act: Callable[[Callable[[str], Any], asyncio.subprocess.Process], Any] | None = None,
+) -> str:
+    """Run the command on a terminal of its own, and return all that it wrote there."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, (50).to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
+    environment = {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, stdout=follower, stderr=follower, env=environment
+    )
+    os.close(follower)
+    reader = asyncio.StreamReader()
+    with os.fdopen(leader, "rb", buffering=0) as terminal:
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), terminal)
+        out = ""
+
+        async def seen(text: str) -> None:
+            nonlocal out
+            async with asyncio.timeout(20):
+                while text not in out:
+                    part = (await reader.read(4096)).decode(errors="replace")
+                    assert part, out
+                    out += part
+
+        if act:
+            await act(seen, process)
+        with contextlib.suppress(OSError):  # Linux tells the end of a terminal as EIO
+            while part := await reader.read(4096):
+                out += part.decode(errors="replace")
+        assert await process.wait() == 0, out
+    return out
+
+
+# Where it can't be asked
+
+
+async def test_without_a_plugin_one_line_says_what_to_do() -> None:
+    """And the exit code is 1, also when watching."""
+    url = f"http://127.0.0.1:{free_port()}"
+    for arguments in ([], ["--watch"], ["--json"]):
+        code, out, err = await run("--url", url, *arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"aosp-plugin: no plugin answers at {url} (")
+        assert err.endswith("is aosp-plugin serve running on this node? --url says where it is\n")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:9478", "https://here", "http://", "http://here:port", "http://here:99999"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """It is the plugin's, which speaks plain HTTP."""
+    with pytest.raises(ConfigError, match=r"flag --url: '.*' is not allowed; allowed: http://HOST:PORT"):
+        status_command.ask(url)
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({}, "http://127.0.0.1:9478"),
+        ({"AOSP_PLUGIN_LISTEN": "10.1.2.3:80"}, "http://10.1.2.3:80"),
+        ({"AOSP_PLUGIN_LISTEN": "0.0.0.0:9478"}, "http://127.0.0.1:9478"),
+        ({"AOSP_PLUGIN_LISTEN": "[::]:9478"}, "http://[::1]:9478"),
+        ({"AOSP_PLUGIN_LISTEN": "[fd00::1]:9478"}, "http://[fd00::1]:9478"),
+    ],
+)
+def test_the_plugin_is_asked_where_its_variables_have_it_listen(variables: dict[str, str], url: str) -> None:
+    """One that listens everywhere is asked on this host."""
+    assert status_command.own_url(variables) == url
+
+
+def test_a_configuration_file_says_where_as_well(tmp_path: Path) -> None:
+    """The one that a variable names."""
+    (tmp_path / "c.yaml").write_text("version: v1\nlisten: 127.0.0.1:1234\n")
+    assert status_command.own_url({"AOSP_PLUGIN_CONFIG": str(tmp_path / "c.yaml")}) == "http://127.0.0.1:1234"
+
+
+def test_a_plugin_that_listens_nowhere_can_not_be_asked() -> None:
+    """That is what an empty address means."""
+    with pytest.raises(HostError, match="the plugin listens nowhere"):
+        status_command.own_url({"AOSP_PLUGIN_LISTEN": ""})
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (Answer("text/plain", b"the event loop is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE), "answers 503: the event"),
+        (Answer("text/plain", b"hello"), "is no aosp-plugin of this version"),
+        (Answer("application/json", b'{"resources": 7}'), "is no aosp-plugin of this version"),
+    ],
+)
+def test_what_else_may_answer_is_told(answer: Answer, complaint: str) -> None:
+    """In its own words, or that it is no plugin."""
+    with serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(HostError, match=complaint):
+        status_command.ask(f"http://127.0.0.1:{port}")
+
+
+def test_a_path_in_the_address_is_kept() -> None:
+    """A proxy may have the plugin below one, as kubectl's does."""
+    told = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
+    body = json.dumps(told | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
+    with serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
+        for path in ("/a/b", "/a/b/"):
+            assert status_command.ask(f"http://127.0.0.1:{port}{path}").node == "n"
+
+
+async def test_help_says_what_the_exit_code_does_not() -> None:
+    """A monitor had better read the metrics."""
+    code, out, _ = await run("--help")
+    shown = " ".join(out.split())
+    assert code == 0
+    assert "unhealthy or leak don't change the exit code" in shown
+    assert "AOSP_PLUGIN_LISTEN" in shown

@@ -1,0 +1,134 @@
+"""Whatever a file says, it is a configuration or a mistake that is told in one line."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, as_yaml, load
+from aosp_plugin.errors import ConfigError
+from tests.unit.config.tables import BAD, GOOD, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hypothesis.strategies import SearchStrategy
+
+VALUES = {
+    name: [yaml.safe_load(text), *(bad for key, bad in BAD if key == name)] for name, (_, text, _) in GOOD.items()
+}
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(0, 20)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["/dev", "a.io/x", "aosp_binder", "0-9", "5-20", "\ud800", "a\nb", "{set}/{name}"])
+    | st.binary(max_size=3)
+    | st.dates(datetime.date(1, 1, 1))
+    | st.sampled_from([16**3000, -(16**3000), 2**64])
+)
+PARTS = st.sampled_from(["size", "stride", "first", "names", "pattern", "ensure", "max", "directory"])
+NAMES = PARTS | st.sampled_from([*KEYS, "resources", "version"]) | SCALARS
+ANYTHING = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
+)
+STRUCTURED = st.dictionaries(PARTS, st.integers(0, 70) | SCALARS | st.lists(SCALARS, max_size=2), max_size=3)
+
+
+def documents(names: list[str]) -> SearchStrategy[dict[Any, Any]]:
+    """Return mappings of these keys to values of theirs, good and bad, with now and then something else."""
+    known = {name: st.sampled_from(VALUES[name]) | STRUCTURED | ANYTHING for name in names}
+    near = st.fixed_dictionaries({}, optional={name: st.sampled_from(VALUES[name][:1]) for name in names})
+    return near | st.fixed_dictionaries({}, optional=known) | st.dictionaries(NAMES, ANYTHING, max_size=3)
+
+
+ENTRIES = st.lists(documents(list(RESOURCE_KEYS)), max_size=3)
+FILES = st.builds(
+    lambda top, entries, version: top | entries | version,
+    documents(list(KEYS)),
+    st.just({}) | st.fixed_dictionaries({"resources": ENTRIES | ANYTHING}),
+    st.just({"version": "v1"}) | st.fixed_dictionaries({"version": ANYTHING}),
+)
+
+
+def outcome(file: Path, text: str) -> Config | None:
+    """Return what the file gives; None where that is an error in one line, which is all that it may be."""
+    try:
+        made, sources = load({}, {}, write(file, text))
+    except ConfigError as error:
+        _require_one_line(str(error))
+        return None
+    assert load({}, {}, write(file, as_yaml(sources)))[0] == made
+    return made
+
+
+def _require_one_line(complaint: str) -> None:
+    assert complaint.startswith("file ")
+    assert "\n" not in complaint
+    assert len(complaint) < 5000
+
+
+@given(FILES)
+@settings(derandomize=True, deadline=None, max_examples=300)
+@example({"version": "v1", "resources": [{"device_prefix": "x", "resource_name": "a.io/x"}, {}]})
+def test_any_document_is_a_configuration_or_a_mistake(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[Any, Any]
+) -> None:
+    """And a configuration that is printed gives itself again."""
+    outcome(tmp_path_factory.getbasetemp() / "any.yaml", yaml.safe_dump(document))
+
+
+@given(st.text(st.sampled_from("versionv1:resources nma -[]{}#&*!<>|%@'\"\\\n0123x.?,=~"), max_size=80))
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_any_text_is_a_configuration_or_a_mistake(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """YAML or not."""
+    outcome(tmp_path_factory.getbasetemp() / "any.yaml", f"version: v1\n{text}")
+
+
+LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forget_after: !!int ''",
+        "forget_after: !!float ''",
+        "require_nodes: !!bool perhaps",
+        "listen: !!timestamp soon",
+        f"forget_after: 1{':1' * 200}.0",
+        'listen: "\\UFFFFFFFF"',
+        'listen: "\\U00110000"',
+        'listen: "\\uD800"',
+        '"a\\nb": 1',
+        f"{'x' * 3000}: 1",
+        f"? {'x' * 10_000}\n: 1",
+        "resources: &a [*a]",
+        "resources: [&a {sets: *a}]",
+        "&a sets: {*a : 1}",
+        f"0x{'f' * 5000}: 1",
+        f"replicas: 0x{'f' * 5000}",
+        f"replicas: {'9' * 5000}",
+        f"sets: {{0x{'f' * 5000}: 1}}",
+        f"numa: {{0x{'f' * 5000}: 1}}",
+        "device_dir: " + "x" * 100_000,
+        "shared_mounts: [" + "x, " * 10_000 + "]",
+        f"resources:\n- &l0 [x]\n{LAUGHS}",
+        f"numa:\n- &l0 [x]\n{LAUGHS}",
+        "resources: !!set {a, b}",
+        "resources: [!!binary aGVsbG8=]",
+        "resources: [2024-01-01, 2024-01-01T00:00:00Z]",
+        "? [a, b]\n: c",
+        "? {a: b}\n: c",
+        "<<: [1]",
+    ],
+)
+def test_what_is_made_to_break_a_reader_is_a_mistake(text: str, file: Path) -> None:
+    """Told in one line, at once, and without the whole of it."""
+    assert outcome(file, f"version: v1\n{text}\n") is None

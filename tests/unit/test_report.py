@@ -1,0 +1,343 @@
+"""The report: which state a device is in, what is counted, and what a person is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from aosp_plugin.deviceplugin.inventory import Device, Snapshot
+from aosp_plugin.operate.leaks import Holder, Leaks
+from aosp_plugin.operate.podresources import Allocations, Owner
+from aosp_plugin.operate.report import Report, ResourceReport, Seen, SeenResource, report
+from aosp_plugin.operate.summary import Line, Table, ranges, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RESOURCE = "aosp.io/binder"
+PHONE = Owner("games", "phone-1", "android")
+OTHER = Owner("games", "phone-2", "android")
+HOLDER = Holder("n1", 4711, "adbd --root", 1700000000.5, 12.25, 2000, "c" * 64, "uid-1")
+
+
+def leaks(*found: Holder, undecided: tuple[Holder, ...] = (), unreadable: int = 0, whole: bool = True) -> Leaks:
+    return Leaks(found, undecided, unreadable, whole)
+
+
+def made(
+    devices: list[Device],
+    *,
+    owners: Mapping[str, tuple[Owner, ...]] | None = None,
+    allocations: Allocations | None = None,
+    found: Leaks | None = None,
+    nodes: dict[str, tuple[str, ...]] | None = None,
+    revision: int = 1,
+    limit: int = 4096,
+    unready: str = "",
+    unhealthy: str = "",
+) -> Report:
+    """Return the report of one resource."""
+    snapshot = Snapshot(revision, devices, limit)
+    seen = SeenResource(RESOURCE, snapshot, unready, unhealthy, found if found is not None else leaks())
+    told = allocations or Allocations("", {RESOURCE: owners or {}})
+    named = nodes if nodes is not None else {device.id: (device.id,) for device in devices}
+    return report(Seen("inotify", told, (seen,)), [named], version="1.2.3", node="here", started=1700000000.0)
+
+
+def of_resource(devices: list[Device], **more: Any) -> ResourceReport:
+    return made(devices, **more).resources[0]
+
+
+def states(one: ResourceReport) -> dict[str, str]:
+    return {device.id: str(device.state) for device in one.devices}
+
+
+def test_a_device_is_in_the_first_state_that_holds() -> None:
+    """Leaked before unhealthy before allocated before free."""
+    every = {f"n{number}": (PHONE,) for number in (1, 2, 3)}
+    devices = [Device("n1", "missing"), Device("n2", "missing"), Device("n3"), Device("n4")]
+    one = of_resource(devices, owners=every, found=leaks(HOLDER))
+    assert states(one) == {"n1": "leaked", "n2": "unhealthy", "n3": "allocated", "n4": "free"}
+    assert (one.counts.total, one.counts.leaked, one.counts.unhealthy) == (4, 1, 1)
+    assert (one.counts.allocated, one.counts.free, one.counts.unknown) == (1, 1, 0)
+
+
+def test_who_has_a_device_is_told_whatever_its_state() -> None:
+    """A leak and a missing node are of some pod's concern."""
+    devices = [Device("n1", "missing"), Device("n2", "missing")]
+    one = of_resource(devices, owners={"n1": (PHONE,), "n2": (PHONE, OTHER)}, found=leaks(HOLDER))
+    assert [[(pod.namespace, pod.name, pod.container) for pod in device.pods] for device in one.devices] == [
+        [("games", "phone-1", "android")],
+        [("games", "phone-1", "android"), ("games", "phone-2", "android")],
+    ]
+
+
+def test_a_device_with_several_nodes_leaks_with_any_of_them() -> None:
+    """And all replicas of it do; the others don't."""
+    nodes = {"a::0": ("n0", "n1"), "a::1": ("n0", "n1"), "b": ("n2",)}
+    one = of_resource([Device(device_id) for device_id in nodes], nodes=nodes, found=leaks(HOLDER))
+    assert states(one) == {"a::0": "leaked", "a::1": "leaked", "b": "free"}
+    assert one.devices[0].nodes == ("n0", "n1")
+
+
+def test_the_holder_of_a_node_is_told() -> None:
+    """With all that is known of the process."""
+    (leak,) = of_resource([Device("n1")], found=leaks(HOLDER)).leaks
+    assert msgspec.to_builtins(leak) == {
+        "node": "n1",
+        "pid": 4711,
+        "command": "adbd --root",
+        "container": "c" * 64,
+        "pod_uid": "uid-1",
+        "user": 2000,
+        "started": 1700000000.5,
+    }
+
+
+def test_without_the_kubelet_s_word_nothing_is_called_free() -> None:
+    """A healthy device is in a state of its own, and why is told."""
+    told = made([Device("n1"), Device("n2", "missing")], allocations=Allocations("no socket"))
+    assert (told.allocations.known, told.allocations.problem) == (False, "no socket")
+    assert states(told.resources[0]) == {"n1": "unknown", "n2": "unhealthy"}
+    assert (told.resources[0].counts.unknown, told.resources[0].counts.free) == (1, 0)
+
+
+def test_with_it_nothing_is_unknown() -> None:
+    """Also where no pod has anything."""
+    told = made([Device("n1")], allocations=Allocations("", {}))
+    assert (told.allocations.known, told.allocations.problem) == (True, "")
+    assert states(told.resources[0]) == {"n1": "free"}
+
+
+def test_a_device_that_a_pod_has_and_the_plugin_no_longer_is_told() -> None:
+    """In natural order, behind all others."""
+    owners = {"n10": (PHONE,), "n9": (OTHER,), "n1": (PHONE,)}
+    one = of_resource([Device("n1")], owners=owners)
+    assert [(device.id, str(device.state), device.reason) for device in one.devices] == [
+        ("n1", "allocated", ""),
+        ("n9", "unhealthy", "gone"),
+        ("n10", "unhealthy", "gone"),
+    ]
+    assert one.devices[1].pods[0].name == "phone-2"
+    assert one.counts.total == 3
+
+
+def test_before_the_first_look_no_device_is_called_gone() -> None:
+    """Nothing is known of any yet."""
+    assert of_resource([], owners={"n1": (PHONE,)}, revision=0).devices == ()
+
+
+def test_devices_that_the_kubelet_is_not_told_of_are_not_free() -> None:
+    """Those that don't fit into the message have a reason; one that is ill keeps its own."""
+    devices = [Device("n0"), Device("n1"), Device("n2", "missing")]
+    room = len(Snapshot(1, devices[:1]).message) + 2
+    one = of_resource(devices, limit=room)
+    assert one.left_out == 2
+    assert [(str(device.state), device.reason) for device in one.devices] == [
+        ("free", ""),
+        ("unhealthy", "left-out"),
+        ("unhealthy", "missing"),
+    ]
+
+
+def test_problems_of_a_resource_are_told_together() -> None:
+    """Registered is what the kubelet knows; the other problem is whether the devices are right."""
+    assert (of_resource([]).registered, of_resource([]).problem) == (True, "")
+    one = of_resource([], unready="no kubelet", unhealthy="can't look")
+    assert (one.registered, one.problem) == (False, "no kubelet; can't look")
+    one = of_resource([], unhealthy="can't look")
+    assert (one.registered, one.problem) == (True, "can't look")
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (leaks(), ""),
+        (leaks(unreadable=1), "not all processes"),
+        (leaks(whole=False), "not all processes"),
+        (leaks(undecided=(HOLDER,)), "of 1 processes it can't be told"),
+    ],
+)
+def test_what_may_keep_leaks_from_being_seen_is_told(found: Leaks, problem: str) -> None:
+    """Nothing found is not the same as nothing there."""
+    told = of_resource([], found=found).leaks_problem
+    assert told.startswith(problem)
+    assert bool(told) == bool(problem)
+
+
+def test_that_nobody_has_looked_for_leaks_is_told() -> None:
+    """As it is before the first round."""
+    seen = SeenResource(RESOURCE, Snapshot(1, []), "", "", None)
+    told = report(Seen("polling", Allocations(), (seen,)), [{}], version="", node="", started=0.0)
+    assert told.resources[0].leaks_problem == "nobody has looked for leaks yet"
+    assert told.watching == "polling"
+
+
+def test_as_json_the_fields_are_what_they_are_called() -> None:
+    """Others read it: none of these names may change."""
+    devices = [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")]
+    told = msgspec.json.decode(msgspec.json.encode(made(devices, owners={"n1": (PHONE,)}, revision=7)))
+    resources = told.pop("resources")
+    assert told == {
+        "version": "1.2.3",
+        "node": "here",
+        "started": 1700000000.0,
+        "watching": "inotify",
+        "allocations": {"known": True, "problem": ""},
+    }
+    assert resources == [
+        {
+            "name": RESOURCE,
+            "registered": True,
+            "problem": "",
+            "revision": 7,
+            "left_out": 0,
+            "counts": {"total": 1, "free": 0, "allocated": 0, "unhealthy": 1, "leaked": 0, "unknown": 0},
+            "devices": [
+                {
+                    "id": "n1",
+                    "state": "unhealthy",
+                    "reason": "not-binder",
+                    "detail": "not-binder: n1 is a disk",
+                    "numa": [0, 1],
+                    "nodes": ["n1"],
+                    "pods": [{"namespace": "games", "name": "phone-1", "container": "android"}],
+                }
+            ],
+            "leaks": [],
+            "leaks_problem": "",
+        }
+    ]
+
+
+def test_every_resource_has_its_own_owners_leaks_and_nodes() -> None:
+    """Two may have devices of the same name."""
+    one = SeenResource("x.io/a", Snapshot(1, [Device("d")]), "", "", leaks(HOLDER))
+    other = SeenResource("x.io/b", Snapshot(1, [Device("d")]), "", "", leaks())
+    told = report(
+        Seen("inotify", Allocations("", {"x.io/b": {"d": (PHONE,)}}), (one, other)),
+        [{"d": ("n1",)}, {"d": ("n1",)}],
+        version="",
+        node="",
+        started=0.0,
+    )
+    assert [states(resource) for resource in told.resources] == [{"d": "leaked"}, {"d": "allocated"}]
+
+
+# What a person is told
+
+
+def lines(told: Report) -> list[str]:
+    return [part.text for part in summary(told) if isinstance(part, Line)]
+
+
+def tables(told: Report, rows: int | None = 20) -> dict[str, Table]:
+    return {part.title: part for part in summary(told, rows) if isinstance(part, Table)}
+
+
+def test_the_first_line_is_of_the_node() -> None:
+    """What runs there and how it looks."""
+    told = lines(made([]))
+    assert told[0].startswith("here: aosp-plugin 1.2.3 since 2023-11-1")
+    assert told[0].endswith(", follows file events")
+    assert told[1:] == [
+        f"{RESOURCE}: registered with the kubelet",
+        "0 devices: 0 allocated, 0 free, 0 unhealthy, 0 leaked",
+    ]
+
+
+def test_what_is_wrong_is_marked() -> None:
+    """So that it can be told by colour."""
+    told = made([Device("n1")], allocations=Allocations("no socket"), unready="no kubelet", found=leaks(whole=False))
+    parts = [part for part in summary(told) if isinstance(part, Line)]
+    assert [part.text for part in parts if part.bad] == [
+        "Which pod has which device is not known: no socket",
+        "no kubelet",
+    ]
+    assert [part.text for part in parts[2:]] == [
+        f"{RESOURCE}: NOT registered with the kubelet",
+        "no kubelet",
+        "1 devices: 1 healthy, and not known whether in use, 0 unhealthy, 0 leaked",
+        "Leaks: not all processes of the host can be seen; it takes hostPID, SYS_PTRACE and DAC_READ_SEARCH",
+    ]
+
+
+def test_devices_left_out_are_counted() -> None:
+    """They are the reason why a pod stays pending."""
+    assert lines(made([Device("n1"), Device("n2")], limit=3))[2].endswith("2 of which the kubelet is not told")
+
+
+def test_who_has_what_is_a_row_for_each_container() -> None:
+    """By namespace, then pod in natural order; a device that is not well is marked."""
+    owners = {
+        "n0": (Owner("b", "phone-10", "c"),),
+        "n1": (Owner("b", "phone-9", "c"),),
+        "n2": (Owner("b", "phone-9", "c"),),
+        "n3": (Owner("b", "phone-9", "c"),),
+        "n4": (Owner("a", "phone-11", "c"),),
+    }
+    devices = [Device(name) for name in ("n0", "n1", "n2")] + [Device("n3", "missing"), Device("n4")]
+    table = tables(made(devices, owners=owners, found=leaks()))["Pods"]
+    assert table.rows == [
+        ("a/phone-11", "c", "n4"),
+        ("b/phone-9", "c", "n1..2, n3 (unhealthy)"),
+        ("b/phone-10", "c", "n0"),
+    ]
+
+
+def test_what_is_ill_is_a_row_with_the_reason_and_who_has_it() -> None:
+    """A leaked one that is ill as well is there, too."""
+    devices = [Device("n1", "missing"), Device("n2", "not-binder", detail="not-binder: is a disk"), Device("n3")]
+    table = tables(made(devices, owners={"n2": (PHONE, OTHER)}, found=leaks(HOLDER)))["Unhealthy"]
+    assert table.rows == [("n1", "missing", ""), ("n2", "not-binder: is a disk", "games/phone-1, games/phone-2")]
+
+
+@pytest.mark.parametrize(
+    ("holder", "place"),
+    [
+        (HOLDER, "pod uid-1"),
+        (HOLDER._replace(pod_uid=""), "container cccccccccccc"),
+        (HOLDER._replace(pod_uid="", container=""), "-"),
+    ],
+)
+def test_what_leaks_is_a_row_with_the_process(holder: Holder, place: str) -> None:
+    """And where it is."""
+    (row,) = tables(made([Device("n1")], found=leaks(holder)))["Leaked"].rows
+    assert (row[0], row[1], row[2], row[4], row[5]) == ("n1", "4711", "2000", place, "adbd --root")
+    assert row[3].startswith("2023-11-1")
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    """Unless everything is wanted."""
+    told = made([Device(f"n{number}", "missing") for number in range(25)])
+    table = tables(told)["Unhealthy"]
+    assert (len(table.rows), table.left) == (20, 5)
+    table = tables(told, None)["Unhealthy"]
+    assert (len(table.rows), table.left) == (25, 0)
+
+
+def test_a_table_without_a_row_is_not_there() -> None:
+    """Nothing is said of leaks that there aren't."""
+    assert tables(made([Device("n1")])) == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "joined"),
+    [
+        ([], []),
+        (["a"], ["a"]),
+        (["a1"], ["a1"]),
+        (["a0", "a1", "a2", "b"], ["a0..2", "b"]),
+        (["a1", "a3", "a4"], ["a1", "a3..4"]),
+        (["a1", "b2"], ["a1", "b2"]),
+        (["a01", "a02"], ["a01", "a02"]),
+        (["a9", "a10", "x", "y"], ["a9..10", "x", "y"]),
+        (["a1::0", "a1::1"], ["a1::0..1"]),
+        (["7", "8"], ["7", "8"]),
+    ],
+)
+def test_names_in_a_row_are_joined(names: list[str], joined: list[str]) -> None:
+    """A pod has its nodes in a row, and a table has little room."""
+    assert ranges(names) == joined
