@@ -81,8 +81,14 @@ def make_plugin(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST, reso
 
 @contextlib.asynccontextmanager
 async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST) -> AsyncIterator[DevicePlugin]:
-    """Run the plugin in this process while the context lasts; what it raises comes out at the end."""
-    plugin = make_plugin(nodes, kubelet_dir, timings=timings)
+    """Run the binder plugin in this process while the context lasts; what it raises comes out at the end."""
+    async with run(make_plugin(nodes, kubelet_dir, timings=timings)) as plugin:
+        yield plugin
+
+
+@contextlib.asynccontextmanager
+async def run(plugin: DevicePlugin) -> AsyncIterator[DevicePlugin]:
+    """Run a plugin in this process while the context lasts; what it raises comes out at the end."""
     task = asyncio.create_task(plugin.run())
     try:
         yield plugin
