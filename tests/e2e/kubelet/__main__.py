@@ -35,7 +35,7 @@ def main() -> int:
     started = time.monotonic()
     report = Report()
     try:
-        kubelet, image = _parts()
+        found = _parts()
     except packages.MissingError as error:
         report.skip(ALONE, str(error))
         return report.end()
@@ -45,25 +45,31 @@ def main() -> int:
     say(f"# the parts are there after {time.monotonic() - started:.0f} s")
     work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
     try:
-        arguments = ["--kubelet", str(kubelet), "--work", str(work), "--only", options.only, *image]
+        arguments = ["--work", str(work), "--only", options.only, *found]
         return sandbox.enter("tests.e2e.kubelet.inside", arguments, project=parts.PROJECT, seconds=LIMIT)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         say(f"# {time.monotonic() - started:.0f} s in all")
 
 
-def _parts() -> tuple[Path, list[str]]:
-    """Return the kubelet, and what to tell of the image. MissingError where nothing can be run at all."""
+def _parts() -> list[str]:
+    """Return what to tell of the parts. MissingError where nothing can be run at all."""
     if os.geteuid() != 0:
         raise packages.MissingError("a kubelet needs root")
     packages.install(parts.PACKAGES)
     if problem := sandbox.problem():
         raise packages.MissingError(problem)
-    kubelet = parts.kubelet()
+    found = [f"--kubelet={parts.kubelet()}"]
     try:
-        return kubelet, ["--image", str(parts.plugin_image())]
+        found.append(f"--image={parts.plugin_image()}")
     except packages.MissingError as error:
-        return kubelet, ["--why-no-image", str(error)]
+        found.append(f"--why-no-image={error}")
+    try:
+        found.append(f"--containerd={parts.containerd()}")
+    except (AssertionError, packages.MissingError) as error:
+        # Only what needs it is skipped: a newer Go, or a module that can't be fetched.
+        found.append(f"--why-no-containerd={describe(error)}")
+    return found
 
 
 if __name__ == "__main__":

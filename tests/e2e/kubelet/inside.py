@@ -4,46 +4,56 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet import sandbox, scenarios
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.managers import real, stand_in
 from tests.e2e.kubelet.node import Node, create_nodes
-from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess
+from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess, configuration
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.suite import items_for
+from tests.e2e.kubelet.suite import CHAPTERS, Chapter, Containerd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from tests.e2e.kubelet.items import Item
     from tests.e2e.kubelet.scenarios import DeviceManager, Scenario
 
-CHAPTERS: Final = ("process", "pod", "scenarios")
+
+class Machine(NamedTuple):
+    """A kubelet and a runtime that run, and where plugins keep their files."""
+
+    kubelet: Standalone
+    runtime: Runtime
+    directory: Path
 
 
 def main() -> int:
     """Go through the items, and return the exit code."""
     options = _options()
     sandbox.furnish()
+    os.mkdir(SHARED)
+    create_nodes()
+    busybox_image(options.work / "busybox.tar")
     report = Report()
-    runtime = Runtime(options.work / "runtime")
-    kubelet = Standalone(options.kubelet, options.work / "kubelet", runtime.socket)
-    _prepare(options.work, kubelet, runtime)
-    for chapter in CHAPTERS[:-1]:
-        items = [item for item in items_for(chapter) if options.only in f"{chapter}.{item.name}"]
-        if chapter == "pod" and options.image is None:
-            report.skip(f"[pod] {len(items)} items", options.why_no_image)
-        elif items:
-            _run(items, chapter, _node(chapter, options, kubelet, runtime), report)
-    _scenarios(options.only, Node(kubelet, runtime, AsProcess(options.work)), report)
+    for containerd in Containerd:
+        chapters = [one for one in CHAPTERS if one.containerd is containerd and one.wanted(options.only)]
+        wanted = [one for one in scenarios.ALL if options.only in f"scenarios.{one.name}"]
+        compared = wanted if containerd is Containerd.DEBIAN else []
+        if containerd is Containerd.WITH_CDI and options.containerd is None:
+            _skip(chapters, options, options.why_no_containerd, report)
+        elif chapters or compared:
+            with _machine(options, containerd) as machine:
+                for chapter in chapters:
+                    _chapter(chapter, machine, options, report)
+                _scenarios(compared, machine, report)
     return report.end()
 
 
@@ -52,48 +62,74 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kubelet", type=Path, required=True)
     parser.add_argument("--image", type=Path)
     parser.add_argument("--why-no-image", default="")
+    parser.add_argument("--containerd", type=Path)
+    parser.add_argument("--why-no-containerd", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--work", type=Path, required=True)
     return parser.parse_args()
 
 
-def _prepare(work: Path, kubelet: Standalone, runtime: Runtime) -> None:
-    """Have the device nodes, the runtime with an image for pods, and the kubelet."""
-    os.mkdir(SHARED)
-    create_nodes()
+@contextlib.contextmanager
+def _machine(options: argparse.Namespace, containerd: Containerd) -> Iterator[Machine]:
+    """Have a runtime with an image for pods, and a kubelet that has never run before."""
+    directory = options.work / containerd.name.lower()
+    directory.mkdir()
+    programs = options.containerd if containerd is Containerd.WITH_CDI else None
+    runtime = Runtime(directory / "runtime", programs)
     runtime.start()
-    busybox_image(work / "busybox.tar")
-    runtime.load(work / "busybox.tar")
+    runtime.load(options.work / "busybox.tar")
+    sandbox.forget_kubelet()
+    kubelet = Standalone(options.kubelet, directory / "kubelet", runtime.socket)
     kubelet.start()
+    say(f"# {runtime.version}, {kubelet.version}")
+    yield Machine(kubelet, runtime, directory)
+    kubelet.stop()
+    runtime.crash()
+    runtime.daemon.end()
 
 
-def _node(chapter: str, options: argparse.Namespace, kubelet: Standalone, runtime: Runtime) -> Node:
-    if chapter == "process":
-        return Node(kubelet, runtime, AsProcess(options.work))
-    runtime.load(options.image)
-    return Node(kubelet, runtime, AsPod(options.work, kubelet, runtime))
+def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, why: str, report: Report) -> None:
+    for chapter in chapters:
+        report.skip(f"[{chapter.name}] {len(chapter.wanted(options.only))} items", why)
 
 
-def _run(items: Sequence[Item], chapter: str, node: Node, report: Report) -> None:
-    """Run the items, and show the logs after each that failed."""
-    say(f"# the plugin as a {chapter}")
-    if items[0] is not items_for(chapter)[0]:
+def _chapter(chapter: Chapter, machine: Machine, options: argparse.Namespace, report: Report) -> None:
+    """Run the items that are wanted, and show the logs after each that failed."""
+    if chapter.as_pod and options.image is None:
+        _skip([chapter], options, options.why_no_image, report)
+        return
+    say(f"# {chapter.title}")
+    node, items = _node(chapter, machine, options), chapter.wanted(options.only)
+    if items[0] is not chapter.items[0]:
         node.recover()
     for item in items:
-        if not report.run(f"[{chapter}] {item.title}", partial(item.check, node)):
+        if not report.run(f"[{chapter.name}] {item.title}", partial(item.check, node)):
             _show_logs(node)
             node.recover()
     node.leave()
 
 
-def _scenarios(only: str, node: Node, report: Report) -> None:
+def _node(chapter: Chapter, machine: Machine, options: argparse.Namespace) -> Node:
+    kubelet, runtime, directory = machine
+    plugin: AsPod | AsProcess
+    if chapter.as_pod:
+        runtime.load(options.image)
+        plugin = AsPod(directory, kubelet, runtime)
+        plugin.configure(chapter.configuration)
+    else:
+        plugin = AsProcess(directory / chapter.name, chapter.configuration)
+    return Node(kubelet, runtime, plugin, resource=chapter.resource, devices=chapter.devices, each=chapter.each)
+
+
+def _scenarios(wanted: Sequence[Scenario], machine: Machine, report: Report) -> None:
     """Try each scenario on the stand-in, and on the real kubelet."""
-    say("# scenarios, on the stand-in kubelet and on the real one")
-    for scenario in scenarios.ALL:
-        if only in f"scenarios.{scenario.name}":
-            report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_try(stand_in(), scenario)))  # noqa: B023
-            if not report.run(f"[real] {scenario.title}", lambda: asyncio.run(_try(real(node), scenario))):  # noqa: B023
-                _show_logs(node)
+    if wanted:
+        say("# scenarios, on the stand-in kubelet and on the real one")
+    node = Node(machine.kubelet, machine.runtime, AsProcess(machine.directory / "scenarios", configuration()))
+    for scenario in wanted:
+        report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_try(stand_in(), scenario)))  # noqa: B023
+        if not report.run(f"[real] {scenario.title}", lambda: asyncio.run(_try(real(node), scenario))):  # noqa: B023
+            _show_logs(node)
 
 
 async def _try(manager: AbstractAsyncContextManager[DeviceManager], scenario: Scenario) -> None:

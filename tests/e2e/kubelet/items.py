@@ -25,6 +25,11 @@ class Items:
 
     all: list[Item] = field(default_factory=list)
 
+    def named(self, *names: str) -> list[Item]:
+        """Return the items of these names, in the order of the names."""
+        every = {item.name: item for item in self.all}
+        return [every[name] for name in names]
+
     def __call__(self, title: str) -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
         """Add the decorated function."""
 

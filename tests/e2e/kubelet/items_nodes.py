@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.node import ALL, COUNT, create_nodes, hack, names, vanish
 from tests.e2e.kubelet.plugins import sockets
-from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.waiting import holds, until
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def ends(node: Node) -> None:
     node.plugin.stop()
     assert not sockets(), f"{sockets()}"
     node.wait_allocatable(set())
-    assert not node.kubelet.held(RESOURCE), f"{node.kubelet.held(RESOURCE)}"
+    assert not node.kubelet.held(node.resource), f"{node.kubelet.held(node.resource)}"
 
 
 @item("hack/binder_nodes.py deletes every node that it made")

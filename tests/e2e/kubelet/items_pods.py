@@ -20,19 +20,21 @@ ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds_count"
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
 
 
-@item("The plugin registers, and within 30 s the kubelet can allocate every node")
+@item("The plugin registers, and within 30 s the kubelet can allocate every device")
 def registers(node: Node) -> None:
-    before = node.kubelet.metric(REGISTRATIONS, RESOURCE)
+    before = node.kubelet.metric(REGISTRATIONS, node.resource)
     node.plugin.start()
-    node.wait_allocatable(ALL)
-    assert node.kubelet.metric(REGISTRATIONS, RESOURCE) == before + 1, "one Register, no more"
+    node.wait_allocatable(node.devices)
+    assert node.kubelet.metric(REGISTRATIONS, node.resource) == before + 1, "one Register, no more"
     assert len(sockets()) == 1, f"its sockets: {sockets()}"
-    until(lambda: set(checkpoint()["RegisteredDevices"][RESOURCE]) == ALL, "the checkpoint lists every node")
+    registered = until(lambda: set(checkpoint()["RegisteredDevices"][node.resource]), "the checkpoint has the resource")
+    assert registered == node.devices, f"the checkpoint lists {registered}"
 
 
-@item("The node's status has 12 of 12")
+@item("The node's status has as many, as capacity and as allocatable")
 def capacity(node: Node) -> None:
-    assert node.status() == (COUNT, COUNT), f"capacity and allocatable: {node.status()}"
+    status, count = node.status(), len(node.devices)
+    assert status == (count, count), f"capacity and allocatable: {status}"
 
 
 @item("A pod that asks for 3 runs and has exactly its three nodes in /dev, as character devices that open")
@@ -63,11 +65,11 @@ def mounts(node: Node) -> None:
     assert not others, f"mounts below /dev: {others}"
 
 
-@item("List, Get, the pod's status and the checkpoint agree on who has which nodes")
+@item("List, Get, the pod's status and the checkpoint agree on who has which devices")
 def books(node: Node) -> None:
     for phone in node.phones:
         held = phone.held()
-        assert node.kubelet.held_by(phone.name, RESOURCE) == {"main": held}, "Get"
+        assert node.kubelet.held_by(phone.name, node.resource) == {"main": held}, "Get"
         assert node.health(phone) == dict.fromkeys(held, "Healthy"), f"status: {node.health(phone)}"
         uid = phone.pod["metadata"]["uid"]
         entries = [entry for entry in checkpoint()["PodDeviceEntries"] if entry["PodUID"] == uid]
@@ -125,32 +127,27 @@ def init_containers(node: Node) -> None:
 @item("A pod that asks for too many is refused, in the kubelet's words")
 def too_many(node: Node) -> None:
     free = COUNT - sum(len(phone.held()) for phone in node.phones)
-    pod = node.place(container("main", free + 1))
-    try:
-        pod.wait_phase("Failed")
-        text = f"requested number of devices unavailable for {RESOURCE}. Requested: {free + 1}, Available: {free}"
-        pod.refused(f"Allocate failed due to {text}, which is unexpected")
-    finally:
-        node.remove(pod)
+    text = f"requested number of devices unavailable for {RESOURCE}. Requested: {free + 1}, Available: {free}"
+    node.refuse(free + 1, f"Allocate failed due to {text}, which is unexpected")
 
 
 @item("A container that restarts has the same nodes, and the plugin is not asked again")
 def container_restart(node: Node) -> None:
     phone, _ = node.phones
-    before, asked = phone.seen(), node.kubelet.metric(ALLOCATIONS, RESOURCE)
+    before, asked = phone.seen(), node.kubelet.metric(ALLOCATIONS, node.resource)
     phone.restart_container()
     after = phone.seen()
     assert (after.nodes, after.environment) == (before.nodes, before.environment), f"{before} {after}"
-    assert after.mounts["/vendor/shared"] == before.mounts["/vendor/shared"], "the mount"
-    assert node.kubelet.metric(ALLOCATIONS, RESOURCE) == asked, "Allocate was called"
+    assert (after.mounts, after.bound) == (before.mounts, before.bound), f"{before} {after}"
+    assert node.kubelet.metric(ALLOCATIONS, node.resource) == asked, "Allocate was called"
 
 
 @item("The kubelet calls Allocate once for a container that asks")
 def asked_once(node: Node) -> None:
     assert node.phones
-    asked = node.kubelet.metric(ALLOCATIONS, RESOURCE)
-    with node.running(container("main", 2)):
-        assert node.kubelet.metric(ALLOCATIONS, RESOURCE) == asked + 1, f"it was {asked}"
+    asked = node.kubelet.metric(ALLOCATIONS, node.resource)
+    with node.asking(1):
+        assert node.kubelet.metric(ALLOCATIONS, node.resource) == asked + 1, f"it was {asked}"
 
 
 @item("What a pod had that finished is given out again")

@@ -120,13 +120,8 @@ def plugin_away(node: Node) -> None:
 @item("A pod that comes meanwhile is refused, in the kubelet's words")
 def refused_meanwhile(node: Node) -> None:
     node.away()
-    pod = node.place(container("main", 1))
-    try:
-        pod.wait_phase("Failed")
-        text = f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"
-        pod.refused(f"Allocate failed due to {text}, which is unexpected")
-    finally:
-        node.remove(pod)
+    text = f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"
+    node.refuse(1, f"Allocate failed due to {text}, which is unexpected")
 
 
 @item("The kubelet restarts meanwhile: the pods still go on, and List knows what they have")

@@ -6,22 +6,25 @@ import contextlib
 import itertools
 import os
 import re
-import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.kubelet import pods
 from tests.e2e.kubelet.parts import PROJECT
-from tests.e2e.kubelet.pods import RESOURCE, Seen
+from tests.e2e.kubelet.placed import Placed
+from tests.e2e.kubelet.pods import PREFIX, RESOURCE
 from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from tests.e2e.kubelet.plugins import Plugin
     from tests.e2e.kubelet.runtime import Runtime
     from tests.e2e.kubelet.standalone import Standalone
+
+__all__ = ["ALL", "COUNT", "Node", "Placed", "create_nodes", "hack", "names", "natural", "vanish"]
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)
@@ -29,96 +32,41 @@ _NUMBERS = itertools.count(1)
 
 def names(*numbers: int) -> set[str]:
     """Return the names of nodes."""
-    return {f"aosp_binder{number}" for number in numbers}
+    return {f"{PREFIX}{number}" for number in numbers}
 
 
-def natural(found: set[str]) -> list[str]:
+def natural(found: AbstractSet[str]) -> list[str]:
     """Return names in the order of their numbers."""
-    return sorted(found, key=lambda name: int(name.removeprefix("aosp_binder")))
+    return sorted(found, key=lambda name: int(name.removeprefix(PREFIX)))
 
 
 ALL: Final = names(*range(COUNT))
 
 
-class Placed:
-    """A pod that was put on the node."""
-
-    def __init__(self, node: Node, manifest: dict[str, Any]) -> None:
-        """Know its name."""
-        self._node = node
-        self.manifest = manifest
-        self.name: str = manifest["metadata"]["name"]
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """Its status, as the kubelet has it now; LookupError if the kubelet does not know the pod."""
-        status: dict[str, Any] = self.pod["status"]
-        return status
-
-    @property
-    def pod(self) -> dict[str, Any]:
-        """All that the kubelet says of it; LookupError if it does not know the pod."""
-        return self._node.kubelet.pods()[self.name]
-
-    def wait_phase(self, phase: str) -> None:
-        """Wait until it is in a phase."""
-        until(lambda: self.status["phase"] == phase or self._complain(), f"pod {self.name} is {phase}")
-
-    def _complain(self) -> bool:
-        status = self.status
-        raise AssertionError(f"{status['phase']} {status.get('reason')} {status.get('message')}")
-
-    def refused(self, text: str) -> None:
-        """Check that the kubelet refused it, with exactly this text."""
-        status = self.status
-        reason, message = status.get("reason"), status.get("message")
-        assert reason == "UnexpectedAdmissionError", f"{reason}: {message}"
-        assert message == f"Pod was rejected: {text}", message
-
-    def container(self, name: str = "main") -> dict[str, Any]:
-        """Return the status of a container."""
-        status = self.status
-        every = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
-        found: dict[str, dict[str, Any]] = {one["name"]: one for one in every}
-        return found[name]
-
-    def container_id(self, name: str = "main") -> str:
-        """Return the ID of the container that runs."""
-        container = self.container(name)
-        assert "running" in container["state"], f"container {name} of {self.name}: {container['state']}"
-        found: str = container["containerID"]
-        return found.removeprefix("containerd://")
-
-    def seen(self, container: str = "main") -> Seen:
-        """Return what a container saw of itself, once it has told."""
-        uid = self.pod["metadata"]["uid"]
-        return until(lambda: pods.seen(uid, container), f"container {container} of {self.name} tells what it sees")
-
-    def held(self, container: str = "main", *, resource: str = RESOURCE) -> set[str]:
-        """Return the devices that the kubelet says the container has."""
-        return self._node.kubelet.held(resource).get((self.name, container), set())
-
-    def settled(self) -> str:
-        """Wait until it runs, or has ended, or may not run, and return its phase."""
-        until(lambda: self.status["phase"] != "Pending", f"pod {self.name} is no longer pending")
-        phase: str = self.status["phase"]
-        return phase
-
-    def restart_container(self, name: str = "main") -> None:
-        """Kill the container's first process, and wait for its successor."""
-        before = self.container_id(name)
-        self._node.runtime.signal(before, signal.SIGKILL)
-        until(lambda: self.container_id(name) != before, f"container {name} of {self.name} runs again")
-
-
 class Node:
     """A node of a cluster, without the cluster."""
 
-    def __init__(self, kubelet: Standalone, runtime: Runtime, plugin: Plugin) -> None:
-        """Put the parts together."""
+    def __init__(
+        self,
+        kubelet: Standalone,
+        runtime: Runtime,
+        plugin: Plugin,
+        *,
+        resource: str = RESOURCE,
+        devices: AbstractSet[str] = ALL,
+        each: int = 3,
+    ) -> None:
+        """Put the parts together.
+
+        ``resource`` is the plugin's, or the first one of several; ``devices`` are those of it that are healthy while
+        all nodes are there; ``each`` is how many the two ``phones`` have.
+        """
         self.kubelet = kubelet
         self.runtime = runtime
         self.plugin = plugin
+        self.resource = resource
+        self.devices = devices
+        self._each = each
         self._phones: dict[str, Placed] = {}
 
     def recover(self) -> None:
@@ -130,7 +78,7 @@ class Node:
         if not self.plugin.running():
             self.plugin.start()
         with contextlib.suppress(AssertionError):  # the items will say
-            self.wait_allocatable(ALL)
+            self.wait_allocatable(self.devices)
 
     def leave(self) -> None:
         """Have neither pods nor a plugin: after the last item, or the last one of those that were wanted."""
@@ -172,12 +120,26 @@ class Node:
         finally:
             self.remove(placed)
 
+    def refuse(self, count: int, text: str) -> None:
+        """Check that the kubelet refuses a pod that asks for so many devices, with exactly this text."""
+        pod = self.place(pods.container("main", count, resource=self.resource))
+        try:
+            pod.wait_phase("Failed")
+            pod.refused(text)
+        finally:
+            self.remove(pod)
+
+    def asking(self, count: int) -> contextlib.AbstractContextManager[Placed]:
+        """Have a pod with so many devices that runs while the context lasts."""
+        return self.running(pods.container("main", count, resource=self.resource))
+
     @property
     def phones(self) -> tuple[Placed, Placed]:
-        """Two pods with three nodes each, which run from the first use on."""
+        """Two pods with as many devices each as the node was made for, which run from the first use on."""
         for name in ("phone-a", "phone-b"):
             if name not in self._phones:
-                self._phones[name] = self.place(pods.container("main", 3), name=name)
+                main = pods.container("main", self._each, resource=self.resource)
+                self._phones[name] = self.place(main, name=name)
         first, second = self._phones["phone-a"], self._phones["phone-b"]
         first.wait_phase("Running")
         second.wait_phase("Running")
@@ -193,22 +155,25 @@ class Node:
         self.remove(*self._phones.values())
         self._phones.clear()
 
-    def wait_allocatable(self, devices: set[str]) -> None:
-        """Wait until the kubelet can hand out exactly these."""
+    def wait_allocatable(self, devices: AbstractSet[str], resource: str = "") -> None:
+        """Wait until the kubelet can hand out exactly these, of the node's resource if none is named."""
         until(
-            lambda: self.kubelet.allocatable(RESOURCE) == devices or self._differs(devices),
+            lambda: self._allocatable(devices, resource or self.resource),
             f"the kubelet can allocate {len(devices)} devices",
         )
 
-    def _differs(self, devices: set[str]) -> bool:
-        raise AssertionError(f"it can allocate {sorted(self.kubelet.allocatable(RESOURCE))}, not {sorted(devices)}")
+    def _allocatable(self, devices: AbstractSet[str], resource: str) -> bool:
+        found = self.kubelet.allocatable(resource)
+        assert found == devices, f"it can allocate {sorted(found)}, not {sorted(devices)}"
+        return True
 
-    def status(self, resource: str = RESOURCE) -> tuple[int, int] | None:
+    def status(self, resource: str = "") -> tuple[int, int] | None:
         """Return capacity and allocatable as the kubelet counts them for its node's status; None without the resource.
 
         Without an API server they are only in its log, whenever it looks at a pod; so it is given one, which belongs
         to another node. Allocatable is told there if it differs.
         """
+        resource = resource or self.resource
         log = self.kubelet.daemon.log
         before = log.stat().st_size
         stranger = self.place(pods.container("main"), name="stranger", nodeSelector={"aosp.io/e2e": "elsewhere"})
@@ -224,7 +189,7 @@ class Node:
     def health(self, placed: Placed, container: str = "main") -> dict[str, str]:
         """Return the health of a container's devices as its pod's status tells it."""
         for one in placed.container(container).get("allocatedResourcesStatus", []):
-            if one["name"] == RESOURCE:
+            if one["name"] == self.resource:
                 return {resource["resourceID"]: resource["health"] for resource in one["resources"]}
         return {}
 
@@ -234,9 +199,9 @@ def hack(*words: str) -> str:
     return run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
 
 
-def create_nodes(count: int = COUNT) -> None:
+def create_nodes(count: int = COUNT, prefix: str = PREFIX) -> None:
     """Make the stand-in nodes that are missing of so many."""
-    hack("create", "--way", "mknod", "--count", str(count))
+    hack("create", "--way", "mknod", "--count", str(count), "--prefix", prefix)
 
 
 def vanish(*numbers: int) -> None:

@@ -1,4 +1,4 @@
-"""The real parts: Debian's packages, a kubelet built from its Go module, and the project's image.
+"""The real parts: Debian's packages, a kubelet and a containerd built from their Go modules, and the project's image.
 
 Each part is a function that returns where it is, and makes it first if it is not there. :class:`MissingError` means
 that this machine can't have it; a command that fails in a build is an AssertionError.
@@ -11,13 +11,17 @@ import re
 import shutil
 import sys
 import tarfile
+import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import cache
 from tests.e2e.common.packages import MissingError
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.processes import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -37,24 +41,47 @@ _BUILDAH: Final = ("buildah", "--storage-driver", "vfs")
 
 def kubelet() -> Path:
     """Return the kubelet's binary."""
-    if not shutil.which("go"):
-        raise MissingError("no Go to build the kubelet with: install Go 1.24 or newer")
     sources = [HERE / name for name in ("go.mod", "go.sum", "main.go")]
-    found = re.search(r"k8s\.io/kubernetes (v\S+)", sources[0].read_text())
-    assert found is not None, "go.mod does not say which kubelet"
-    name = f"kubelet-{cache.key([*sources, run('go', 'version')])}"
-    return cache.kept(name, lambda directory: _build_kubelet(sources, found[1], directory)) / "kubelet"
+    told = "k8s.io/component-base/version.gitVersion"
+    return _built("kubelet", sources, "k8s.io/kubernetes", told, ".") / "kubelet"
 
 
-def _build_kubelet(sources: list[Path], version: str, directory: Path) -> None:
-    say(f"# building kubelet {version}: minutes, once")
+def containerd() -> Path:
+    """Return the directory of a containerd that knows CDI, with its shim for runc and its ctr."""
+    sources = [HERE / "containerd" / name for name in ("go.mod", "go.sum")]
+    module = "github.com/containerd/containerd/v2"
+    # These snapshotters need C's libraries, or programs, and nobody uses them here.
+    tags = ("no_btrfs", "no_zfs", "no_devmapper")
+    return _built("containerd", sources, module, f"{module}/version.Version", "tool", tags)
+
+
+def _built(what: str, sources: list[Path], module: str, told: str, target: str, tags: Sequence[str] = ()) -> Path:
+    """Return the directory of what ``go build`` makes of ``sources``, of which the first one is the go.mod.
+
+    That requires ``module``, in the version that the variable ``told`` gets.
+    """
+    if not shutil.which("go"):
+        raise MissingError(f"no Go to build the {what} with: install Go 1.24 or newer")
+    found = re.search(rf"{re.escape(module)} (v\S+)", sources[0].read_text())
+    assert found is not None, f"go.mod does not say which {what}"
+    flags = ("-tags", ",".join(tags), "-ldflags", f"-s -w -X {told}={found[1]}")
+
+    def build(directory: Path) -> None:
+        say(f"# building {what} {found[1]}: minutes, once")
+        started = time.monotonic()
+        _build(sources, directory, *flags, target)
+        say(f"# {what} took {time.monotonic() - started:.0f} s")
+
+    return cache.kept(f"{what}-{cache.key([*sources, *tags, run('go', 'version')])}", build)
+
+
+def _build(sources: list[Path], directory: Path, *arguments: str) -> None:
     module = directory / "module"
     module.mkdir()
     for source in sources:
         shutil.copy(source, module)
     go = ("env", "GOFLAGS=-mod=mod -buildvcs=false", "GOTOOLCHAIN=local", "CGO_ENABLED=0", "go", "build", "-trimpath")
-    flags = f"-s -w -X k8s.io/component-base/version.gitVersion={version}"
-    run(*go, "-ldflags", flags, "-o", str(directory / "kubelet"), ".", seconds=3600, cwd=module)
+    run(*go, "-o", f"{directory}/", *arguments, seconds=3600, cwd=module)
     shutil.rmtree(module)
 
 

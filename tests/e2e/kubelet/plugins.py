@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SHARED: Final = "/dev/aosp_shared"
 """A directory of the host that every container of ours gets: stand-in nodes have no binderfs to share."""
+SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
 
 
@@ -54,9 +56,19 @@ def sockets() -> list[str]:
     return [name for name in os.listdir(PLUGINS) if name.startswith("aosp")]
 
 
-def configuration(more: str = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']") -> str:
+def configuration(more: str = SHARING) -> str:
     """Return deploy/base/config.yaml with a line more: if none is given, with one shared directory more."""
     return f"{(PROJECT / 'deploy/base/config.yaml').read_text()}\n{more}\n"
+
+
+def ill(resource: str) -> dict[str, int]:
+    """Return how many devices the plugin, as a process, calls Unhealthy, by reason (its /metrics)."""
+    with urllib.request.urlopen("http://127.0.0.1:9478/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+    line = rf'^aosp_plugin_devices{{health="unhealthy",reason="([^"]+)",resource="{re.escape(resource)}"}} (\S+)$'
+    found = {reason: int(float(value)) for reason, value in re.findall(line, text, re.MULTILINE)}
+    assert found, f"no metrics of {resource}"
+    return {reason: count for reason, count in found.items() if count}
 
 
 class AsProcess:
@@ -64,10 +76,11 @@ class AsProcess:
 
     way = "process"
 
-    def __init__(self, directory: Path) -> None:
-        """Write the configuration."""
+    def __init__(self, directory: Path, text: str) -> None:
+        """Write the configuration, and the log, into a directory of its own."""
+        directory.mkdir()
         config = directory / "config.yaml"
-        config.write_text(configuration())
+        config.write_text(text)
         program = Path(sys.executable).with_name("aosp-plugin")
         self._daemon = Daemon("plugin", [str(program), "serve", f"--config={config}"], directory / "plugin.log")
 

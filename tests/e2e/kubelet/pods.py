@@ -10,15 +10,16 @@ from typing import Any, Final
 from tests.e2e.kubelet.archive import BUSYBOX
 
 RESOURCE: Final = "aosp.io/binder"
+PREFIX: Final = "aosp_binder"
 LOGS: Final = Path("/var/log/pods")
 
 _LOOK: Final = """\
 box=/bin/busybox
 echo '--- env'; $box env
 echo '--- dev'; $box ls -l /dev
-echo '--- mounts'; $box cat /proc/self/mounts
+echo '--- mounts'; $box cat /proc/self/mountinfo
 echo '--- opened'
-for node in /dev/aosp_binder*; do (: <> $node) && echo $node; done
+for node in /dev/*binder*; do [ -c $node ] && (: <> $node) && echo $node; done
 echo '--- end'
 """
 
@@ -55,13 +56,25 @@ class Seen:
     """Name in /dev to its line of ``ls -l``."""
     mounts: dict[str, str]
     """Mount point to its options."""
+    bound: dict[str, str]
+    """Mount point to the name of the binder node that is bound there."""
     opened: set[str]
-    """Names of the nodes that it could open for reading and writing."""
+    """What in /dev it could open for reading and writing, of all that has binder in its name."""
 
     @property
     def nodes(self) -> set[str]:
         """Names of the binder nodes in /dev."""
-        return {name for name in self.devices if name.startswith("aosp_binder")}
+        return self.named(PREFIX)
+
+    def named(self, prefix: str) -> set[str]:
+        """What in /dev has a name that begins so."""
+        return {name for name in self.devices if name.startswith(prefix)}
+
+    def number(self, name: str) -> tuple[int, int]:
+        """Return the major and minor number of a device in /dev."""
+        found = re.search(r" (\d+), +(\d+) ", self.devices[name])
+        assert found is not None, f"no device: {self.devices[name]}"
+        return int(found[1]), int(found[2])
 
     @property
     def visible(self) -> list[str]:
@@ -83,9 +96,11 @@ def seen(uid: str, container_name: str = "main") -> Seen:
             sections[line[4:]] = []
         else:
             next(reversed(sections.values())).append(line)
+    mounts = [line.split() for line in sections["mounts"]]
     return Seen(
         environment=dict(line.split("=", 1) for line in sections["env"] if "=" in line),
         devices={re.split(r" -> ", line)[0].split()[-1]: line for line in sections["dev"] if line[0] != "t"},
-        mounts={line.split()[1]: line.split()[3] for line in sections["mounts"]},
+        mounts={fields[4]: fields[5] for fields in mounts},
+        bound={fields[4]: fields[3][1:] for fields in mounts if fields[3].startswith(f"/{PREFIX}")},
         opened={line.removeprefix("/dev/") for line in sections["opened"]},
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +16,7 @@ from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import until
 
+# 2.x reads this as well: it turns version 2 into version 3 by itself. 1.6 passes over the lines on CDI, which it lacks.
 _CONFIG: Final = """\
 version = 2
 root = "{directory}/root"
@@ -27,6 +30,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
   sandbox_image = "{pause}"
   # Where negative values of oom_score_adj are refused, runc fails without saying why.
   restrict_oom_score_adj = true
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{snapshotter}"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
@@ -57,8 +62,8 @@ _NUMBERS: Final = itertools.count(1)
 class Runtime:
     """containerd, and what a test does to containers behind the kubelet's back."""
 
-    def __init__(self, directory: Path) -> None:
-        """Write the configuration."""
+    def __init__(self, directory: Path, programs: Path | None = None) -> None:
+        """Write the configuration. ``programs`` is where containerd, its shim and ctr are; None: Debian's."""
         directory.mkdir()
         (directory / "cni").mkdir()
         (directory / "cni/pods.conflist").write_text(json.dumps(_NETWORK))
@@ -66,7 +71,18 @@ class Runtime:
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
         config.write_text(_CONFIG.format(directory=directory, snapshotter=snapshotter, pause=BUSYBOX))
         self.socket = f"{directory}/containerd.sock"
-        self.daemon = Daemon("containerd", ["containerd", "--config", str(config)], directory / "containerd.log")
+        before = f"{programs}/" if programs else ""
+        self._client = f"{before}ctr"
+        # containerd looks for its shim there.
+        environment = {"PATH": f"{before}:{os.environ['PATH']}"} if programs else {}
+        command = [f"{before}containerd", "--config", str(config)]
+        self.daemon = Daemon("containerd", command, directory / "containerd.log", environment)
+
+    @property
+    def version(self) -> str:
+        """Say which containerd this is, and which runc it has."""
+        server = self._ctr("version").split("Server:")[1].split()
+        return f"containerd {server[1]}, {run('runc', '--version').splitlines()[0]}"
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -107,6 +123,13 @@ class Runtime:
         spec: dict[str, Any] = json.loads(self._ctr("containers", "info", "--spec", container_id))
         return spec
 
+    def asked(self, container_id: str) -> dict[str, Any]:
+        """Return what the kubelet asked for by CreateContainer: the CRI's ContainerConfig."""
+        info = json.loads(self._ctr("containers", "info", container_id))
+        kept = json.loads(base64.b64decode(info["Extensions"]["io.cri-containerd.container.metadata"]["value"]))
+        config: dict[str, Any] = kept["Metadata"]["Config"]
+        return config
+
     def crash(self) -> None:
         """End every container at once, sandboxes too, and forget them, as the loss of power does."""
         for container in self._ctr("containers", "list", "--quiet").split():
@@ -116,4 +139,4 @@ class Runtime:
                 self._ctr("containers", "delete", container)
 
     def _ctr(self, *words: str, seconds: float = 30) -> str:
-        return run("ctr", "--address", self.socket, "--namespace", "k8s.io", *words, seconds=seconds)
+        return run(self._client, "--address", self.socket, "--namespace", "k8s.io", *words, seconds=seconds)

@@ -109,6 +109,11 @@ def furnish(*, devices: bool = True) -> None:
     _network()
 
 
+def forget_kubelet() -> None:
+    """Have a kubelet start as on a machine that never had one."""
+    run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/kubelet")
+
+
 def _dev() -> None:
     """Replace /dev by a file system of our own with the same devices: nodes that we make are nobody else's."""
     fresh = Path("/mnt")

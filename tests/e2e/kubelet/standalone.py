@@ -22,7 +22,7 @@ from tests.e2e.kubelet.sandbox import NODE_ADDRESS
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 CHECKPOINT: Final = PLUGINS / "kubelet_internal_checkpoint"
@@ -77,8 +77,13 @@ class Standalone:
         node = (f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "--node-labels=aosp.io/binder=true")
         command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]
         self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
-        self.directory = directory
+        self._binary = binary
         self._pb, self._rpc = _podresources(directory)
+
+    @property
+    def version(self) -> str:
+        """Say which kubelet this is."""
+        return run(str(self._binary), "--version").strip()
 
     def start(self) -> None:
         """Start, and wait until the sockets that matter are there."""
@@ -117,6 +122,17 @@ class Standalone:
         answer = self._ask("GetAllocatableResources", self._pb.AllocatableResourcesRequest())
         return {device for one in answer.devices if one.resource_name == resource for device in one.device_ids}
 
+    def numa_nodes(self, resource: str) -> dict[str, set[int]]:
+        """Return where each healthy device is (GetAllocatableResources)."""
+        answer = self._ask("GetAllocatableResources", self._pb.AllocatableResourcesRequest())
+        return _numa_nodes(answer.devices, resource)
+
+    def numa_nodes_held(self, pod: str, resource: str) -> dict[str, set[int]]:
+        """Return where each device of one pod is (List)."""
+        answer = self._ask("List", self._pb.ListPodResourcesRequest())
+        containers = [one for pods in answer.pod_resources if pods.name == f"{pod}-{NODE}" for one in pods.containers]
+        return _numa_nodes((device for one in containers for device in one.devices), resource)
+
     def held(self, resource: str) -> dict[tuple[str, str], set[str]]:
         """Return who has what: (pod, container) to devices (List)."""
         answer = self._ask("List", self._pb.ListPodResourcesRequest())
@@ -141,6 +157,15 @@ class Standalone:
 
 def _devices(container: Any, resource: str) -> set[str]:
     return {device for one in container.devices if one.resource_name == resource for device in one.device_ids}
+
+
+def _numa_nodes(devices: Iterable[Any], resource: str) -> dict[str, set[int]]:
+    """Put together what is told of each device; a device comes once for each NUMA node that it is near."""
+    found: dict[str, set[int]] = {}
+    for one in devices:
+        for device in one.device_ids if one.resource_name == resource else ():
+            found.setdefault(device, set()).update(node.ID for node in one.topology.nodes)
+    return found
 
 
 def checkpoint() -> dict[str, Any]:
