@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-kernel test-kubelet lint types layers tests proto lock clean
+.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet lint types layers tests chart proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,11 +40,17 @@ test-browser: $(VENV)/.installed ## The page in Chromium, which is installed if 
 	@$(BIN)/python -m tests.browser.chromium
 	$(BIN)/pytest tests/browser
 
+test-deploy: $(VENV)/.installed ## Chart, manifests, alerts and systemd unit by the tools that read them: with Go; builds for minutes once
+	$(BIN)/python -m tests.e2e.deploy
+
 test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kernel
 
 test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kubelet
+
+chart: $(VENV)/.installed ## Make what the Helm chart has of the configuration, the alert rules and the dashboard again
+	$(BIN)/python -m hack.chart
 
 proto: $(VENV)/.installed ## Compile the kubelet's .proto files again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

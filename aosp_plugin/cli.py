@@ -86,8 +86,6 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
         look(url or status_command.own_url(os.environ), resource, everything=everything, as_json=as_json)
     except KeyboardInterrupt:
         click.echo()
-    except BrokenPipeError:  # whoever reads has enough; Python would say so once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @cli.command()

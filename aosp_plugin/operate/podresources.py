@@ -86,7 +86,7 @@ class PodResources:
         return self._latest if self._clock() - self._answered <= VALID else _WAITING
 
     async def _ask(self) -> Allocations:
-        """Ask once. A connection that is kept would go on waiting for a kubelet that is back already."""
+        """Ask once, over a connection of its own: one that failed before would go on waiting out its backoff."""
         if identify(self._socket) is None:
             return Allocations(f"there is no {self._socket}: the kubelet makes it, and a container needs it mounted")
         options = [

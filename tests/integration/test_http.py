@@ -43,7 +43,7 @@ def ask(
     port: int, path: str, method: str = "GET", host: str = "127.0.0.1", headers: dict[str, str] | None = None
 ) -> Reply:
     """Ask, and block until the answer is there."""
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=8)) as connection:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
         return Reply(response.status, response.read(), dict(response.getheaders()))
@@ -168,7 +168,8 @@ def test_head_is_answered_as_get_without_the_body() -> None:
     """With the same headers."""
     with serving(LOCAL, {"/": hello}) as port:
         get, head = ask(port, "/"), ask(port, "/", "HEAD")
-    assert (head.status, head.body) == (200, b"")
+        assert raw(port, b"HEAD / HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n")
+    assert head.status == 200
     assert {**head.headers, "Date": ""} == {**get.headers, "Date": ""}
 
 
@@ -340,6 +341,18 @@ def test_a_client_that_sends_without_end_is_left() -> None:
             assert raw(port, head + b"A: " + b"b" * 30_000 + b"\r\n\r\n") == b""
 
 
+def test_a_request_that_took_long_leaves_as_long_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of the one time is not all there is of the other."""
+
+    def late(connection: socket.socket, _deadline: float) -> bytes:
+        connection.settimeout(0.001)
+        return b"GET / HTTP/1.0\r\n\r\n"
+
+    monkeypatch.setattr(plugin_http, "read_head", late)
+    with serving(LOCAL, {"/": lambda: Answer("text/plain", b"x" * 50_000_000)}) as port:
+        assert len(ask(port, "/").body) == 50_000_000
+
+
 def test_a_client_that_goes_away_is_no_event(caplog: pytest.LogCaptureFixture) -> None:
     """Neither in the middle of its request nor of the answer."""
     done = threading.Event()
@@ -395,10 +408,12 @@ def test_there_are_never_more_threads_than_that_twice(monkeypatch: pytest.Monkey
 
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serving(LOCAL, {"/": hanging, "/hello": hello}))
+        hung = []
         for _ in range(4):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-            one.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            hung.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=8)))
+            hung[-1].sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert entered.acquire(timeout=10)
+        assert [one.recv(1) for one in hung[:2]] == [b"", b""], "each newcomer ends another one"
         with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
             ask(port, "/hello")
         go.set()
@@ -446,7 +461,7 @@ def test_at_the_end_nobody_listens_and_no_thread_is_left(monkeypatch: pytest.Mon
     monkeypatch.setattr(threading.Thread, "join", noted)
     context = serving(LOCAL, {"/": hello})
     port = context.__enter__()
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as idle:
+    with socket.create_connection(("127.0.0.1", port), timeout=8) as idle:
         assert "http" in {thread.name for thread in threading.enumerate()}
         ask(port, "/")
         assert not context.__exit__(ValueError, ValueError("over"), None)
@@ -549,3 +564,34 @@ def test_the_page_asks_for_nothing_from_elsewhere(page_port: int) -> None:
         text = ask(page_port, path).text.replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//cdn|@import", text)
         assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|innerHTML|insertAdjacentHTML|eval\(", text), path
+
+
+def luminance(colour: str) -> float:
+    """Return how light a colour is, as WCAG 2 has it."""
+    digits = colour.removeprefix("#")
+    parts = [
+        int(part, 16) / 255 for part in re.findall("..", digits if len(digits) == 6 else re.sub("(.)", r"\1\1", digits))
+    ]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return how much two colours differ: from 1 to 21."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_what_is_written_and_drawn_can_be_made_out(page_port: int, theme: int) -> None:
+    """4.5 for text, 3 for what is drawn or large (WCAG 2, AA); free cells are told by what they are not."""
+    style = ask(page_port, "/page/page.css").text
+    themes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    colour = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", themes[theme]))
+    for text in ("text", "muted", "accent"):
+        for ground in ("surface", "ground", "raised"):
+            assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)
+    for kind in ("good", "bad", "note"):
+        assert contrast(colour[kind], colour[f"{kind}-soft"]) >= 4.5, kind
+    for state in ("allocated", "unhealthy", "leaked", "unknown"):
+        assert contrast(colour[state], colour["surface"]) >= 3, state

@@ -185,6 +185,8 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
         assert await client.current() == GIVEN
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
+        clock.now += podresources.FRESH
+        await client.current()
         assert kubelet.asked == 2
         go.set()
         monkeypatch.setattr(podresources, "PATIENCE", 10.0)
@@ -250,12 +252,16 @@ async def test_without_a_socket_the_reason_is_told(socket: str, clock: Clock) ->
 
 
 async def test_a_socket_that_nobody_listens_at_is_told(socket: str, clock: Clock) -> None:
-    """As a kubelet leaves it that was killed."""
+    """As a kubelet leaves it that was killed; the next one is asked at once."""
     async with await asyncio.start_unix_server(lambda *_: None, socket):
         pass
     assert identify(socket) is not None
-    told = await Client(socket, [RESOURCE], clock).current()
-    assert told.problem.startswith(f"the kubelet at {socket} does not tell: UNAVAILABLE: ")
+    client = Client(socket, [RESOURCE], clock)
+    assert (await client.current()).problem.startswith(f"the kubelet at {socket} does not tell: UNAVAILABLE: ")
+    os.unlink(socket)
+    async with answering(socket, given):
+        clock.now += podresources.FRESH
+        assert await client.current() == GIVEN, "gRPC does not go on waiting for the one before"
 
 
 async def test_what_is_no_answer_is_told(socket: str, clock: Clock) -> None:

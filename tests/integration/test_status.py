@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import gc
 import gzip
+import http.client
 import json
 import os
 import pty
@@ -163,8 +164,11 @@ async def test_whatever_changes_is_told(nodes: Nodes, kubelet_dir: str) -> None:
     """Registration, leaks and how files are watched, with the devices as they were."""
     nodes.make(0)
     async with plugin(nodes, kubelet_dir) as one:
+        await until(lambda: one.served[0].plugin.unready.startswith("waiting"))
         before = await one.report()
-        assert "there is no" in before["resources"][0]["problem"]
+        problem = f"waiting for the kubelet: there is no {kubelet_dir}/kubelet.sock"
+        assert before["resources"][0]["problem"] == problem
+        assert (await one.ask("/readyz")).body.decode() == f"{problem}\n"
         assert before["resources"][0]["leaks_problem"] == "nobody has looked for leaks yet"
         await one.leak_watch.look()
         looked = await one.report()
@@ -299,6 +303,32 @@ def test_a_daemon_loads_nothing_that_only_people_need() -> None:
     program = f"import sys, aosp_plugin.cli, aosp_plugin.serve; print([m for m in {unwanted} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout == "[]\n"
+
+
+async def test_a_process_serves_page_status_and_metrics(node: Node) -> None:
+    """Each where the others are; and who has the report already is told so."""
+
+    def ask(path: str, tag: str = "") -> tuple[int, str, str]:
+        connection = http.client.HTTPConnection(node.url.removeprefix("http://"), timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"If-None-Match": tag})
+            answer = connection.getresponse()
+            return answer.status, answer.headers["Content-Type"], answer.headers["ETag"]
+
+    assert (await asyncio.to_thread(ask, "/"))[:2] == (200, "text/html; charset=utf-8")
+    assert (await asyncio.to_thread(ask, "/metrics"))[:2] == (200, "text/plain; version=0.0.4; charset=utf-8")
+    status, kind, tag = await asyncio.to_thread(ask, "/status")
+    assert (status, kind) == (200, "application/json")
+    assert (await asyncio.to_thread(ask, "/status", tag))[0] == 304
+
+
+async def test_a_slow_client_keeps_no_process(node: Node) -> None:
+    """Neither one that says nothing nor one that does not take what it asked for."""
+    host, port = node.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))) as slow:
+        slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        node.serve.signal(signal.SIGTERM)
+        assert await node.serve.finish() == 0
 
 
 # What the command prints

@@ -32,7 +32,8 @@ function parts(resource, device) {
 
 function leakBlock(leak) {
   const started = new Date(leak.started * 1000);
-  const where = leak.pod_uid ? `pod ${leak.pod_uid}` : leak.container ? `container ${leak.container.slice(0, 12)}` : "no container";
+  const container = leak.container ? `container ${leak.container.slice(0, 12)}` : "no container";
+  const where = leak.pod_uid ? `pod ${leak.pod_uid}` : container;
   return block(`Leaked to process ${leak.pid}`, [
     ["Node", leak.node],
     ["Command", leak.command],

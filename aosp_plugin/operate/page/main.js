@@ -99,34 +99,41 @@ function showHeader() {
   byId("unknown").textContent = `Which pod has which device is not known: ${report.allocations.problem}.`;
 }
 
+// Adds to the list of changes, and has the first of them read out.
 function showChanges(changes) {
-  const now = clock(new Date());
   const list = byId("changes");
   list.querySelector(".empty")?.remove();
-  const rows = changes.slice(0, MOST_CHANGES).map(([device, before]) =>
-    element("li", "", element("time", "", now), element("span", "what", device.id), glyph(before.state), "→", glyph(device.state),
-      element("span", "now", device.reason || STATE[device.state].label.toLowerCase())),
-  );
-  if (changes.length > rows.length) {
-    rows.push(element("li", "", element("time", "", now), element("span", "what", `and ${number(changes.length - rows.length)} more`)));
-  }
-  list.prepend(...rows);
+  const shown = changes.slice(0, MOST_CHANGES);
+  const more = changes.length - shown.length;
+  const rows = shown.map(([device, before]) => {
+    const now = [glyph(before.state), "→", glyph(device.state), state(device)];
+    return change(device.id, element("span", "now", ...now));
+  });
+  list.prepend(...rows, ...(more ? [change(`and ${number(more)} more`)] : []));
   while (list.children.length > MOST_CHANGES) list.lastElementChild.remove();
   const [device] = changes[0];
-  const more = changes.length > 1 ? ` and ${number(changes.length - 1)} more` : "";
-  byId("announcer").textContent = `${device.id} is ${STATE[device.state].label.toLowerCase()}${device.reason ? `: ${device.reason}` : ""}${more}`;
+  const others = changes.length > 1 ? ` and ${number(changes.length - 1)} more have changed` : "";
+  byId("announcer").textContent = `${device.id}: ${state(device)}${others}`;
 }
 
-function connection(state, why = "", since = null) {
-  byId("live").dataset.state = state;
-  byId("live-text").textContent = { live: "Live", paused: "Paused", lost: "Connection lost" }[state];
-  document.body.classList.toggle("stale", state === "lost");
+function change(what, ...parts) {
+  return element("li", "", element("span", "what", what), element("time", "", clock(new Date())), ...parts);
+}
+
+function state(device) {
+  return device.reason || STATE[device.state].label.toLowerCase();
+}
+
+function connection(now, why = "", since = null) {
+  byId("live").dataset.state = now;
+  byId("live-text").textContent = { live: "Live", paused: "Paused", lost: "Connection lost" }[now];
+  document.body.classList.toggle("stale", now === "lost");
   const lost = byId("lost");
-  if (state === "lost") {
+  if (now === "lost") {
     const text = `Connection lost since ${clock(since)}: ${why}. What is shown is as of then.`;
     if (lost.textContent !== text) lost.textContent = text;
   }
-  lost.hidden = state !== "lost";
+  lost.hidden = now !== "lost";
 }
 
 // Selects the next device that is found, or the one before, of any resource.

@@ -1,16 +1,26 @@
-// The map: one cell for each device, in the plugin's order, ten columns or a multiple of ten. It is drawn on a canvas,
-// since ten thousand elements would take seconds. What a screen reader and the keyboard need is one element, the cell
-// that is selected, in a grid that says how large it is: that element is also the ring around the cell.
+// The map: one cell for each device, in the plugin's order and in columns that are easy to count. It is drawn on a
+// canvas, since ten thousand elements would take seconds. What a screen reader and the keyboard need is one element,
+// the cell that is selected, in a grid that says how large it is: that element is also the ring around the cell.
 
 import { STATE, colours, element, sprite } from "./states.js";
 
 const TALLEST = 640;  // as much as fits on a screen, while cells stay large enough to be hit
 const SMALLEST = 9;
 const LARGEST = 24;
+const COLUMNS = [10, 20, 40, 50, 100, 200];
 const GUTTER = 64;  // for the labels of rows
 const TOP = 4;  // for the upper half of the first label
 const DIMMED = 0.14;
 const MOST_PULSES = 60;
+
+// The largest cells with which the map is no taller than TALLEST; the most columns where it is anyway.
+function grid(width, count) {
+  const every = COLUMNS.map((columns) => ({ columns, pitch: Math.min(LARGEST, Math.floor(width / columns)) }));
+  const legible = every.filter(({ pitch }) => pitch >= SMALLEST);
+  if (!legible.length) return { columns: COLUMNS[0], pitch: SMALLEST };
+  const fitting = legible.filter(({ columns, pitch }) => Math.ceil(count / columns) * pitch <= TALLEST);
+  return fitting.length ? fitting.reduce((best, one) => (one.pitch >= best.pitch ? one : best)) : legible.at(-1);
+}
 
 export class DeviceMap {
   // `select` is called with an index, and `describe` returns the words for a device.
@@ -40,7 +50,7 @@ export class DeviceMap {
     this.element.addEventListener("focus", () => this.selected < 0 && this.devices.length && this.select(0));
     this.element.addEventListener("pointermove", (event) => this.point(event));
     this.element.addEventListener("pointerleave", () => this.point(null));
-    this.element.addEventListener("pointerdown", (event) => this.indexAt(event) >= 0 && this.select(this.indexAt(event)));
+    this.element.addEventListener("pointerdown", (event) => this.take(event));
     new ResizeObserver(() => this.layOut()).observe(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.layOut(true));
   }
@@ -66,11 +76,8 @@ export class DeviceMap {
     const width = this.element.clientWidth - GUTTER;
     const count = this.devices.length;
     if (width <= 0) return;
-    const fits = (pitch) => Math.max(10, Math.floor(width / pitch / 10) * 10);
-    let pitch = LARGEST;
-    while (pitch > SMALLEST && Math.ceil(count / fits(pitch)) * pitch > TALLEST) pitch -= 1;
     const ratio = devicePixelRatio || 1;
-    const columns = fits(pitch);
+    const { columns, pitch } = grid(width, count);
     if (!anew && pitch === this.pitch && columns === this.columns && ratio === this.ratio) return;
     Object.assign(this, { pitch, columns, ratio });
     this.rows = Math.ceil(count / columns);
@@ -86,7 +93,8 @@ export class DeviceMap {
     this.element.setAttribute("aria-colcount", columns);
     this.colours = colours();
     const gap = Math.round((pitch > 14 ? 3 : 2) * ratio);
-    this.sprites = Object.fromEntries(Object.keys(STATE).map((key) => [key, sprite(key, this.size, gap, this.colours)]));
+    const drawn = Object.keys(STATE).map((key) => [key, sprite(key, this.size, gap, this.colours)]);
+    this.sprites = Object.fromEntries(drawn);
     this.drawAll();
     this.place();
   }
@@ -144,7 +152,13 @@ export class DeviceMap {
     this.hover.style.transform = `translate(${x}px, ${y}px)`;
     this.tip.textContent = this.describe(this.devices[i]);
     const right = x > this.element.clientWidth / 2;
-    this.tip.style.transform = `translate(${right ? x : x + this.pitch + 4}px, ${y + this.pitch + 6}px) translateX(${right ? "-100%" : "0"})`;
+    const place = `translate(${right ? x : x + this.pitch + 4}px, ${y + this.pitch + 6}px)`;
+    this.tip.style.transform = right ? `${place} translateX(-100%)` : place;
+  }
+
+  take(event) {
+    const i = this.indexAt(event);
+    if (i >= 0) this.select(i);
   }
 
   key(event) {

@@ -23,12 +23,15 @@ export class Resource {
     this.bar.setAttribute("aria-hidden", "true");
     this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
     this.bar.append(...Object.values(this.parts));
-    this.empty = element("p", "empty", "There is no device yet. The plugin watches: a node shows here as soon as it is there.");
+    const waiting = "There is no device yet. The plugin watches: a node shows here as soon as it is there.";
+    this.empty = element("p", "empty", waiting);
     this.note = element("p", "note-line");
     this.map = new DeviceMap(name, select, describe);
     this.table = new DeviceTable(select);
     const head = element("div", "head", element("h2", "", name), this.pill);
-    this.element = element("section", "card resource", head, this.problem, this.legend, this.bar, this.map.element, this.empty, this.note, this.table.element);
+    const counts = [this.problem, this.legend, this.bar];
+    const devices = [this.map.element, this.empty, this.note, this.table.element];
+    this.element = element("section", "card resource", head, ...counts, ...devices);
     this.element.setAttribute("aria-label", name);
   }
 
@@ -50,7 +53,8 @@ export class Resource {
     const key = JSON.stringify([terms, [...states]]);
     if (this.matches === undefined || key !== this.looked) {
       this.looked = key;
-      this.matches = terms.length || states.size ? report.devices.map((device) => matches(device, terms, states)) : null;
+      const all = terms.length === 0 && states.size === 0;
+      this.matches = all ? null : report.devices.map((device) => matches(device, terms, states));
     }
     this.showCounts(states);
     const changed = this.map.update(report.devices, this.matches);
@@ -74,7 +78,8 @@ export class Resource {
       const { button, value } = this.chips[key];
       value.textContent = number(counts[key]);
       button.setAttribute("aria-pressed", states.has(key));
-      button.hidden = key === "unknown" && !counts.unknown;
+      const told = key === "unknown" || ((key === "free" || key === "allocated") && counts.unknown > 0);
+      button.hidden = told && counts[key] === 0;
       button.classList.toggle("none", counts[key] === 0);
       this.parts[key].style.flexGrow = counts[key];
       this.parts[key].hidden = counts[key] === 0;

@@ -17,14 +17,14 @@ const SHAPES = {
   unhealthy: { path: "M6 0 12.3 11.8H-.3Z", full: true },
   allocated: { path: "M0 0h12v12h-12z" },
   free: { path: "M.7.7h10.6v10.6h-10.6z", outline: true },
-  unknown: { path: "M3.5 3.5h5v5h-5z" },
+  unknown: { path: "M3.7 3.7h4.6v4.6h-4.6z", ground: "M0 0h12v12h-12z" },
 };
 
 // The colours are those of the style sheet, for the theme that is on.
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
-  const all = { label: of("--muted"), line: of("--free-line") };
+  const all = { label: of("--muted"), line: of("--free-line"), ground: of("--unknown-ground") };
   for (const { key } of STATES) all[key] = of(`--${key}`);
   return all;
 }
@@ -34,7 +34,7 @@ export function sprite(state, size, gap, colour) {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = size;
   const context = canvas.getContext("2d");
-  const { path, outline, full } = SHAPES[state];
+  const { path, outline, full, ground } = SHAPES[state];
   const inside = full ? size : size - gap;
   const edge = Math.floor((size - inside) / 2);
   context.translate(edge, edge);
@@ -46,15 +46,20 @@ export function sprite(state, size, gap, colour) {
     context.fillRect(width, width, inside - 2 * width, inside - 2 * width);
     return canvas;
   }
-  context.fillStyle = colour[state];
   context.scale(inside / 12, inside / 12);
+  if (ground) {
+    context.fillStyle = colour.ground;
+    context.fill(new Path2D(ground));
+  }
+  context.fillStyle = colour[state];
   context.fill(new Path2D(path));
   return canvas;
 }
 
 export function glyph(state) {
-  const { path, outline } = SHAPES[state];
+  const { path, outline, ground } = SHAPES[state];
   const svg = svgElement("svg", { viewBox: "-2 -2 16 16", class: `glyph ${state}`, "aria-hidden": "true" });
+  if (ground) svg.append(svgElement("path", { d: ground, class: "ground" }));
   svg.append(svgElement("path", { d: path, class: outline ? "outline" : "" }));
   return svg;
 }
@@ -80,6 +85,6 @@ export const clock = (date) => date.toLocaleTimeString("en-GB");
 // Everything by which a device is found.
 export function haystack(device) {
   const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} ${pod.container}`);
-  const words = [device.id, device.state, device.reason, ...device.nodes, ...pods, ...device.numa.map((n) => `numa${n}`)];
-  return words.join(" ").toLowerCase();
+  const near = device.numa.map((node) => `numa${node}`);
+  return [device.id, device.state, device.reason, ...device.nodes, ...pods, ...near].join(" ").toLowerCase();
 }

@@ -1,0 +1,168 @@
+"""A node to look at: a real ``aosp-plugin serve`` over stand-in nodes, the stand-in kubelet with pods, and what is ill.
+
+Kubelet and plugin run in a thread of their own, since a test that drives a browser waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.podresources import PodResources
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Coroutine, Iterator, Sequence
+
+RESOURCE = "aosp.io/binder"
+HOSTILE = "<img src=x onerror=alert(1)>"
+"""What the page must show as it is: the command line of the process that a node leaks to."""
+
+_HOLDS = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
+
+
+class Node:
+    """The node. Its devices are files, its state changes by what tests do to them."""
+
+    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, *, told: bool) -> None:
+        """``told``: whether the kubelet says who has what."""
+        self.devices = os.path.join(directory, "dev")
+        os.mkdir(self.devices)
+        self._loop = loop
+        self.kubelet = Kubelet(os.path.join(directory, "k"))
+        self._pod_resources = PodResources(self.kubelet, os.path.join(directory, "pods.sock")) if told else None
+        self._process: asyncio.subprocess.Process | None = None
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self._environment = os.environ | {
+            "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
+            "AOSP_PLUGIN_LEAKS_EVERY": "4",
+            "NODE_NAME": "phone-node-07",
+        }
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def pid(self) -> int:
+        """The plugin's process ID."""
+        assert self._process is not None
+        return self._process.pid
+
+    def report(self) -> dict[str, Any]:
+        """Return what the plugin tells of its first resource."""
+        with urllib.request.urlopen(f"{self.url}status", timeout=10) as answer:  # noqa: S310 - our own address
+            report: dict[str, Any] = json.load(answer)["resources"][0]
+        return report
+
+    def path(self, number: int) -> str:
+        """Return where a device is."""
+        return os.path.join(self.devices, f"aosp_binder{number}")
+
+    def make(self, *numbers: int) -> None:
+        """Make devices."""
+        for number in numbers:
+            with open(self.path(number), "xb"):
+                pass
+
+    def remove(self, *numbers: int) -> None:
+        """Remove devices."""
+        for number in numbers:
+            os.unlink(self.path(number))
+
+    def listed(self, count: int) -> None:
+        """Wait until the kubelet could hand out this many devices."""
+
+        def told(kubelet: Kubelet) -> bool:
+            view = kubelet.resource(RESOURCE)
+            return view.connected and view.messages > 0 and view.allocatable == count
+
+        self.do(self.kubelet.wait_for(told, 30))
+
+    def admit(self, name: str, count: int) -> Sequence[str]:
+        """Start a pod; return its devices."""
+        admitted = self.do(self.kubelet.admit(Pod(name, [Container("android", {RESOURCE: count})])))
+        ids: Sequence[str] = admitted.containers["android"].device_ids[RESOURCE]
+        return ids
+
+    @contextlib.contextmanager
+    def leaking(self, *numbers: int) -> Iterator[int]:
+        """Have a process that is in no pod hold devices; yield its ID."""
+        command = [HOSTILE, "-c", _HOLDS, *map(self.path, numbers)]
+        with subprocess.Popen(  # noqa: S603 - our own program, under that name
+            command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield process.pid
+            process.communicate("")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the plugin a signal."""
+        os.kill(self.pid, number)
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have something done where the kubelet runs."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def start(self) -> None:
+        """Start kubelet and plugin."""
+        await self.kubelet.start()
+        if self._pod_resources:
+            await self._pod_resources.__aenter__()
+        await self.start_plugin()
+
+    async def start_plugin(self) -> None:
+        """Start the plugin, for the first time or again."""
+        flags = ["--device-dir", self.devices, "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
+        self._process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", f"127.0.0.1:{self.port}"],
+            env=self._environment,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+
+    async def stop_plugin(self) -> None:
+        """End the plugin."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.terminate()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """End everything."""
+        await self.stop_plugin()
+        if self._pod_resources:
+            await self._pod_resources.__aexit__(None, None, None)
+        await self.kubelet.stop()
+
+
+@contextlib.contextmanager
+def running(count: int, *, told: bool = True) -> Iterator[Node]:
+    """Run a node with ``count`` devices while the context lasts."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        node = Node(directory, loop, told=told)
+        node.make(*range(count))
+        try:
+            node.do(node.start())
+            node.listed(count)
+            yield node
+        finally:
+            node.do(node.stop())
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
