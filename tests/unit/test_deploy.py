@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from aosp_plugin import config
+from aosp_plugin.endpoints import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,6 +156,25 @@ def test_listens_on_the_pods_address_only() -> None:
     """The address is the pod's own, by the downward API: the kubelet reaches it, and it is not the node's."""
     assert GIVEN_FLAGS["--listen"].startswith("$(POD_IP):")
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in CONTAINER["env"]
+
+
+def test_status_asks_where_the_plugin_listens() -> None:
+    """`aosp-plugin status` in the pod needs no flag: a variable has the address of serve's flag."""
+    assert {"name": config.variable("listen"), "value": GIVEN_FLAGS["--listen"]} in CONTAINER["env"]
+    names = [variable["name"] for variable in CONTAINER["env"]]
+    assert names.index("POD_IP") < names.index(config.variable("listen"))
+
+
+def test_node_name() -> None:
+    """The plugin is told the node's name, by the variable that it reads."""
+    field = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert {"name": NODE_VARIABLE, "valueFrom": field} in CONTAINER["env"]
+
+
+def test_pod_resources_socket_is_mounted() -> None:
+    """The directory of the kubelet's podresources socket is mounted where the plugin looks for it."""
+    directory = config.Config().pod_resources_socket.rpartition("/")[0]
+    assert MOUNTS["pod-resources"]["mountPath"] == VOLUMES["pod-resources"]["hostPath"]["path"] == directory
 
 
 def test_host_paths() -> None:

@@ -1,0 +1,84 @@
+{{- define "aosp-device-plugin.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "aosp-device-plugin.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "aosp-device-plugin.name" . }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "aosp-device-plugin.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "aosp-device-plugin.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "aosp-device-plugin.labels" -}}
+{{ include "aosp-device-plugin.selectorLabels" . }}
+app.kubernetes.io/component: device-plugin
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "aosp-device-plugin.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* What each resource is configured to, of what matters here: an entry of resources wins over the top level. */}}
+{{- define "aosp-device-plugin.resources" -}}
+{{- $config := .Values.config -}}
+{{- $found := list -}}
+{{- range $entry := default (list (dict)) $config.resources -}}
+{{- $one := dict -}}
+{{- range $key := list "nodes" "reset" "verify" "device_list" -}}
+{{- $_ := set $one $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
+{{- end -}}
+{{- $found = append $found $one -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{/* "true" where a container is told CDI names, whose spec files need a mount. */}}
+{{- define "aosp-device-plugin.cdi" -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- range (default list .device_list) -}}
+{{- if hasPrefix "cdi-" . -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Refuse a configuration that would run without the rights, or without the mount, that it takes. */}}
+{{- define "aosp-device-plugin.check" -}}
+{{- $provision := .Values.provision.enabled -}}
+{{- $takes := "takes provision.enabled (docs/deploy.md)" -}}
+{{- if and .Values.config.leaks_every (not $provision) -}}
+{{- fail (printf "config.leaks_every looks at the host's processes: it %s" $takes) -}}
+{{- end -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if and .nodes (not $provision) -}}
+{{- fail (printf "config.nodes makes nodes of the host: it %s" $takes) -}}
+{{- end -}}
+{{- if and (eq (toString .reset) "on-start") (not $provision) -}}
+{{- fail (printf "config.reset on-start makes nodes of the host: it %s" $takes) -}}
+{{- end -}}
+{{- if and (eq (toString .verify) "probe") (not $provision) -}}
+{{- fail (printf "config.verify probe opens nodes of the host: it %s" $takes) -}}
+{{- end -}}
+{{- $directory := dig "directory" "/run/aosp-binderfs" (default dict .nodes) -}}
+{{- if not (or (eq $directory "/run/aosp-binderfs") (hasPrefix "/run/aosp-binderfs/" $directory)) -}}
+{{- fail (printf "config.nodes.directory %s is not mounted into the pod: it has to be below /run/aosp-binderfs" $directory) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

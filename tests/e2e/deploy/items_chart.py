@@ -1,0 +1,206 @@
+"""The Helm chart: its values land where they belong, and wrong ones are refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from aosp_plugin import config
+from tests.e2e.deploy import parts
+from tests.e2e.deploy.manifests import VALUES, charted, configuration, the
+from tests.e2e.deploy.parts import CHART, DEPLOY, run
+
+
+def lint() -> None:
+    """`helm lint --strict` finds nothing wrong with the chart, whatever its values."""
+    for values in VALUES.values():
+        run(parts.helm(), "lint", "--strict", str(CHART), *values)
+
+
+def values_land() -> None:
+    """Each value lands where it belongs."""
+    made = charted(*VALUES["everything"])
+    values = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())
+    daemon_set = the("DaemonSet", made)
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    image = values["image"]
+    assert container["image"] == f"{image['repository']}@{image['digest']}", container["image"]
+    assert container["imagePullPolicy"] == image["pullPolicy"]
+    assert pod["imagePullSecrets"] == image["pullSecrets"]
+    for name in ("affinity", "priorityClassName", "tolerations"):
+        assert pod[name] == values[name], f"{name}: {pod[name]}"
+    assert pod["nodeSelector"] == {"aosp.io/binder": "true"} | values["nodeSelector"]
+    assert container["resources"]["limits"] == {"cpu": "1"} | values["resources"]["limits"]
+    assert daemon_set["metadata"]["name"] == values["fullnameOverride"]
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    metadata = daemon_set["spec"]["template"]["metadata"]
+    assert values["podLabels"].items() <= metadata["labels"].items()
+    assert values["podAnnotations"].items() <= metadata["annotations"].items()
+    assert the("NetworkPolicy", made)["spec"]["ingress"][0]["from"] == values["networkPolicy"]["from"]
+    monitor, rule = the("PodMonitor", made), the("PrometheusRule", made)
+    assert values["podMonitor"]["labels"].items() <= monitor["metadata"]["labels"].items()
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == values["podMonitor"]["interval"]
+    assert values["prometheusRule"]["labels"].items() <= rule["metadata"]["labels"].items()
+
+
+def files_land() -> None:
+    """Rules, dashboard and NodeFeatureRule come out of Helm as they went in, but for the runbook's address."""
+    made = charted(*VALUES["everything"])
+    rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
+    address = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]["runbook"]
+    assert the("PrometheusRule", made)["spec"] == yaml.safe_load(rules.replace("docs/runbook.md", address))
+    (dashboard,) = [one["data"] for one in made if one["metadata"]["name"].endswith("-dashboard")]
+    text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
+    assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
+    rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
+    assert the("NodeFeatureRule", made)["spec"] == rule["spec"]
+
+
+def selectors_select() -> None:
+    """PodMonitor and NetworkPolicy select the plugin's pods."""
+    made = charted(*VALUES["everything"])
+    labels = the("DaemonSet", made)["spec"]["template"]["metadata"]["labels"]
+    for kind, field in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
+        assert the(kind, made)["spec"][field]["matchLabels"].items() <= labels.items(), kind
+
+
+def cdi_needs_no_privilege() -> None:
+    """A resource by CDI gets the mount for its files, and no other right; no CDI, no mount."""
+    pod = the("DaemonSet", charted(*VALUES["everything"]))["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "cdi", "mountPath": "/host/var/run/cdi"} in container["volumeMounts"], container["volumeMounts"]
+    assert container["securityContext"]["privileged"] is False
+    assert "hostPID" not in pod
+    assert "cdi" not in str(the("DaemonSet", charted()))
+
+
+def plugin_takes_configuration() -> None:
+    """The plugin accepts each configuration that comes out, with numbers as they went in."""
+    for values in VALUES.values():
+        _loaded(*values)
+    large = _loaded("--set", "provision.enabled=true,config.nodes.ensure=1000000,config.nodes.max=1048576")
+    nodes = large.resources[0].nodes
+    assert nodes is not None, "no nodes"
+    assert (nodes.ensure, nodes.max) == (1_000_000, 1_048_576), nodes
+
+
+def _loaded(*arguments: str) -> config.Config:
+    """Return what the plugin reads in the chart's ConfigMap."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "config.yaml")
+        path.write_text(configuration(charted(*arguments)))
+        return config.load({}, {}, str(path))[0]
+
+
+def changes_roll_out() -> None:
+    """Another configuration is another pod template; another interval of the PodMonitor is not."""
+
+    def template(*arguments: str) -> object:
+        return the("DaemonSet", charted(*arguments))["spec"]["template"]
+
+    assert template("--set", "config.log_level=debug") != template()
+    assert template("--set", "podMonitor.interval=7s") == template()
+
+
+REFUSED = {
+    "config.leaks_every=300": "config.leaks_every looks at the host's processes: it takes provision.enabled",
+    "config.nodes.ensure=3": "config.nodes makes nodes of the host: it takes provision.enabled",
+    "config.reset=on-start": "config.reset on-start makes nodes of the host: it takes provision.enabled",
+    "config.verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
+    "config.resources[0].verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
+    "provision.enabled=true,config.nodes.ensure=3,config.nodes.directory=/mnt/nodes": "is not mounted into the pod",
+    "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
+    "config.version=v2": "value must be 'v1'",
+    "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxSurge'",
+    "image.digest=latest": "at '/image/digest'",
+    "image.tags=x": "additional properties 'tags' not allowed",
+    "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
+}
+"""Values, and what Helm says of them."""
+
+
+def values_are_checked() -> None:
+    """Values that are wrong, or take rights that the chart would not give, are refused with what is wrong."""
+    for values, words in REFUSED.items():
+        try:
+            charted("--set", values)
+        except AssertionError as error:
+            assert words in str(error), f"{values}: {error}"  # noqa: PT017 - no pytest here
+        else:
+            raise AssertionError(f"{values} is accepted")
+
+
+def empty_network_policy() -> None:
+    """An empty list of those who may connect, which would be everybody, is refused."""
+    try:
+        charted("--set-json", "networkPolicy.from=[]")
+    except AssertionError as error:
+        assert "at '/networkPolicy/from'" in str(error), str(error)  # noqa: PT017 - no pytest here
+        return
+    raise AssertionError("it is accepted")
+
+
+def notes() -> None:
+    """What is said after an install names the commands to check it with, for the resource that is configured."""
+    told = _notes(*VALUES["everything"])
+    assert "kubectl -n kube-system rollout status daemonset/phones" in told, told
+    assert r".status.allocatable.aosp\.io/phone" in told, told
+    assert "kubectl label node NODE example.com/phones=yes" in told, told
+    assert "networkPolicy.enabled" in told, told
+    assert "privileged" not in told, told
+    assert "privileged" in _notes(*VALUES["provision"])
+
+
+def _notes(*arguments: str) -> str:
+    """Return the notes, as a manifest of a copy of the chart: Helm prints them only where there is a cluster."""
+    with tempfile.TemporaryDirectory() as directory:
+        chart = Path(directory, "chart")
+        shutil.copytree(CHART, chart)
+        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+        template = 'notes: |\n{{ tpl (.Files.Get "notes") . | indent 2 }}\n'
+        (chart / "templates" / "notes.yaml").write_text(template)
+        command = (
+            "template",
+            "phones",
+            str(chart),
+            "--namespace",
+            "kube-system",
+            "--show-only",
+            "templates/notes.yaml",
+        )
+        text: str = yaml.safe_load(run(parts.helm(), *command, *arguments))["notes"]
+        return text
+
+
+def package() -> None:
+    """The packed chart makes the same, and has no values for tests in it."""
+    with tempfile.TemporaryDirectory() as directory:
+        run(parts.helm(), "package", str(CHART), "--destination", directory)
+        (packed,) = Path(directory).glob("*.tgz")
+        with tarfile.open(packed) as archive:
+            names = archive.getnames()
+        text = run(parts.helm(), "template", "aosp-device-plugin", str(packed), *VALUES["everything"])
+    assert not [name for name in names if re.search(r"/ci/|_test\.yaml$", name)], names
+    there = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), *VALUES["everything"])
+    assert text == there
+
+
+ITEMS = (
+    lint,
+    values_land,
+    files_land,
+    selectors_select,
+    cdi_needs_no_privilege,
+    plugin_takes_configuration,
+    changes_roll_out,
+    values_are_checked,
+    empty_network_policy,
+    notes,
+    package,
+)

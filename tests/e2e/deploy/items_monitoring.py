@@ -1,0 +1,50 @@
+"""Alert rules and dashboard, by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.e2e.deploy import parts
+from tests.e2e.deploy.parts import DEPLOY, run
+
+MONITORING = DEPLOY / "monitoring"
+
+
+def rules() -> None:
+    """promtool finds nothing wrong with the rules."""
+    run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(MONITORING / "rules.yaml"))
+
+
+def alerts() -> None:
+    """Each alert fires when it should, and none on a node where all is well (rules_test.yaml)."""
+    run(parts.promtool(), "test", "rules", str(MONITORING / "rules_test.yaml"))
+
+
+def dashboard() -> None:
+    """Prometheus reads every expression of the dashboard."""
+    expressions = _expressions(json.loads((MONITORING / "dashboard.json").read_text()))
+    assert len(expressions) > 30, f"{len(expressions)} expressions"
+    recorded = [{"record": f"expression:{number}", "expr": text} for number, text in enumerate(expressions)]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "rules.yaml")
+        path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+        run(parts.promtool(), "check", "rules", "--lint=none", str(path))
+
+
+def _expressions(part: Any) -> list[str]:
+    """Return every ``expr``, Grafana's variables replaced as Grafana would."""
+    if isinstance(part, list):
+        return [text for one in part for text in _expressions(one)]
+    if not isinstance(part, dict):
+        return []
+    own = [re.sub(r"\$\w+", ".*", part["expr"].replace("$__rate_interval", "5m"))] if "expr" in part else []
+    return own + [text for one in part.values() for text in _expressions(one)]
+
+
+ITEMS = (rules, alerts, dashboard)

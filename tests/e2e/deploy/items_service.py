@@ -1,0 +1,225 @@
+"""What the unit does under a real systemd, with a stand-in kubelet. Run inside the sandbox of ``service``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from aosp_plugin.testing import Kubelet
+from tests.e2e.common.report import describe
+from tests.e2e.deploy.items_unit import SYSTEMD, UNIT
+from tests.e2e.deploy.parts import run
+from tests.e2e.deploy.service import KUBELET, NODES, configure, drop_in
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESOURCE: Final = "aosp.io/binder"
+PLUGINS: Final = KUBELET / "device-plugins"
+PTRACE, READ_SEARCH = 1 << 19, 1 << 2
+"""CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (include/uapi/linux/capability.h)."""
+
+
+class Node:
+    """The place: this systemd's one service, and a kubelet that starts when it is told to."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._kubelet: Kubelet | None = None
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def show(self, *names: str) -> dict[str, str]:
+        """Return properties of the service."""
+        lines = run("systemctl", "show", UNIT, f"--property={','.join(names)}").splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def wait(self, **wanted: str) -> None:
+        """Wait until properties are so."""
+
+        def so() -> bool:
+            seen = self.show(*wanted)
+            assert seen == wanted, f"{seen}"
+            return True
+
+        until(so, f"{wanted}")
+
+    def pid(self) -> int:
+        """Return the service's process."""
+        return int(self.show("MainPID")["MainPID"])
+
+    def status(self) -> dict[str, str]:
+        """Return what the kernel says of that process."""
+        lines = Path(f"/proc/{self.pid()}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def start_kubelet(self) -> None:
+        """Have a kubelet, and wait until it can allocate the three nodes."""
+
+        async def start() -> None:
+            self._kubelet = await Kubelet(str(PLUGINS)).__aenter__()
+            await self._kubelet.wait_for(lambda one: one.resource(RESOURCE).allocatable == 3)
+
+        asyncio.run_coroutine_threadsafe(start(), self._loop).result(30)
+
+    def get(self, path: str) -> str:
+        """Return what the plugin answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:9478/{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+
+def waits_for_kubelet(node: Node) -> None:
+    """systemd: without a kubelet the service is activating, and its status says what it waits for."""
+    node.wait(ActiveState="activating")
+    until(lambda: node.show("StatusText")["StatusText"].startswith("waiting for the kubelet"), "the status text")
+
+
+def starts(node: Node) -> None:
+    """systemd: it has started once the kubelet knows the devices."""
+    node.start_kubelet()
+    node.wait(ActiveState="active", StatusText="registered")
+
+
+def no_rights(node: Node) -> None:
+    """systemd: its process has no capability and can gain none, and runs under seccomp filters; uid 0."""
+    status = node.status()
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) == 0, f"{name}: {status[name]}"
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"), f"{status['NoNewPrivs']} {status['Seccomp']}"
+    assert status["Uid"].split() == ["0"] * 4, status["Uid"]
+
+
+def read_only(node: Node) -> None:
+    """systemd: of the host's files it can write to its socket's directory, and not to /etc, /usr or the kubelet's."""
+    script = 'for path; do if [ -w "$path" ]; then echo "$path"; fi; done'
+    paths = ("/etc", "/usr", str(KUBELET), "/sys/kernel", "/proc/sys/kernel", str(PLUGINS))
+    said = run("nsenter", f"--target={node.pid()}", "--mount", "sh", "-c", script, "sh", *paths)
+    assert said.split() == [str(PLUGINS)], f"writable: {said.split()}"
+
+
+def answers(node: Node) -> None:
+    """systemd: probes, metrics and status are answered on the loopback address."""
+    assert (node.get("readyz"), node.get("healthz")) == ("ok\n", "ok\n")
+    assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in node.get("metrics")
+    assert json.loads(node.get("status"))["resources"]
+
+
+def later_mounts(node: Node) -> None:
+    """systemd: a file system that the host mounts later appears in the service's view of the host, and goes again."""
+    directory = Path("/run/aosp-binderfs")
+    directory.mkdir()
+    look = ("nsenter", f"--target={node.pid()}", "--mount", "ls", str(directory))
+    for _ in range(2):
+        run("mount", "-t", "tmpfs", "tmpfs", str(directory))
+        (directory / "late").touch()
+        assert run(*look) == "late\n"
+        run("umount", str(directory))
+        assert run(*look) == ""
+
+
+def reloads(node: Node) -> None:
+    """systemd: `systemctl reload` has the same process read its configuration again; a bad one changes nothing."""
+    before = node.pid()
+    for more in ("log_level: debug\n", "log_levl: debug\n"):
+        configure(more)
+        run("systemctl", "reload", UNIT)
+        until(lambda: node.get("readyz") == "ok\n", "ready")
+    assert node.pid() == before
+    configure()
+    run("systemctl", "reload", UNIT)
+    node.wait(ActiveState="active", StatusText="registered", NRestarts="0")
+
+
+def watchdog(node: Node) -> None:
+    """systemd: a process that shows no sign of life is ended and started again, and is registered again."""
+    os.kill(node.pid(), signal.SIGSTOP)
+    node.wait(NRestarts="1", ActiveState="active", StatusText="registered")
+
+
+def restarts(node: Node) -> None:
+    """systemd: a process that is killed is started again, and its stale socket is swept."""
+    os.kill(node.pid(), signal.SIGKILL)
+    node.wait(NRestarts="2", ActiveState="active", StatusText="registered")
+    until(lambda: len(list(PLUGINS.glob("aosp-*"))) == 1, "one socket")
+
+
+def stops(node: Node) -> None:
+    """systemd: `systemctl stop` ends it with 0, and its socket is gone."""
+    run("systemctl", "stop", UNIT)
+    node.wait(ActiveState="inactive", Result="success", ExecMainStatus="0")
+    assert not list(PLUGINS.glob("aosp-*"))
+
+
+def drop_in_of_provision(node: Node) -> None:
+    """systemd, provision.conf: two capabilities; leaks of other users' processes are found; CDI specs for everybody."""
+    Path("/run/aosp-binderfs").mkdir(exist_ok=True)
+    drop_in("provision.conf", (SYSTEMD / "provision.conf").read_text())
+    configure("leaks_every: 0.5\ndevice_list: [envvar, cdi-cri]\n")
+    run("systemctl", "daemon-reload")
+    holder = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "120")
+    with (NODES / "aosp_binder1").open() as opened, subprocess.Popen(holder, stdin=opened) as leak:
+        try:
+            run("systemctl", "start", UNIT)
+            for name in ("CapPrm", "CapEff", "CapBnd"):
+                assert int(node.status()[name], 16) == PTRACE | READ_SEARCH, f"{name}: {node.status()[name]}"
+            # The proofs' own process has the node open as well: the same one, so that it counts once.
+            wanted = f'aosp_plugin_leaked_nodes{{resource="{RESOURCE}"}} 1.0'
+            until(lambda: wanted in node.get("metrics"), wanted)
+            assert "aosp_plugin_leak_unreadable_processes 0.0" in node.get("metrics")
+        finally:
+            leak.kill()
+    spec = Path("/run/cdi/aosp.io_binder.json")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (spec.parent, spec)] == [0o755, 0o644]
+    assert len(json.loads(spec.read_text())["devices"]) == 3
+
+
+ITEMS: Final[tuple[Callable[[Node], None], ...]] = (
+    waits_for_kubelet,
+    starts,
+    no_rights,
+    read_only,
+    answers,
+    later_mounts,
+    reloads,
+    watchdog,
+    restarts,
+    stops,
+    drop_in_of_provision,
+)
+
+
+def main() -> None:
+    """Prove one after the other, and write a line for each: title, seconds, what is wrong. The last one is empty."""
+    results = Path(sys.argv[1])
+    until(lambda: "aosp" in run("systemctl", "list-units", "--all", UNIT), "systemd answers")
+    node = Node()
+    with results.open("w") as file:
+
+        def tell(*line: Any) -> None:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+        for item in ITEMS:
+            started, detail = time.monotonic(), ""
+            try:
+                item(node)
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the other items are tried
+                detail = describe(error)
+            tell(" ".join((item.__doc__ or "").split()).removesuffix("."), time.monotonic() - started, detail)
+        tell("", 0, "")
+    run("systemctl", "--force", "exit")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""A systemd of our own, as process 1 of a sandbox, with the unit in it. What is proved there is in ``items_service``.
+
+``python -m tests.e2e.deploy.service FILE`` is the sandbox's first process: it makes the place ready, leaves the proofs
+to a child, which writes what came of them to FILE, and becomes systemd. In the unit a drop-in changes the program (to
+the checkout's), where that may be read from (homes, /tmp), and the watchdog's time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.common.packages import MissingError
+from tests.e2e.deploy.items_unit import PROGRAM, SYSTEMD, UNIT
+from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.e2e.common.report import Report
+
+NODES: Final = Path("/run/nodes")
+"""Stand-ins, and not in /dev, which is the machine's."""
+KUBELET: Final = Path("/var/lib/kubelet")
+WATCHDOG: Final = 3
+"""Seconds."""
+LIMIT: Final = 180.0
+"""Seconds for all of it."""
+
+_MANAGER: Final = "/lib/systemd/systemd"
+_CONFIG: Final = Path("/run/config.yaml")
+_UNITS: Final = Path("/run/units")
+_TARGETS: Final = ("sysinit", "basic", "shutdown", "network", "local-fs", "multi-user")
+_APART: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
+
+
+def prove(report: Report) -> None:
+    """Have everything proved in the sandbox, and report it. Raises MissingError where there can be none here."""
+    if os.geteuid() != 0 or not os.path.exists(_MANAGER):
+        raise MissingError("a systemd in a sandbox takes root, and systemd")
+    with tempfile.TemporaryDirectory() as directory, _put_back():
+        results, log = Path(directory, "results"), Path(directory, "log")
+        command = ("unshare", *_APART, "--propagation", "private", sys.executable, "-m", __name__, str(results))
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(LIMIT)
+            finally:
+                process.kill()
+                process.wait()
+        if not results.exists():
+            raise MissingError(f"no systemd as process 1 of a sandbox: {log.read_text(errors='replace')[-300:]!r}")
+        told = [json.loads(line) for line in results.read_text().splitlines()]
+    for title, seconds, detail in told:
+        if detail:
+            report.not_ok(title, detail)
+        elif title:
+            report.ok(title, seconds)
+    if not told or told[-1][0]:
+        report.not_ok("The proofs in the sandbox come to an end", f"none came after {len(told)} of them")
+
+
+@contextlib.contextmanager
+def _put_back() -> Iterator[None]:
+    """Remove the cgroups and the directory that were not there before."""
+    cgroup = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    mounted = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/mounts").read_text(), re.MULTILINE)
+    if cgroup is None or mounted is None:
+        raise MissingError("no cgroups of version 2 are mounted")
+    groups = [Path(f"{mounted[1]}{cgroup[1]}", name) for name in ("init.scope", "system.slice")]
+    made = [path for path in (*groups, KUBELET) if not path.exists()]
+    KUBELET.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for path in made:
+            for directory, _, _ in os.walk(path, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+
+
+def main() -> None:
+    """Make the sandbox ready, start the proofs, and become systemd."""
+    for path in ("/run", str(KUBELET)):
+        run("mount", "-t", "tmpfs", "tmpfs", path)
+    subprocess.run(("umount", "--recursive", "/sys/fs/cgroup"), check=False, capture_output=True)
+    run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
+    # As on a host: what is mounted later appears in the service's own view.
+    run("mount", "--make-rshared", "/")
+    run("ip", "link", "set", "lo", "up")
+    _furnish()
+    subprocess.Popen((sys.executable, "-m", "tests.e2e.deploy.items_service", sys.argv[1]), cwd=PROJECT)
+    os.environ.update(container="sandbox", SYSTEMD_UNIT_PATH=str(_UNITS), SYSTEMD_PROC_CMDLINE="")
+    os.execv(_MANAGER, (_MANAGER, "--system", "--unit=multi-user.target", "--log-target=console"))  # noqa: S606
+
+
+def _furnish() -> None:
+    """Make nodes, configuration, units and the kubelet's directory."""
+    (KUBELET / "device-plugins").mkdir(mode=0o750)
+    for path in (NODES, _UNITS / f"{UNIT}.d"):
+        path.mkdir(parents=True)
+    for number in range(3):
+        os.mknod(NODES / f"aosp_binder{number}", 0o20666, os.makedev(1, 3))
+    configure()
+    for name in _TARGETS:
+        wants = f"Wants={UNIT}\n" if name == "multi-user" else ""
+        (_UNITS / f"{name}.target").write_text(f"[Unit]\nDefaultDependencies=no\n{wants}")
+    text = (SYSTEMD / UNIT).read_text()
+    assert PROGRAM in text, f"the program is not {PROGRAM}"
+    (_UNITS / UNIT).write_text(text)
+    settings = (
+        "ExecStart=",
+        f"ExecStart={sys.executable} -m aosp_plugin serve --config={_CONFIG}",
+        f"Environment=PYTHONPATH={PROJECT} PYTHONDONTWRITEBYTECODE=1",
+        "ProtectHome=read-only",
+        "PrivateTmp=no",
+        f"WatchdogSec={WATCHDOG}",
+    )
+    drop_in("sandbox.conf", "\n".join(("[Service]", *settings, "")))
+
+
+def configure(more: str = "") -> None:
+    """Write the configuration of deploy/base, for the stand-ins, with lines more."""
+    _CONFIG.write_text(f"{(DEPLOY / 'base' / 'config.yaml').read_text()}\ndevice_dir: {NODES}\n{more}")
+
+
+def drop_in(name: str, text: str) -> None:
+    """Have systemd read more settings the next time that it reads the unit."""
+    (_UNITS / f"{UNIT}.d" / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+// Does what the API server does with a manifest before it keeps it: reads it strictly, fills in the defaults, validates.
+//
+// YAML documents come on standard input. Each that is accepted goes out as a line of JSON, with its defaults; of the
+// others, standard error says what is wrong, and the exit code is 1. Kinds that are not listed here are refused.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	_ "k8s.io/kubernetes/pkg/apis/networking/install"
+	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"k8s.io/kubernetes/pkg/capabilities"
+)
+
+var strict = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.EnableStrict)
+
+func main() {
+	// As an API server with --allow-privileged, which is what clusters have.
+	capabilities.Initialize(capabilities.Capabilities{AllowPrivileged: true})
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(os.Stdin))
+	refused := false
+	for {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = accept(text)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			refused = true
+		}
+	}
+	if refused {
+		os.Exit(1)
+	}
+}
+
+// accept validates one document and prints it.
+func accept(text []byte) error {
+	versioned, _, err := strict.UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil {
+		return err
+	}
+	legacyscheme.Scheme.Default(versioned)
+	meta := versioned.(metav1.Object)
+	if meta.GetNamespace() == "" {
+		meta.SetNamespace(metav1.NamespaceDefault)
+	}
+	group := versioned.GetObjectKind().GroupVersionKind().GroupKind().WithVersion(runtime.APIVersionInternal).GroupVersion()
+	internal, err := legacyscheme.Scheme.ConvertToVersion(versioned, group)
+	if err != nil {
+		return err
+	}
+	problems, err := validate(internal)
+	if err != nil {
+		return err
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%s %s: %w", versioned.GetObjectKind().GroupVersionKind().Kind, meta.GetName(), problems.ToAggregate())
+	}
+	return json.NewEncoder(os.Stdout).Encode(versioned)
+}
+
+func validate(object runtime.Object) (field.ErrorList, error) {
+	switch one := object.(type) {
+	case *apps.DaemonSet:
+		return appsvalidation.ValidateDaemonSet(one, podutil.GetValidationOptionsFromPodTemplate(&one.Spec.Template, nil)), nil
+	case *core.ConfigMap:
+		return corevalidation.ValidateConfigMap(one), nil
+	case *core.Pod:
+		options := podutil.GetValidationOptionsFromPodSpecAndMeta(&one.Spec, nil, &one.ObjectMeta, nil)
+		return corevalidation.ValidatePodCreate(one, options), nil
+	case *networking.NetworkPolicy:
+		options := networkingvalidation.ValidationOptionsForNetworking(one, nil)
+		return networkingvalidation.ValidateNetworkPolicy(one, options), nil
+	default:
+		return nil, fmt.Errorf("%T is not validated here", object)
+	}
+}
