@@ -113,9 +113,7 @@ def test_a_node_that_can_not_be_renewed_is_unhealthy_until_it_is(
     """Each look tries again; the error has the node's name and what to do."""
     backend = make()
     renewals.failure = NodesExhaustedError("can't renew /dev/aosp_binder1: max= is reached")
-    with pytest.raises(
-        UnhealthyDeviceError, match="'aosp_binder1' can't be given to a container: can't renew"
-    ):
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' can't be given to a container: can't renew"):
         backend.pre_start(["aosp_binder1"])
     assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-renewed"}
     renewals.failure = None
