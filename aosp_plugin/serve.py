@@ -15,7 +15,7 @@ from aosp_plugin import __version__, config, endpoints
 from aosp_plugin.assembly import assemble, check, check_overlap
 from aosp_plugin.errors import AospPluginError
 from aosp_plugin.leak_watch import LeakWatch
-from aosp_plugin.operate import http, logs
+from aosp_plugin.operate import http, logs, systemd
 from aosp_plugin.operate.heartbeat import Heartbeat
 from aosp_plugin.operate.metrics import Metrics
 from aosp_plugin.waiting import any_set, cancelled_at_end, in_thread
@@ -74,7 +74,10 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
         stack.enter_context(_listening(current, served, files, watch, metrics, heartbeat))
         await stack.enter_async_context(cancelled_at_end(watch.run(stop)))
         await stack.enter_async_context(cancelled_at_end(heartbeat.run()))
-        running = asyncio.create_task(_run_all([one.plugin for one in served], current))
+        plugins = [one.plugin for one in served]
+        told = systemd.tell(lambda: [one.unready for one in plugins], lambda: [one.unhealthy for one in plugins], stop)
+        await stack.enter_async_context(cancelled_at_end(told))
+        running = asyncio.create_task(_run_all(plugins, current))
         running.add_done_callback(lambda _: ended.set())
         following = current
         while following == current and not (stop.is_set() or ended.is_set()):

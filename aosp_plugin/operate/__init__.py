@@ -1,1 +1,1 @@
-"""What people who run the plugin need of it: its logs and its health over HTTP."""
+"""What people who run the plugin need of it: logs, metrics, leaks, and over HTTP its health and the node's state."""

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from aosp_plugin.operate.leaks import Leaks
     from aosp_plugin.operate.podresources import Allocations, Owner
 
-LEFT_OUT = "left-out"
-"""Reason of a device that the kubelet is not told of."""
-
-GONE = "gone"
-"""Reason of a device that a pod still has and the plugin no longer."""
+LEFT_OUT, GONE = "left-out", "gone"
+"""Reasons beside the plugin's own: the kubelet is not told of a device; a pod has one that the plugin has no longer."""
 
 
 class State(enum.StrEnum):
@@ -116,11 +113,10 @@ class ResourceReport(Struct, frozen=True, gc=False):
 
 
 class Known(Struct, frozen=True, gc=False):
-    """Whether it is known who has which device."""
+    """Whether it is known who has which device, and why not."""
 
     known: bool
     problem: str
-    """Why not."""
 
 
 class Report(Struct, frozen=True, gc=False):

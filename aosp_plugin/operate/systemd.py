@@ -39,7 +39,7 @@ async def tell(
     if not address:
         return
     patience = watchdog(environment, os.getpid())
-    pause = min(interval, patience / 2) if patience else interval
+    pause = between_looks(interval, patience)
     status, ready = None, False
     try:
         while not stop.is_set():
@@ -61,6 +61,11 @@ def watchdog(environment: Mapping[str, str], pid: int) -> float:
         return 0.0
     microseconds = environment.get("WATCHDOG_USEC", "")
     return int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0
+
+
+def between_looks(interval: float, patience: float) -> float:
+    """Return the seconds from one look to the next: half of systemd's patience at the most, as sd_notify(3) advises."""
+    return min(interval, patience / 2) if patience else interval
 
 
 def _joined(problems: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.operate.systemd import tell, watchdog
+from aosp_plugin.operate.systemd import between_looks, tell, watchdog
 from aosp_plugin.waiting import cancelled_at_end
 
 if TYPE_CHECKING:
@@ -180,6 +180,12 @@ async def test_a_watchdog_that_is_short_is_met(systemd: Systemd) -> None:
     async with cancelled_at_end(tell(list, list, plugin.stop, environment, interval=3600.0)):
         await systemd.told()
         assert await systemd.told() == "WATCHDOG=1"
+
+
+@pytest.mark.parametrize(("patience", "seconds"), [(0.0, 1.0), (60.0, 1.0), (2.0, 1.0), (0.5, 0.25)])
+def test_two_looks_fit_into_the_watchdogs_time(patience: float, seconds: float) -> None:
+    """Where that is short, the looks are closer; where there is no watchdog, as far apart as ever."""
+    assert between_looks(1.0, patience) == seconds
 
 
 async def test_nobody_asked() -> None:

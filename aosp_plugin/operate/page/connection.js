@@ -37,7 +37,7 @@ export function follow(told, state) {
     asking = false;
     clearTimeout(timer);
     if (!document.hidden) timer = setTimeout(turn, EVERY);
-    if (!lostSince) state("live");
+    if (!document.hidden && !lostSince) state("live");
     if (report) told(report);
   }
 

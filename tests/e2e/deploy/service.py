@@ -14,12 +14,16 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common import cache
 from tests.e2e.common.packages import MissingError
+from tests.e2e.common.report import say
 from tests.e2e.deploy.items_unit import PROGRAM, SYSTEMD, UNIT
 from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +49,8 @@ def prove(report: Report) -> None:
     """Have everything proved in the sandbox, and report it. Raises MissingError where there can be none here."""
     if os.geteuid() != 0 or not os.path.exists(_MANAGER):
         raise MissingError("a systemd in a sandbox takes root, and systemd")
-    with tempfile.TemporaryDirectory() as directory, _put_back():
+    # Not while a kubelet of tests/e2e/kubelet has its files mounted where ours go.
+    with cache.alone("sandbox"), tempfile.TemporaryDirectory() as directory, _put_back():
         results, log = Path(directory, "results"), Path(directory, "log")
         command = ("unshare", *_APART, "--propagation", "private", sys.executable, "-m", __name__, str(results))
         with log.open("wb") as out:
@@ -82,9 +87,18 @@ def _put_back() -> Iterator[None]:
         yield
     finally:
         for path in made:
-            for directory, _, _ in os.walk(path, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory)
+            try:
+                until(partial(_removed, path), f"{path} is removed", seconds=10)
+            except AssertionError as error:
+                say(f"# left behind: {error}")
+
+
+def _removed(path: Path) -> bool:
+    """Remove empty directories, as far as they are; a cgroup is none until its last process has been buried."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
+    return not path.exists()
 
 
 def main() -> None:
