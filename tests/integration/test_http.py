@@ -18,6 +18,7 @@ import pytest
 from aosp_plugin.errors import HostError
 from aosp_plugin.operate import connections, page
 from aosp_plugin.operate import http as plugin_http
+from aosp_plugin.operate.connections import read_head
 from aosp_plugin.operate.http import Answer, in_loop, names_this_host, probe, serving
 
 if TYPE_CHECKING:
@@ -344,9 +345,10 @@ def test_a_client_that_sends_without_end_is_left() -> None:
 def test_a_request_that_took_long_leaves_as_long_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the one time is not all there is of the other."""
 
-    def late(connection: socket.socket, _deadline: float) -> bytes:
+    def late(connection: socket.socket, deadline: float) -> bytes:
+        head = read_head(connection, deadline)
         connection.settimeout(0.001)
-        return b"GET / HTTP/1.0\r\n\r\n"
+        return head
 
     monkeypatch.setattr(plugin_http, "read_head", late)
     with serving(LOCAL, {"/": lambda: Answer("text/plain", b"x" * 50_000_000)}) as port:

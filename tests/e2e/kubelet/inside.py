@@ -84,8 +84,7 @@ def _machine(options: argparse.Namespace, containerd: Containerd) -> Iterator[Ma
     say(f"# {runtime.version}, {kubelet.version}")
     yield Machine(kubelet, runtime, directory)
     kubelet.stop()
-    runtime.crash()
-    runtime.daemon.end()
+    runtime.stop()
 
 
 def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, why: str, report: Report) -> None:

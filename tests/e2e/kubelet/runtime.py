@@ -130,8 +130,21 @@ class Runtime:
         config: dict[str, Any] = kept["Metadata"]["Config"]
         return config
 
+    def stop(self) -> None:
+        """End every container, sandboxes too, and containerd."""
+        self._forget_containers()
+        self.daemon.end()
+
     def crash(self) -> None:
-        """End every container at once, sandboxes too, and forget them, as the loss of power does."""
+        """End every container at once, sandboxes too, and forget them, as the loss of power does.
+
+        What answers the kubelet has its own books, and for a second or two would call the containers running.
+        """
+        self._forget_containers()
+        self.daemon.end(signal.SIGKILL)
+        self.start()
+
+    def _forget_containers(self) -> None:
         for container in self._ctr("containers", "list", "--quiet").split():
             with contextlib.suppress(AssertionError):
                 self._ctr("tasks", "delete", "--force", container)
