@@ -1,0 +1,1 @@
+def contestant(): raise SystemExit
