@@ -1,4 +1,4 @@
-"""File events turned into one message: "look again".
+"""File events turned into one message: "look again", and at what.
 
 watchdog's inotify layer is used below its Observer, which would hold back files that are moved away for half a
 second, keep the overflow of the kernel's queue to itself, and add two threads to each directory; here one inotify
@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import select
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask
+
+from aosp_plugin.mount_events import MountEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ class FileEvents:
         """Return a subscription to no directory yet."""
         subscription = Subscription(self, self._loop)
         self._subscriptions.append(subscription)
-        self._mounts.tell(subscription)
+        self._mounts.tell(subscription.tell)
         return subscription
 
     def inotify(self) -> InotifyFD | None:
@@ -114,6 +115,8 @@ class Subscription:
         """Whether that is so often because inotify can't be had."""
         self._refused = False
         self._first: float | None = None
+        self._lock = threading.Lock()
+        self._paths: set[str] | None = None
         self._events = events
         self._loop = loop
         self._watched: dict[str, _WatchedDirectory] = {}
@@ -129,12 +132,26 @@ class Subscription:
             if path not in wanted or self._watched[path].stale():
                 self._watched.pop(path).stop()
         self._refused = False
-        missing = [path for path in wanted if path not in self._watched and not self._start(path)]
+        new = wanted - self._watched.keys()
+        missing = [path for path in new if not self._start(path)]
+        if new:
+            self._note(None)
         self.polling = self._refused
         self.interval = POLL_INTERVAL if missing else SAFETY_INTERVAL
 
-    def tell(self) -> None:
-        """Report a change; from any thread, and cheap when one is reported already."""
+    def changes(self) -> frozenset[str] | None:
+        """Return the files in the watched directories that changed since this was last asked; None: perhaps any.
+
+        None at first, where a directory is watched anew or can't be watched, where events were lost, and where mounts
+        changed.
+        """
+        with self._lock:
+            paths, self._paths = self._paths, set()
+        return None if paths is None else frozenset(paths)
+
+    def tell(self, path: str | None = None) -> None:
+        """Report a change of the file at ``path``, or of whatever; from any thread, and cheap when one is reported."""
+        self._note(path)
         if self._first is None:
             self._first = time.monotonic()
         if not self.changed.is_set():
@@ -148,6 +165,13 @@ class Subscription:
         """
         first, self._first = self._first, None
         return first
+
+    def _note(self, path: str | None) -> None:
+        with self._lock:
+            if path is None:
+                self._paths = None
+            elif self._paths is not None:
+                self._paths.add(path)
 
     def _start(self, path: str) -> bool:
         inotify = self._events.inotify()
@@ -190,9 +214,9 @@ class _WatchedDirectory:
         if not self._gone:
             self._inotify.remove_callbacks([(self._descriptor, CallbackId(id(self)))])
 
-    def on_event(self, _event: InotifyEvent) -> None:
-        """Take an event of the directory."""
-        self._subscription.tell()
+    def on_event(self, event: InotifyEvent) -> None:
+        """Take an event of a file in the directory, or of the directory itself, which has no name."""
+        self._subscription.tell(os.path.join(self._path, os.fsdecode(event.name)) if event.name else None)
 
     def on_watch_deleted(self, _descriptor: WatchDescriptor) -> None:
         """Take the end of the watch: the directory was removed, or its file system unmounted."""
@@ -210,37 +234,3 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return seen.st_dev, seen.st_ino
-
-
-class MountEvents:
-    """Tells of every change of this process's mounts, which inotify doesn't: a binderfs mounted over another.
-
-    The kernel reports them as POLLPRI on /proc/self/mountinfo (fs/proc_namespace.c ``mounts_poll``). POLLIN is
-    always set there, so that it can't be left to the event loop's selector.
-    """
-
-    def __init__(self) -> None:
-        self._subscriptions: list[Subscription] = []
-        self._stop_reader, self._stop_writer = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="mounts", daemon=True)
-        self._thread.start()
-
-    def tell(self, subscription: Subscription) -> None:
-        """Tell this one, too, from now on."""
-        self._subscriptions.append(subscription)
-
-    def close(self) -> None:
-        """End the thread."""
-        os.write(self._stop_writer, b"!")
-        self._thread.join()
-        os.close(self._stop_reader)
-        os.close(self._stop_writer)
-
-    def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._stop_reader, select.POLLIN)
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            poll.register(mounts, select.POLLPRI)
-            while all(descriptor != self._stop_reader for descriptor, _ in poll.poll()):
-                for subscription in self._subscriptions:
-                    subscription.tell()

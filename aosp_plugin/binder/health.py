@@ -45,6 +45,10 @@ class Verify(enum.StrEnum):
     PROBE = "probe"
 
 
+_BINDER_ONLY = frozenset({Verify.BINDER, Verify.PROBE})
+_NOT_BINDER = frozenset({Kind.STAND_IN, Kind.FILE})
+
+
 class Tracked(NamedTuple):
     """A node as of the last look, and what is remembered of it."""
 
@@ -72,9 +76,9 @@ def judge(
         return Reason.MISSING
     if node.kind is Kind.OTHER or (node.kind is Kind.FILE and verify is not Verify.FILE):
         return Reason.NOT_A_DEVICE
-    if node.kind in {Kind.STAND_IN, Kind.FILE} and verify in {Verify.BINDER, Verify.PROBE}:
+    if verify in _BINDER_ONLY and node.kind in _NOT_BINDER:
         return Reason.NOT_BINDER
-    if file_system not in {None, node.identity.file_system}:
+    if file_system is not None and file_system != node.identity.file_system:
         return Reason.REPLACED
     if verify is Verify.PROBE and probe is not None and not probe(node):
         return Reason.PROBE_FAILED
@@ -121,4 +125,5 @@ def _next(
     if reason is None and node.identity is not None:
         file_system = node.identity.file_system
     since = known.since if known is not None and known.reason is reason else now
-    return Tracked(node, file_system, reason, since)
+    tracked = Tracked(node, file_system, reason, since)
+    return known if tracked == known else tracked

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder import binderfs, health, scanner
 from aosp_plugin.binder.host import Driver
-from aosp_plugin.binder.nodes import in_natural_order
+from aosp_plugin.binder.nodes import in_natural_order, with_new_ones
 from aosp_plugin.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aosp_plugin.binder.health import Reason, Tracked, Verify
     from aosp_plugin.binder.host import Host
@@ -57,6 +57,8 @@ class KnownNodes:
         self._tracked: Mapping[str, Tracked] | None = None
         self._skipped: set[str] = set()
         self._targets: frozenset[str] = frozenset({self._directory})
+        self._links: dict[str, set[str]] = {}
+        self._looked_in = ""
         self._driver = Driver()
         self._told_of_probe = False
         self._forget = False
@@ -67,30 +69,79 @@ class KnownNodes:
         """Return where a change of files calls for a look, as this process sees them."""
         return frozenset(self._host.seen(self._host.resolve(directory)) for directory in self._targets)
 
-    def look(self) -> None:
-        """Look at the host again.
+    def look(self, changed: Collection[str] | None = None) -> Collection[str] | None:
+        """Look at the host again: at what stands behind these files, as this process sees them; None: at everything.
 
         A device directory that was never there is an error, since its name is most likely wrong; one that
-        vanishes later has lost all its nodes. Raises DeviceDirectoryError and OSError.
+        vanishes later has lost all its nodes. Returns the names of the nodes that were looked at; None: all.
+        Raises DeviceDirectoryError and OSError.
         """
         driver = self._host.driver()
+        names = self._behind(changed, driver) if changed is not None else None
+        if names is None:
+            self._look_at_all(driver)
+        elif names:
+            self._look_at(names)
+        return names
+
+    def _behind(self, changed: Collection[str], driver: Driver) -> set[str] | None:
+        """Return the names of the nodes that a change of these files may concern; None: of all."""
+        directory = self._host.seen(self._host.resolve(self._directory))
+        nested = self._named is not None and self._named.nested
+        if self._tracked is None or self._forget or nested or driver != self._driver or directory != self._looked_in:
+            return None
+        files = [os.path.split(path) for path in changed]
+        names, skipped = self._usable([name for parent, name in files if parent == directory])
+        self._warn_of(skipped)
+        return {*names, *(name for path in changed for name in self._links.get(path, ()))}
+
+    def _usable(self, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        if self._named is not None:
+            return scanner.usable_of_sets(names, self._named)
+        return scanner.usable_names(names, self._prefix)
+
+    def _look_at_all(self, driver: Driver) -> None:
         try:
             scan = self._scan(driver)
         except (FileNotFoundError, NotADirectoryError) as error:
             if self._tracked is None:
                 raise DeviceDirectoryError(f"the device directory {self._directory} can't be read: {error}") from error
             scan = scanner.Scan((), {}, frozenset({self._directory}))
+        self._skipped &= scan.skipped.keys()
         self._warn_of(scan.skipped)
         nodes = (*scan.nodes, *self._overlooked(scan, driver))
         known = {} if self._forget else self._tracked or {}
         self._forget = False
-        judgement = partial(self._judge, probe=self._probe)
-        tracked = health.follow(known, nodes, self._clock(), self._forget_after, judgement)
+        tracked = self._followed(known, nodes)
         names = in_natural_order(list(tracked))
         self._driver = driver
+        self._looked_in = self._host.seen(self._host.resolve(self._directory))
         self._targets = scan.directories
+        self._links = {self._host.seen(target): {*names} for target, names in scan.links.items()}
         self.names = names
         self._tracked = tracked
+
+    def _look_at(self, names: Collection[str]) -> None:
+        """Look at these nodes alone. What is known of the others is shared with the last look."""
+        look = scanner.Look(self._host, self._driver, self._directory)
+        before = self._tracked or {}
+        own = {name: before[name] for name in names if name in before}
+        after = self._followed(own, look.at_all(names))
+        tracked = {**before, **after}
+        forgotten = own.keys() - after.keys()
+        for name in forgotten:
+            del tracked[name]
+        left = [name for name in self.names if name not in forgotten] if forgotten else self.names
+        new = after.keys() - before.keys()
+        for target, through in look.links.items():
+            self._links.setdefault(self._host.seen(target), set()).update(through)
+        self._targets |= look.targets
+        self.names = with_new_ones(left, new) if new else left
+        self._tracked = tracked
+
+    def _followed(self, known: Mapping[str, Tracked], nodes: Iterable[Node]) -> dict[str, Tracked]:
+        judgement = partial(self._judge, probe=self._probe)
+        return health.follow(known, nodes, self._clock(), self._forget_after, judgement)
 
     def forget(self) -> None:
         """Have the next look take the nodes that are there for the right ones, whatever was there before."""
@@ -162,4 +213,4 @@ class KnownNodes:
     def _warn_of(self, skipped: Mapping[str, str]) -> None:
         for name in sorted(skipped.keys() - self._skipped):
             LOG.warning("skipped a file that can't be a device: %s", skipped[name], extra={"file": ascii(name)})
-        self._skipped = set(skipped)
+        self._skipped |= skipped.keys()

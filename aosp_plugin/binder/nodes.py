@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import enum
 import re
+from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 LONGEST_NAME = 63
 """Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
@@ -95,6 +96,21 @@ def in_natural_order(names: Sequence[str]) -> list[str]:
     if zero and {name for name in names if name.startswith(zero)} <= {zero}:
         return sorted(sorted(names), key=len)
     return sorted(names, key=natural_key)
+
+
+def few_among(some: Collection[str], names: Collection[str]) -> bool:
+    """Say whether ``some`` are so few that it is quicker to put each in its place than to sort all ``names`` anew."""
+    return len(some) * 50 < len(names)
+
+
+def with_new_ones(names: Sequence[str], new: Collection[str]) -> Sequence[str]:
+    """Return ``names``, which are in natural order, with ``new`` ones among them in natural order."""
+    if not few_among(new, names):
+        return in_natural_order([*names, *new])
+    merged = list(names)
+    for name in new:
+        insort(merged, name, key=natural_key)
+    return merged
 
 
 def name_problem(name: str) -> str | None:

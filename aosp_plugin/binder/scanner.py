@@ -9,11 +9,11 @@ import posixpath
 import stat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aosp_plugin.binder.nodes import CONTROL_NAME, Identity, Kind, Node, name_problem, natural_key
+from aosp_plugin.binder.nodes import CONTROL_NAME, Identity, Kind, Node, in_natural_order, name_problem
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from aosp_plugin.binder.host import Driver
     from aosp_plugin.binder.sets import Named
@@ -42,13 +42,15 @@ class Scan(NamedTuple):
     directories: frozenset[str]
     """Where a change of files would change the result: the device directory, those of sets in it, and those that
     links lead to."""
+    links: Mapping[str, Sequence[str]] = {}
+    """The names of those nodes that are links, by the file that they lead to, whether that is there or not."""
 
 
 def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
     """Find what begins with ``prefix`` in ``directory``, but for directories. Raises OSError."""
     names, skipped = usable_names(files.names(directory), prefix)
     look = Look(files, driver, directory)
-    return Scan(look.at_all(names), skipped, frozenset({directory, *look.targets}))
+    return Scan(look.at_all(names), skipped, frozenset({directory, *look.targets}), look.links)
 
 
 def scan_named(files: Files, driver: Driver, directory: str, layout: Named) -> Scan:
@@ -58,25 +60,37 @@ def scan_named(files: Files, driver: Driver, directory: str, layout: Named) -> S
     own, a link, or gone since ``directory`` was listed.
     """
     look = Look(files, driver, directory)
-    names: list[str] = []
-    skipped: dict[str, str] = {}
     directories = {directory}
-    for entry in files.names(directory):
+    entries = files.names(directory)
+    if layout.nested:
+        entries = [entry for entry in entries if layout.set_at(entry) and look.real_directory(entry) is not None]
+    names, skipped = usable_of_sets(entries, layout)
+    if layout.nested:
+        directories |= {posixpath.join(directory, entry) for entry in names}
+        names = [f"{entry}/{file}" for entry in names for file in layout.files]
+    return Scan(look.at_all(names), skipped, frozenset(directories | look.targets), look.links)
+
+
+def usable_of_sets(entries: Iterable[str], layout: Named) -> tuple[list[str], dict[str, str]]:
+    """Split those files of the device directory that are a set's, or hold one, into those with a usable ID and others.
+
+    Returns the former, and the latter with why not.
+    """
+    usable: list[str] = []
+    skipped: dict[str, str] = {}
+    for entry in entries:
         device_id = layout.set_at(entry)
-        if device_id is None or entry == CONTROL_NAME or (layout.nested and look.real_directory(entry) is None):
+        if device_id is None or entry == CONTROL_NAME:
             continue
         problem = name_problem(device_id)
-        if problem is not None:
-            skipped[entry] = problem
-        elif layout.nested:
-            directories.add(posixpath.join(directory, entry))
-            names += [f"{entry}/{file}" for file in layout.files]
+        if problem is None:
+            usable.append(entry)
         else:
-            names.append(entry)
-    return Scan(look.at_all(names), skipped, frozenset(directories | look.targets))
+            skipped[entry] = problem
+    return usable, skipped
 
 
-def usable_names(names: list[str], prefix: str) -> tuple[list[str], dict[str, str]]:
+def usable_names(names: Iterable[str], prefix: str) -> tuple[list[str], dict[str, str]]:
     """Split the names that begin with ``prefix`` into those that can be devices, and the others with why not."""
     usable: list[str] = []
     skipped: dict[str, str] = {}
@@ -110,15 +124,17 @@ class Look:
         self._files = files
         self._driver = driver
         self._directory = directory
+        self._path_before = posixpath.join(directory, "")
         self._real_directory = files.resolve(directory)
+        self._real_path_before = posixpath.join(self._real_directory, "")
         self._real_directories: dict[str, str | None] = {}
         self._binderfs: dict[tuple[str, int], Binderfs] = {}
         self.targets: set[str] = set()
+        self.links: dict[str, list[str]] = {}
 
     def at_all(self, names: Iterable[str]) -> tuple[Node, ...]:
         """Look at nodes, and return those that are there in natural order."""
-        nodes = [node for name in names if (node := self.at(name))]
-        return tuple(sorted(nodes, key=lambda node: natural_key(node.name)))
+        return tuple([node for name in in_natural_order(list(names)) if (node := self.at(name))])
 
     def at(self, name: str) -> Node | None:
         """Look at one node; None where the name is a directory's, or gone since the directory was listed.
@@ -129,8 +145,8 @@ class Look:
         directory = self.real_directory(entry) if slash else self._real_directory
         if directory is None:
             return None
-        path = posixpath.join(self._directory, name)
-        real = posixpath.join(directory, file)
+        path = self._path_before + name
+        real = posixpath.join(directory, file) if slash else self._real_path_before + file
         try:
             seen = self._files.lstat(real)
         except OSError:
@@ -168,6 +184,7 @@ class Look:
             target = self._files.resolve(real)
             directory = target.rpartition("/")[0] or "/"
             self.targets.add(directory)
+            self.links.setdefault(target, []).append(name)
             seen = self._files.lstat(target)
         except OSError:
             return Node(name, path, Kind.ABSENT)
@@ -206,10 +223,9 @@ class Look:
 
 def kind_of(seen: os.stat_result, driver: Driver) -> Kind:
     """Tell the kind from the file's type, its file system and its device number; never from its name."""
-    if stat.S_ISREG(seen.st_mode):
-        return Kind.FILE
-    if not stat.S_ISCHR(seen.st_mode):
-        return Kind.OTHER
+    file_type = stat.S_IFMT(seen.st_mode)
+    if file_type != stat.S_IFCHR:
+        return Kind.FILE if file_type == stat.S_IFREG else Kind.OTHER
     if seen.st_dev in driver.file_systems:
         return Kind.BINDERFS
     return Kind.CDEV if driver.owns(seen.st_rdev) else Kind.STAND_IN

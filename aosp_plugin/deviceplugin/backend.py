@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from aosp_plugin.deviceplugin.api.deviceplugin_pb2 import ContainerAllocateResponse
     from aosp_plugin.deviceplugin.inventory import Device
@@ -29,8 +29,11 @@ class Backend(Protocol):
     def directories(self) -> frozenset[str]:
         """Return the directories, as this process sees them, in which a change of files calls for a refresh."""
 
-    def refresh(self) -> None:
-        """Look at the host again. Raises OSError or AospPluginError where it can't; the devices then stay."""
+    def refresh(self, changed: Collection[str] | None = None) -> None:
+        """Look at the host again: at these files of the ``directories``, as nothing else has changed; None: at all.
+
+        Raises OSError or AospPluginError where it can't; the devices then stay.
+        """
 
     def allocate(self, ids: Sequence[str]) -> ContainerAllocateResponse:
         """Return what one container needs for the devices ``ids``: known and healthy ones, each once.

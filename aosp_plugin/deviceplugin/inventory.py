@@ -10,20 +10,12 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2 import (
-    Device as DeviceMessage,
-)
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2 import (
-    ListAndWatchResponse,
-    NUMANode,
-    TopologyInfo,
-)
+from aosp_plugin.deviceplugin.encoding import chunks, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-"""The two words the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+    from aosp_plugin.deviceplugin.encoding import Chunk
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes the kubelet takes in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte
@@ -54,59 +46,37 @@ class Device(NamedTuple):
 class Snapshot:
     """All devices at one moment."""
 
-    def __init__(self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> None:
+    def __init__(
+        self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT, before: Snapshot | None = None
+    ) -> None:
+        """``before`` is an earlier snapshot, from which is taken what is still the same."""
         self.revision = revision
         self.devices = tuple(devices)
-        self._limit = limit
+        self.chunks: Sequence[Chunk] = chunks(self.devices, before.chunks if before is not None else ())
+        self.message, self._told = fitting(self.chunks, limit)
+        """The encoded ListAndWatchResponse: built once, whatever the number of streams."""
 
     @cached_property
     def by_id(self) -> Mapping[str, Device]:
         """Every device, advertised or left out, by its ID."""
         return {device.id: device for device in self.devices}
 
-    @property
-    def message(self) -> bytes:
-        """The encoded ListAndWatchResponse: built once, whatever the number of streams."""
-        return self._encoded[0]
+    @cached_property
+    def unhealthy(self) -> Sequence[Device]:
+        """Those that the kubelet must not hand out, advertised or left out."""
+        return [device for device in self.devices if device.reason]
 
     @property
     def left_out(self) -> int:
         """How many devices, the last ones in order, did not fit into the message."""
-        return len(self.devices) - self._encoded[1]
-
-    @property
-    def healthy(self) -> int:
-        """How many devices the kubelet may hand out."""
-        return sum(device.healthy for device in self.devices[: self._encoded[1]])
+        return len(self.devices) - self._told
 
     @cached_property
-    def _encoded(self) -> tuple[bytes, int]:
-        return encode(self.devices, self._limit)
-
-
-def encode(devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> tuple[bytes, int]:
-    """Encode as many of ``devices`` as fit into ``limit`` bytes; return the message and how many they are.
-
-    Each counts as long as it would be when unhealthy, so that a change of health never pushes another device
-    out. Protobuf messages may be joined by joining their bytes; repeated fields then add up.
-    """
-    growth = len(UNHEALTHY) - len(HEALTHY)
-    parts: list[bytes] = []
-    size = 0
-    for device in devices:
-        part = _encode_one(device)
-        size += len(part) + (growth if device.healthy else 0)
-        if size > limit:
-            break
-        parts.append(part)
-    return b"".join(parts), len(parts)
-
-
-def _encode_one(device: Device) -> bytes:
-    message = DeviceMessage(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY)
-    if device.numa_nodes:
-        message.topology.CopyFrom(TopologyInfo(nodes=[NUMANode(ID=node) for node in device.numa_nodes]))
-    return ListAndWatchResponse(devices=[message]).SerializeToString()
+    def healthy(self) -> int:
+        """How many devices the kubelet may hand out."""
+        if not self.left_out:
+            return self._told - len(self.unhealthy)
+        return sum(device.healthy for device in self.devices[: self._told])
 
 
 class Inventory:
@@ -118,9 +88,10 @@ class Inventory:
 
     def publish(self, devices: Sequence[Device]) -> bool:
         """Make ``devices`` the newest snapshot; False where they are what it holds already."""
-        if self.snapshot.revision and tuple(devices) == self.snapshot.devices:
+        before, devices = self.snapshot, tuple(devices)
+        if before.revision and devices == before.devices:
             return False
-        self.snapshot = Snapshot(self.snapshot.revision + 1, devices)
+        self.snapshot = Snapshot(before.revision + 1, devices, before=before)
         self._superseded.set()
         self._superseded = asyncio.Event()
         return True

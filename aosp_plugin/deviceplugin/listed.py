@@ -11,7 +11,7 @@ from aosp_plugin.deviceplugin.inventory import Device
 from aosp_plugin.deviceplugin.service import KUBELET_DIRECTORY, DevicePlugin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 class ListedDevices:
@@ -37,7 +37,7 @@ class ListedDevices:
         """Return where devices come and go."""
         return self._directories
 
-    def refresh(self) -> None:
+    def refresh(self, changed: Collection[str] | None = None) -> None:  # noqa: ARG002 - listing is all it can
         """List again."""
         self._paths = {device_id(path): path for path in self._list_devices()}
 

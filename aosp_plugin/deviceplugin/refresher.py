@@ -6,6 +6,7 @@ import asyncio
 import collections
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.deviceplugin.observer import NOBODY, milliseconds
@@ -25,6 +26,10 @@ LOG = logging.getLogger(__name__)
 QUIET, CAP = 0.01, 0.25
 """Seconds without an event that end a burst, and seconds after which a burst is looked at though it goes on: the
 kubelet writes and syncs its checkpoint at every message."""
+
+FULL_LOOKS = 1000
+"""How many times as long as a look at everything took there is none without a cause. Events tell of every change; this
+is for a defect of theirs, and takes a thousandth of a processor at the most, however many devices there are."""
 
 HUNG_AFTER = 30.0
 """Seconds after which a look that has not returned is a fault of the process."""
@@ -46,6 +51,8 @@ class Refresher:
         self._files = files
         self._stop = stop
         self._observer = observer
+        self._everything = True
+        self._everything_due = 0.0
         self._looking_since: float | None = None
         self._changed_since: float | None = None
         self._failure = ""
@@ -60,7 +67,8 @@ class Refresher:
         return self._failure
 
     def trigger(self) -> None:
-        """Have a look taken though no event came."""
+        """Have a look at everything taken though no event came."""
+        self._everything = True
         self._files.changed.set()
 
     async def look(self) -> None:
@@ -83,7 +91,9 @@ class Refresher:
             self._log(self._inventory.snapshot, seconds)
 
     async def _scan(self) -> None:
-        """Have the backend look until there is no further directory."""
+        """Have the backend look until there is no further directory: at what changed, or at everything."""
+        changed: frozenset[str] | None = None if self._everything else frozenset()
+        self._everything = False
         while True:
             self._files.changed.clear()
             first_change = self._files.first_change()
@@ -91,15 +101,21 @@ class Refresher:
                 self._changed_since = first_change
             directories = self._backend.directories()
             self._files.watch(directories)
-            await self._refresh()
+            more = self._files.changes()
+            changed = None if changed is None or more is None else changed | more
+            try:
+                await self._refresh(changed)
+            except BaseException:
+                self._everything = True  # what had changed is not known any longer
+                raise
             if self._backend.directories() == directories:
                 return
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, changed: frozenset[str] | None) -> None:
         """Have the backend look, and say so where it does not return."""
         started = self._looking_since = time.monotonic()
         try:
-            async with cancelled_at_end(in_thread(self._backend.refresh, "look")) as look:
+            async with cancelled_at_end(in_thread(partial(self._backend.refresh, changed), "look")) as look:
                 done, _ = await asyncio.wait({look}, timeout=HUNG_AFTER)
                 if not done:
                     self._observer.scanned("hung", time.monotonic() - started)
@@ -107,6 +123,8 @@ class Refresher:
                 await look
         finally:
             self._looking_since = None
+        if changed is None:
+            self._everything_due = time.monotonic() + FULL_LOOKS * (time.monotonic() - started)
         if not done:
             LOG.info("the look at the devices has returned", extra=_since(started))
 
@@ -115,6 +133,8 @@ class Refresher:
         while not self._stop.is_set():
             if await any_set(self._files.changed, self._stop, timeout=self._files.interval):
                 await settle(self._files.changed, QUIET, CAP)
+            elif time.monotonic() >= self._everything_due:
+                self._everything = True
             if self._stop.is_set():
                 return
             try:
@@ -136,7 +156,7 @@ class Refresher:
             LOG.info("the devices can be looked at again")
 
     def _log(self, snapshot: Snapshot, seconds: float) -> None:
-        ill = collections.Counter(device.reason for device in snapshot.devices if not device.healthy)
+        ill = collections.Counter(device.reason for device in snapshot.unhealthy)
         counts = {
             "revision": snapshot.revision,
             "devices": len(snapshot.devices),

@@ -216,6 +216,7 @@ class Supervisor:
         """Make sure that a change of the directory from here on is told."""
         self._files.changed.clear()
         self._files.watch([self._directory.path])
+        self._files.changes()  # which they are doesn't matter: what does is looked at each time
 
     def _registered(self, endpoint: str) -> None:
         if self.problem:

@@ -9,39 +9,30 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aosp_plugin.binder import edits, preference, sets
 from aosp_plugin.binder.ensure import Keeper
 from aosp_plugin.binder.health import Reason
 from aosp_plugin.binder.known import KnownNodes
-from aosp_plugin.binder.nodes import Kind, name_problem, natural_key
+from aosp_plugin.binder.nodes import Kind, natural_key
 from aosp_plugin.deviceplugin.cdi_file import SpecFile
-from aosp_plugin.deviceplugin.inventory import Device
 from aosp_plugin.errors import DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.plugin.renewal import Renewal
 from aosp_plugin.plugin.response import Given, Responses
+from aosp_plugin.plugin.view import Grouping, View, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from aosp_plugin.binder.host import Host
     from aosp_plugin.binder.nodes import Identity, Node
     from aosp_plugin.binder.sets import DeviceSet
     from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+    from aosp_plugin.deviceplugin.inventory import Device
     from aosp_plugin.plugin.settings import Settings
 
 LOG = logging.getLogger(__name__)
-
-
-class View(NamedTuple):
-    """The devices as of one refresh."""
-
-    devices: Sequence[Device] = ()
-    sets: Mapping[str, DeviceSet] = {}
-    """By ID, in natural order; a replica has none of its own."""
-    numa_nodes: Mapping[str, tuple[int, ...]] = {}
-    """Of the sets that have any."""
 
 
 class BinderBackend:
@@ -65,7 +56,7 @@ class BinderBackend:
         self._spec = SpecFile(host.seen(host.resolve(settings.cdi_directory)), settings.resource_name)
         self._present: frozenset[str] | None = None
         self._renewal = Renewal(host, self._known) if settings.renew else None
-        self._left_out: set[str] = set()
+        self._grouping = Grouping(settings, self._reason, lambda name: self._known.node(name) is not None)
         self._specified: tuple[object, bytes | None] = (None, None)
         self._view = View()
 
@@ -77,17 +68,20 @@ class BinderBackend:
         """Return the device directory and those that its links lead into."""
         return self._known.directories()
 
-    def refresh(self) -> None:
+    def refresh(self, changed: Collection[str] | None = None) -> None:
         """Look at the host again, and set right there what is this resource's to set right.
 
         Raises DeviceDirectoryError, HostError where the CDI spec can't be written, and OSError.
         """
         self._keep_nodes()
-        self._known.look()
-        if self._renewal is not None:
-            self._renewal.catch_up()
+        looked_at = self._known.look(changed)
+        if self._renewal is not None and self._renewal.catch_up():
+            looked_at = None
         self._look_for_shared_paths()
-        self._view = self._grouped()
+        if looked_at is None:
+            self._view = self._grouping.of(self._known.names, self._view)
+        elif looked_at:
+            self._view = self._grouping.after(self._view, looked_at, self._known.names)
         self._write_spec()
 
     def forget(self) -> None:
@@ -96,7 +90,8 @@ class BinderBackend:
 
     def nodes(self) -> dict[str, Sequence[Node]]:
         """Return the nodes that are there of each device, replicas counted as one."""
-        return {one.id: self._nodes_of(one) for one in self._view.sets.values()}
+        view = self._view
+        return {one: self._nodes_of(view.sets[one]) for one in view.order}
 
     def ids(self, device_id: str) -> list[str]:
         """Return the IDs under which a device is advertised: its own, or those of its replicas."""
@@ -114,7 +109,7 @@ class BinderBackend:
             nodes = [node for _, node, reason in looks if node is not None and reason is None]
             ill = sets.worst([(name, reason) for name, _, reason in looks])
             if ill is not None:
-                raise UnhealthyDeviceError(f"device {one.id!r} is unhealthy: {_told(one, *ill)}")
+                raise UnhealthyDeviceError(f"device {one.id!r} is unhealthy: {told(one, *ill)}")
             given.append(Given(one.id, nodes))
         return self._responses.for_container(given, self._present or frozenset())
 
@@ -122,8 +117,8 @@ class BinderBackend:
         """Choose neighbours, or the replicas that are shared least; see ``binder.preference``."""
         view, count = self._view, self._settings.replicas
         if count > 1:
-            return preference.spread(list(view.sets), count, available, must_include, size, view.numa_nodes)
-        return preference.prefer(list(view.sets), available, must_include, size, view.numa_nodes)
+            return preference.spread(view.order, count, available, must_include, size, view.numa_nodes)
+        return preference.prefer(view.order, available, must_include, size, view.numa_nodes)
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Put a new node in the place of each, if the operator wants that. Raises UnhealthyDeviceError.
@@ -157,29 +152,6 @@ class BinderBackend:
         except (KeyError, ValueError):
             raise UnknownDeviceError(f"device {device_id!r} is unknown") from None
 
-    def _grouped(self) -> View:
-        """Make devices of the nodes."""
-        every = self._settings.layout.sets(self._known.names)
-        known = {one.id: one for one in every if not self._too_long(one.id)}
-        devices: list[Device] = []
-        numa_nodes: dict[str, tuple[int, ...]] = {}
-        for one in known.values():
-            ill = sets.worst([(name, self._reason(name)) for name in one.nodes])
-            reason, detail = (ill[0], _told(one, *ill)) if ill is not None else ("", "")
-            near = self._settings.numa.of(one.numbered)
-            if near:
-                numa_nodes[one.id] = near
-            devices += [Device(replica, reason, near, detail) for replica in self.ids(one.id)]
-        return View(devices, known, numa_nodes)
-
-    def _too_long(self, device_id: str) -> bool:
-        """Say whether the IDs of a device's replicas are too long, and once that it is left out for that."""
-        problem = name_problem(self.ids(device_id)[-1])
-        if problem is not None and device_id not in self._left_out:
-            self._left_out.add(device_id)
-            LOG.warning("a device is left out, as its replicas can't be told: %s", problem, extra={"device": device_id})
-        return problem is not None
-
     def _reason(self, name: str) -> Reason | None:
         reason = self._known.reason(name)
         if reason is None and self._renewal is not None and self._renewal.is_due(name):
@@ -210,7 +182,7 @@ class BinderBackend:
         if not self._responses.needs_spec:
             return
         healthy = {sets.split_replica(one.id, self._settings.replicas)[0] for one in self._view.devices if one.healthy}
-        given = [Given(one.id, self._nodes_of(one)) for one in self._view.sets.values() if one.id in healthy]
+        given = [Given(one, self._nodes_of(self._view.sets[one])) for one in self._view.order if one in healthy]
         key = (given, self._present)
         # To put a spec together takes a third of a second for 10,000 devices.
         if key != self._specified[0]:
@@ -229,11 +201,6 @@ class BinderBackend:
         for path in sorted(before - present):
             LOG.info("a shared path does not exist, and containers do without it", extra={"path": path})
         self._present = present
-
-
-def _told(one: DeviceSet, reason: Reason, detail: str) -> str:
-    """Return what is wrong with a device: the reason, and with a set what it is about."""
-    return f"{reason}" if one.nodes == (one.id,) else f"{reason}: {detail}"
 
 
 def identities(host: Host, settings: Settings) -> dict[Identity, str]:

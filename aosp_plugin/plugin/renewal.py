@@ -42,14 +42,19 @@ class Renewal:
         node = self._known.node(name)
         return name in self._failed or (node is not None and node.kind not in {Kind.BINDERFS, Kind.ABSENT})
 
-    def catch_up(self) -> None:
-        """Try once more with the nodes that failed, which no container has, and remove what a predecessor left."""
+    def catch_up(self) -> bool:
+        """Try once more with the nodes that failed, which no container has, and remove what a predecessor left.
+
+        Says whether there were such nodes.
+        """
         self._sweep()
+        tried = bool(self._failed)
         for name in sorted(self._failed, key=natural_key):
             try:
                 self.renew(name)
             except HostError as error:
                 LOG.debug("still not renewed", extra={"device": name, "error": str(error)})
+        return tried
 
     def _sweep(self) -> None:
         """Remove the temporary nodes of renewals that were killed, once from each binderfs."""

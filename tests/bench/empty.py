@@ -47,9 +47,7 @@ def devices(directory: str) -> bytes:
 def register(kubelet: str) -> None:
     """Have the kubelet dial back."""
     request = pb.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=NAME)
-    with grpc.insecure_channel(
-        f"unix:{kubelet}/kubelet.sock", [("grpc.default_authority", "localhost")]
-    ) as channel:
+    with grpc.insecure_channel(f"unix:{kubelet}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
         channel.unary_unary("/v1beta1.Registration/Register")(request.SerializeToString(), wait_for_ready=True)
 
 

@@ -1,1 +1,2 @@
-def contestant(): raise SystemExit
+def contestant():
+    raise SystemExit

@@ -18,7 +18,7 @@ from aosp_plugin.testing import Kubelet
 from tests.support import FAST, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
@@ -38,12 +38,12 @@ class Things(ListedDevices):
         """Return them with their health."""
         return [device._replace(reason="worn") if device.id == "thing2" else device for device in super().devices()]
 
-    def refresh(self) -> None:
+    def refresh(self, changed: Collection[str] | None = None) -> None:
         """Look, unless that is to fail."""
         if self.failure is not None:
             self.failed.release()
             raise self.failure
-        super().refresh()
+        super().refresh(changed)
 
 
 @contextlib.asynccontextmanager

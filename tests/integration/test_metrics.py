@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin import watch
 from aosp_plugin.assembly import settings_of, socket_name
 from aosp_plugin.binder.health import Verify
 from aosp_plugin.binder.host import Host
@@ -27,6 +26,7 @@ from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.deviceplugin.supervisor import Timings
 from aosp_plugin.errors import HostError, RegistrationRefusedError
+from aosp_plugin.mount_events import MountEvents
 from aosp_plugin.operate import logs
 from aosp_plugin.operate.heartbeat import Heartbeat
 from aosp_plugin.operate.metrics import Metrics
@@ -120,7 +120,7 @@ def lines() -> Iterator[Lines]:
 @pytest.fixture(autouse=True)
 def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep mounts that others make on this machine from causing looks."""
-    monkeypatch.setattr(watch.MountEvents, "tell", lambda _self, _subscription: None)
+    monkeypatch.setattr(MountEvents, "tell", lambda _self, _changed: None)
 
 
 def binder(nodes: Nodes) -> Backend:

@@ -17,7 +17,7 @@ from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from tests.support import RESOURCE, Nodes, listed, names, problem, ready, running, sockets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from aosp_plugin.deviceplugin import DevicePlugin
 
@@ -106,7 +106,7 @@ async def test_a_node_that_vanished_a_moment_ago(
     nodes.make(0, 1)
     async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
         await listed(kubelet, 2)
-        monkeypatch.setattr("aosp_plugin.watch.Subscription.tell", lambda _: None)
+        monkeypatch.setattr("aosp_plugin.watch.Subscription.tell", lambda *_: None)
         nodes.remove(1)
         with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
             await DevicePluginStub(channel).Allocate(request(names([0, 1])))
@@ -211,8 +211,8 @@ async def test_no_news_is_no_message(
     nodes.make(0)
     looked, refresh, loop = asyncio.Event(), BinderBackend.refresh, asyncio.get_running_loop()
 
-    def refresh_and_tell(backend: BinderBackend) -> None:
-        refresh(backend)
+    def refresh_and_tell(backend: BinderBackend, changed: Collection[str] | None = None) -> None:
+        refresh(backend, changed)
         loop.call_soon_threadsafe(looked.set)
 
     caplog.set_level("INFO")
@@ -288,7 +288,7 @@ async def test_more_devices_than_a_message_holds(
     nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What does not fit into the kubelet's message is left out from the end, is said, and costs no stream."""
-    monkeypatch.setattr("aosp_plugin.deviceplugin.inventory.Snapshot.__init__.__defaults__", (1000,))
+    monkeypatch.setattr("aosp_plugin.deviceplugin.inventory.Snapshot.__init__.__defaults__", (1000, None))
     nodes.make(*range(100))
     async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(nodes, kubelet_dir) as plugin:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity > 0)

@@ -20,6 +20,7 @@ import pytest_asyncio
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
 from aosp_plugin import watch
+from aosp_plugin.mount_events import MountEvents
 from aosp_plugin.watch import POLL_INTERVAL, SAFETY_INTERVAL, FileEvents, Subscription
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def events() -> AsyncIterator[FileEvents]:
 @pytest.fixture
 def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep mounts that others make on this machine from telling anything."""
-    monkeypatch.setattr(watch.MountEvents, "tell", lambda _self, _subscription: None)
+    monkeypatch.setattr(MountEvents, "tell", lambda _self, _changed: None)
 
 
 @pytest.fixture

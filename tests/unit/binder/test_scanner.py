@@ -105,7 +105,7 @@ def kinds(tree: Tree, prefix: str = "aosp_binder") -> dict[str, Kind]:
 
 def test_an_empty_directory_has_no_nodes(tree: Tree) -> None:
     """Nothing there is a result, and the directory is still watched."""
-    assert scan(tree, "/dev", "aosp_binder") == ((), {}, frozenset({"/dev"}))
+    assert scan(tree, "/dev", "aosp_binder") == Scan((), {}, frozenset({"/dev"}))
 
 
 def test_nodes_come_in_natural_order(tree: Tree) -> None:
@@ -126,11 +126,11 @@ def test_only_names_with_the_prefix_are_taken(tree: Tree) -> None:
 
 
 def test_a_link_into_a_binderfs_elsewhere_is_a_binderfs_node(tree: Tree) -> None:
-    """The identity is the node's, the path is the link's, and both directories are watched."""
+    """The identity is the node's, the path is the link's; both directories are watched, and whose a change would be."""
     tree.char("/run/binderfs/node7", BINDERFS, BINDER)
     tree.link("/dev/aosp_binder7", "/run/binderfs/node7")
     inode = tree.lstat("/run/binderfs/node7").st_ino
-    assert scan(tree, "/dev", "aosp_binder") == (
+    assert scan(tree, "/dev", "aosp_binder") == Scan(
         (
             Node(
                 "aosp_binder7",
@@ -142,6 +142,7 @@ def test_a_link_into_a_binderfs_elsewhere_is_a_binderfs_node(tree: Tree) -> None
         ),
         {},
         frozenset({"/dev", "/run/binderfs"}),
+        {"/run/binderfs/node7": ["aosp_binder7"]},
     )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2 import ListAndWatchResponse
-from aosp_plugin.deviceplugin.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot, encode
+from aosp_plugin.deviceplugin.encoding import CHUNK, chunks, fitting
+from aosp_plugin.deviceplugin.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEVICES = st.builds(
     Device,
@@ -15,6 +22,11 @@ DEVICES = st.builds(
     reason=st.sampled_from(["", "missing"]),
     numa_nodes=st.lists(st.integers(0, 300), max_size=3).map(tuple),
 )
+
+
+def encode(devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> tuple[bytes, int]:
+    """Return the message of a first list, and how many devices it tells."""
+    return fitting(chunks(tuple(devices)), limit)
 
 
 def decoded(message: bytes) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -125,6 +137,48 @@ def test_a_snapshot_keeps_its_devices_and_its_message() -> None:
     assert snapshot.devices == tuple(ids(1, 2))
     assert snapshot.message is message
     assert snapshot.by_id is snapshot.by_id
+
+
+@given(
+    before=st.lists(DEVICES, max_size=12),
+    after=st.lists(DEVICES, max_size=12),
+    kept=st.tuples(st.integers(0, 4 * CHUNK), st.integers(0, 4 * CHUNK)),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_what_is_the_same_is_told_the_same(before: list[Device], after: list[Device], kept: tuple[int, int]) -> None:
+    """Whatever changed between devices that stayed, the message is that of a list nobody has told of before."""
+    front, back = ids(*range(kept[0])), ids(*range(10_000, 10_000 + kept[1]))
+    first = Snapshot(1, [*front, *before, *back])
+    second = Snapshot(2, [*front, *after, *back], before=first)
+    assert second.message == Snapshot(2, [*front, *after, *back]).message
+    assert second.left_out == 0
+
+
+def test_a_change_leaves_the_rest_as_it_was_encoded() -> None:
+    """One device of many that turns ill, goes or comes has no more encoded than what is next to it."""
+    many = ids(*range(10 * CHUNK))
+    before = chunks(tuple(many))
+    place = 5 * CHUNK + 3
+    ill = [*many[:place], Device(many[place].id, "missing"), *many[place + 1 :]]
+    for after in (ill, many[:place] + many[place + 1 :], [*many[:place], Device("new"), *many[place:]], many[1:]):
+        shared = {id(chunk) for chunk in before} & {id(chunk) for chunk in chunks(tuple(after), before)}
+        assert len(shared) == 9
+
+
+def test_chunks_stay_few_however_often_a_list_changes() -> None:
+    """A list that grows and shrinks anywhere, one by one, is not one of many small pieces in the end."""
+    rng = random.Random(1)  # noqa: S311 - places
+    many = ids(*range(3 * CHUNK))
+    kept = chunks(tuple(many))
+    for number in range(4 * CHUNK):
+        many.insert(rng.randrange(len(many)), Device(f"new{number}"))
+        kept = chunks(tuple(many), kept)
+        assert max(len(chunk.devices) for chunk in kept) <= CHUNK
+    assert len(kept) <= 7 * 4
+    while len(many) > CHUNK:
+        del many[rng.randrange(len(many))]
+        kept = chunks(tuple(many), kept)
+    assert len(kept) <= 8
 
 
 def test_the_first_list_is_a_revision_even_if_it_is_empty() -> None:
