@@ -22,11 +22,11 @@ from aosp_plugin.operate.podresources import Allocations, PodResources
 from aosp_plugin.operate.report import Seen, SeenResource, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aosp_plugin.assembly import Served
-    from aosp_plugin.leak_watch import LeakWatch
     from aosp_plugin.operate.http import Route
+    from aosp_plugin.operate.leaks import Leaks
     from aosp_plugin.operate.metrics import Metrics
     from aosp_plugin.plugin import BinderBackend
     from aosp_plugin.watch import FileEvents
@@ -41,7 +41,7 @@ _COMPRESSION = 1
 def routes(
     served: Sequence[Served],
     files: FileEvents,
-    leak_watch: LeakWatch,
+    leaks: Callable[[], Mapping[str, Leaks]],
     metrics: Metrics,
     *,
     stuck: Callable[[], str],
@@ -49,9 +49,9 @@ def routes(
 ) -> dict[str, Route]:
     """Return what answers each path; to be called in the event loop that the plugins run in.
 
-    ``stuck`` says from any other thread what is wrong with that loop, if something is.
+    ``leaks`` are those of each resource as of the last round. ``stuck`` says from any other thread what is wrong with that loop, if something is.
     """
-    look = Look(served, files, leak_watch, PodResources(pod_resources_socket, [one.name for one in served]))
+    look = Look(served, files, leaks, PodResources(pod_resources_socket, [one.name for one in served]))
 
     async def unready() -> str:
         return _told((one.name, one.plugin.unready) for one in served)
@@ -69,11 +69,15 @@ class Look:
     """What is known of the node, whenever somebody asks."""
 
     def __init__(
-        self, served: Sequence[Served], files: FileEvents, leak_watch: LeakWatch, pod_resources: PodResources
+        self,
+        served: Sequence[Served],
+        files: FileEvents,
+        leaks: Callable[[], Mapping[str, Leaks]],
+        pod_resources: PodResources,
     ) -> None:
         self._served = served
         self._files = files
-        self._leak_watch = leak_watch
+        self._leaks = leaks
         self._pod_resources = pod_resources
         self.allocations = Allocations("nobody has asked yet")
         """As of the last time."""
@@ -81,13 +85,14 @@ class Look:
     async def seen(self) -> Seen:
         """Return what is known now."""
         self.allocations = await self._pod_resources.current()
+        leaks = self._leaks()
         resources = tuple(
             SeenResource(
                 one.name,
                 one.plugin.inventory.snapshot,
                 one.plugin.unready,
                 one.plugin.unhealthy,
-                self._leak_watch.latest.get(one.name),
+                leaks.get(one.name),
             )
             for one in self._served
         )

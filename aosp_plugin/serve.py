@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 from aosp_plugin import __version__, config, endpoints
 from aosp_plugin.assembly import assemble, check, check_overlap
 from aosp_plugin.errors import AospPluginError
-from aosp_plugin.leak_watch import LeakWatch
 from aosp_plugin.operate import http, logs, systemd
 from aosp_plugin.operate.heartbeat import Heartbeat
 from aosp_plugin.operate.metrics import Metrics
@@ -22,11 +22,12 @@ from aosp_plugin.waiting import any_set, cancelled_at_end, in_thread
 from aosp_plugin.watch import FileEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aosp_plugin.assembly import Served
     from aosp_plugin.config import Config
     from aosp_plugin.deviceplugin import DevicePlugin
+    from aosp_plugin.operate.leaks import Leaks
 
 LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ async def serve(load: Callable[[], Config]) -> None:
 
     Raises AospPluginError where the plugin can't start, or can't ever be registered.
     """
+    gc.freeze()  # what is loaded stays: a collector that looked at it each time would take a third of each look
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,12 +69,11 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
     metrics, heartbeat = Metrics(), Heartbeat()
     served = assemble(current, files, metrics.observer)
     ended = asyncio.Event()
-    watch = LeakWatch(served, current.kubelet_dir, current.leaks_every)
-    metrics.polling, metrics.leaks = lambda: files.polling, lambda: watch.latest
+    metrics.polling = lambda: files.polling
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(contextlib.closing(files))
-        stack.enter_context(_listening(current, served, files, watch, metrics, heartbeat))
-        await stack.enter_async_context(cancelled_at_end(watch.run(stop)))
+        metrics.leaks = await stack.enter_async_context(_watching_for_leaks(current, served, stop))
+        stack.enter_context(_listening(current, served, files, metrics, heartbeat))
         await stack.enter_async_context(cancelled_at_end(heartbeat.run()))
         plugins = [one.plugin for one in served]
         told = systemd.tell(lambda: [one.unready for one in plugins], lambda: [one.unhealthy for one in plugins], stop)
@@ -104,11 +105,25 @@ async def _run_all(plugins: Sequence[DevicePlugin], current: Config) -> None:
     await asyncio.gather(*running)
 
 
+@contextlib.asynccontextmanager
+async def _watching_for_leaks(
+    current: Config, served: Sequence[Served], stop: asyncio.Event
+) -> AsyncIterator[Callable[[], Mapping[str, Leaks]]]:
+    """Look for leaks while the context lasts, where that is wanted; yield what returns those of the last round."""
+    if not current.leaks_every:
+        yield dict
+        return
+    from aosp_plugin.leak_watch import LeakWatch  # noqa: PLC0415 - psutil is a megabyte
+
+    watch = LeakWatch(served, current.kubelet_dir, current.leaks_every)
+    async with cancelled_at_end(watch.run(stop)):
+        yield lambda: watch.latest
+
+
 def _listening(
     current: Config,
     served: Sequence[Served],
     files: FileEvents,
-    watch: LeakWatch,
     metrics: Metrics,
     heartbeat: Heartbeat,
 ) -> contextlib.AbstractContextManager[object]:
@@ -116,7 +131,7 @@ def _listening(
     if address is None:
         return contextlib.nullcontext()
     socket = current.pod_resources_socket
-    routes = endpoints.routes(served, files, watch, metrics, stuck=heartbeat.problem, pod_resources_socket=socket)
+    routes = endpoints.routes(served, files, metrics.leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket)
     return http.serving(address, routes)
 
 

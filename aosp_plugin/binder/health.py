@@ -98,15 +98,16 @@ def follow(
     replaced for so long counts as a new one: its file system of today is the right one from then on.
     """
     after: dict[str, Tracked] = {}
+    file_systems: dict[FileSystem, FileSystem] = {}  # each is kept once, rather than once a node
     for node in nodes:
         known = before.get(node.name)
         if known is not None and _expired(known, now, forget_after):
             known = None
-        after[node.name] = _next(known, node, now, judgement)
+        after[node.name] = _next(known, node, now, judgement, file_systems)
     for name, known in before.items():
         if name not in after and not _expired(known, now, forget_after):
             absent = Node(name, known.node.path, Kind.ABSENT)
-            after[name] = _next(known, absent, now, judgement)
+            after[name] = _next(known, absent, now, judgement, file_systems)
     return after
 
 
@@ -119,11 +120,12 @@ def _next(
     node: Node,
     now: float,
     judgement: Callable[[Node, FileSystem | None], Reason | None],
+    file_systems: dict[FileSystem, FileSystem],
 ) -> Tracked:
     file_system = known.file_system if known is not None else None
     reason = judgement(node, file_system)
     if reason is None and node.identity is not None:
-        file_system = node.identity.file_system
+        file_system = file_systems.setdefault(node.identity.file_system, node.identity.file_system)
     since = known.since if known is not None and known.reason is reason else now
     tracked = Tracked(node, file_system, reason, since)
     return known if tracked == known else tracked

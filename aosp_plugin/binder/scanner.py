@@ -129,6 +129,7 @@ class Look:
         self._real_path_before = posixpath.join(self._real_directory, "")
         self._real_directories: dict[str, str | None] = {}
         self._binderfs: dict[tuple[str, int], Binderfs] = {}
+        self._numbers: dict[int, int] = {}  # each is kept once, rather than once a node
         self.targets: set[str] = set()
         self.links: dict[str, list[str]] = {}
 
@@ -197,7 +198,9 @@ class Look:
         binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else Binderfs()
         if binderfs.control == seen.st_ino:
             kind = Kind.OTHER  # a link to binder-control, which makes nodes and is none
-        identity = Identity(seen.st_dev, seen.st_rdev, seen.st_ino, binderfs.since)
+        shared = self._numbers.setdefault
+        device, number = shared(seen.st_dev, seen.st_dev), shared(seen.st_rdev, seen.st_rdev)
+        identity = Identity(device, number, seen.st_ino, binderfs.since)
         return Node(name, path, kind, identity, binderfs.directory)
 
     def _binderfs_at(self, directory: str, device: int) -> Binderfs:

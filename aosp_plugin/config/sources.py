@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.config.settings import Setting, listed, refused, require_known, setting, shown
@@ -89,6 +87,8 @@ def from_file(path: str) -> tuple[Settings, list[Settings]]:
 
 def _document(path: str) -> dict[Any, Any]:
     """Return the file's mapping without its version."""
+    import yaml  # noqa: PLC0415 - a megabyte, and many a plugin runs without a file
+
     try:
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file)

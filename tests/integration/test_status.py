@@ -106,7 +106,7 @@ class Plugin:
         self.routes = endpoints.routes(
             self.served,
             self.files,
-            self.leak_watch,
+            lambda: self.leak_watch.latest,
             self.metrics,
             stuck=lambda: self.stuck,
             pod_resources_socket=current.pod_resources_socket,
@@ -294,6 +294,8 @@ def test_a_daemon_loads_nothing_that_only_people_need() -> None:
     """Its memory is taken on every node: no rich, no stand-in, and not what only other commands have."""
     unwanted = [
         "rich",
+        "psutil",
+        "yaml",
         "aosp_plugin.testing",
         "aosp_plugin.demo",
         "aosp_plugin.status_command",
