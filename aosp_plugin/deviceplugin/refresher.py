@@ -27,6 +27,13 @@ QUIET, CAP = 0.01, 0.25
 """Seconds without an event that end a burst, and seconds after which a burst is looked at though it goes on: the
 kubelet writes and syncs its checkpoint at every message."""
 
+LONGEST_QUIET, LONGEST_CAP = 0.08, 2.0
+"""What these grow to while events keep coming, by twos: a burst of any length is told in few messages, the last one
+soon after its end, and a node that flaps costs a message in two seconds."""
+
+CALM = 0.25
+"""Seconds without an event after which the next one is another burst's."""
+
 FULL_LOOKS = 1000
 """How many times as long as a look at everything took there is none without a cause. Events tell of every change; this
 is for a defect of theirs, and takes a thousandth of a processor at the most, however many devices there are."""
@@ -53,6 +60,8 @@ class Refresher:
         self._observer = observer
         self._everything = True
         self._everything_due = 0.0
+        self._looks_in_a_row = 0
+        self._last_look = -CALM
         self._looking_since: float | None = None
         self._changed_since: float | None = None
         self._failure = ""
@@ -132,7 +141,7 @@ class Refresher:
         """Keep the inventory up to date until ``stop`` is set. A look that fails leaves it as it was."""
         while not self._stop.is_set():
             if await any_set(self._files.changed, self._stop, timeout=self._files.interval):
-                await settle(self._files.changed, QUIET, CAP)
+                await self._settled()
             elif time.monotonic() >= self._everything_due:
                 self._everything = True
             if self._stop.is_set():
@@ -143,6 +152,13 @@ class Refresher:
                 self._failed(str(error))
             else:
                 self._recovered()
+            self._last_look = time.monotonic()
+
+    async def _settled(self) -> None:
+        """Wait until the burst that has begun is over, or has to be looked at though it is not."""
+        calm = time.monotonic() - self._last_look >= CALM
+        self._looks_in_a_row = 0 if calm else self._looks_in_a_row + 1
+        await settle(self._files.changed, *pace(self._looks_in_a_row))
 
     def _failed(self, error: str) -> None:
         failure = f"the devices can't be looked at: {error}"
@@ -172,6 +188,12 @@ class Refresher:
         elif self._left_out and not snapshot.left_out:
             LOG.info("all devices fit into the message again", extra=counts)
         self._left_out = snapshot.left_out
+
+
+def pace(looks_in_a_row: int) -> tuple[float, float]:
+    """Return how long events have to pause for a look, and how long one waits for that at the most, in seconds."""
+    growth = 2 ** min(looks_in_a_row, 10)
+    return min(QUIET * growth, LONGEST_QUIET), min(CAP * growth, LONGEST_CAP)
 
 
 def _since(started: float) -> dict[str, float]:
