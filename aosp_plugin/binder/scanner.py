@@ -124,9 +124,9 @@ class Look:
         self._files = files
         self._driver = driver
         self._directory = directory
-        self._path_before = posixpath.join(directory, "")
+        self._path_before = directory.rstrip("/") + "/"
         self._real_directory = files.resolve(directory)
-        self._real_path_before = posixpath.join(self._real_directory, "")
+        self._real_path_before = self._real_directory.rstrip("/") + "/"
         self._real_directories: dict[str, str | None] = {}
         self._binderfs: dict[tuple[str, int], Binderfs] = {}
         self._numbers: dict[int, int] = {}  # each is kept once, rather than once a node

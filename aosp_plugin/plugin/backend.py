@@ -105,9 +105,8 @@ class BinderBackend:
         again = self._known.looking_again()
         given = []
         for one in self._sets_of(ids):
-            looks = [(name, *again(name)) for name in one.nodes]
-            nodes = [node for _, node, reason in looks if node is not None and reason is None]
-            ill = sets.worst([(name, reason) for name, _, reason in looks])
+            nodes, reasons = zip(*map(again, one.nodes), strict=True)
+            ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
             if ill is not None:
                 raise UnhealthyDeviceError(f"device {one.id!r} is unhealthy: {told(one, *ill)}")
             given.append(Given(one.id, nodes))
@@ -144,7 +143,8 @@ class BinderBackend:
 
     def _sets_of(self, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
-        return sorted({self._set_of(one) for one in ids}, key=lambda one: natural_key(one.id))
+        found = {self._set_of(one) for one in ids}
+        return sorted(found, key=lambda one: natural_key(one.id)) if len(found) > 1 else [*found]
 
     def _set_of(self, device_id: str) -> DeviceSet:
         try:
