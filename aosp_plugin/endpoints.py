@@ -49,7 +49,8 @@ def routes(
 ) -> dict[str, Route]:
     """Return what answers each path; to be called in the event loop that the plugins run in.
 
-    ``leaks`` are those of each resource as of the last round. ``stuck`` says from any other thread what is wrong with that loop, if something is.
+    ``leaks`` returns those of each resource as of the last round. ``stuck`` says from any other thread what is wrong
+    with that loop, if something is.
     """
     look = Look(served, files, leaks, PodResources(pod_resources_socket, [one.name for one in served]))
 

@@ -131,7 +131,9 @@ def _listening(
     if address is None:
         return contextlib.nullcontext()
     socket = current.pod_resources_socket
-    routes = endpoints.routes(served, files, metrics.leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket)
+    routes = endpoints.routes(
+        served, files, metrics.leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket
+    )
     return http.serving(address, routes)
 
 

@@ -117,6 +117,9 @@ class Binderfs(NamedTuple):
     """The inode of its binder-control."""
 
 
+_NO_BINDERFS = Binderfs()
+
+
 class Look:
     """Looks at nodes one by one, and keeps what they have in common: the driver and the directories."""
 
@@ -142,16 +145,19 @@ class Look:
 
         A node in a directory of its set is called phone7/binder.
         """
-        entry, slash, file = name.rpartition("/")
-        directory = self.real_directory(entry) if slash else self._real_directory
-        if directory is None:
-            return None
-        path = self._path_before + name
-        real = posixpath.join(directory, file) if slash else self._real_path_before + file
+        directory = self._real_directory
+        real = self._real_path_before + name
+        if "/" in name:
+            entry, _, file = name.rpartition("/")
+            of_set = self.real_directory(entry)
+            if of_set is None:
+                return None
+            directory, real = of_set, posixpath.join(of_set, file)
         try:
             seen = self._files.lstat(real)
         except OSError:
             return None
+        path = self._path_before + name
         if stat.S_ISLNK(seen.st_mode):
             return self._through_link(name, path, real)
         if stat.S_ISDIR(seen.st_mode):
@@ -195,7 +201,7 @@ class Look:
 
     def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> Node:
         kind = kind_of(seen, self._driver)
-        binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else Binderfs()
+        binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
         if binderfs.control == seen.st_ino:
             kind = Kind.OTHER  # a link to binder-control, which makes nodes and is none
         shared = self._numbers.setdefault
@@ -218,9 +224,9 @@ class Look:
             root = self._files.lstat(directory)
             control = self._files.lstat(posixpath.join(directory, CONTROL_NAME))
         except OSError:
-            return Binderfs()
+            return _NO_BINDERFS
         if not root.st_dev == control.st_dev == device:
-            return Binderfs()
+            return _NO_BINDERFS
         return Binderfs(directory, control.st_mtime_ns, control.st_ino)
 
 

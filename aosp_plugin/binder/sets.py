@@ -34,7 +34,10 @@ class Layout(Protocol):
     """Which nodes belong together."""
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets that have a node among ``names`` (each one once), in natural order of their IDs."""
+        """Return the sets that have a node among ``names``, each one once.
+
+        They are in natural order of their IDs where ``names`` are in natural order.
+        """
 
 
 class Single:
@@ -42,7 +45,7 @@ class Single:
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return a set for each name."""
-        return [DeviceSet(name, (name,)) for name in in_natural_order(list(names))]
+        return [DeviceSet(name, (name,)) for name in names]
 
 
 class Numbered(NamedTuple):

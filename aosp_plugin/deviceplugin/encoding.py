@@ -28,6 +28,8 @@ class Chunk(NamedTuple):
 
     devices: tuple[Device, ...]
     data: bytes
+    size_at_most: int
+    """Bytes where all of them were unhealthy."""
 
 
 def chunks(devices: tuple[Device, ...], before: Sequence[Chunk] = ()) -> list[Chunk]:
@@ -48,7 +50,7 @@ def chunks(devices: tuple[Device, ...], before: Sequence[Chunk] = ()) -> list[Ch
         back.append(chunk)
     while front and last - first < CHUNK // 4:  # else a list that changes often ends as one of small pieces
         first -= len(front.pop().devices)
-    return [*front, *(Chunk(some, encode(some)) for some in _cut(devices[first:last])), *reversed(back)]
+    return [*front, *map(_chunk, _cut(devices[first:last])), *reversed(back)]
 
 
 def _cut(devices: tuple[Device, ...]) -> Iterator[tuple[Device, ...]]:
@@ -66,9 +68,9 @@ def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
     parts: list[bytes] = []
     size = count = 0
     for chunk in all_chunks:
-        size += _size_at_most(chunk)
+        size += chunk.size_at_most
         if size > limit:
-            rest, more = _fitting_one_by_one(chunk.devices, limit - (size - _size_at_most(chunk)))
+            rest, more = _fitting_one_by_one(chunk.devices, limit - (size - chunk.size_at_most))
             return b"".join([*parts, rest]), count + more
         parts.append(chunk.data)
         count += len(chunk.devices)
@@ -86,16 +88,17 @@ def encode(devices: Iterable[Device]) -> bytes:
     return response.SerializeToString()
 
 
-def _size_at_most(chunk: Chunk) -> int:
-    healthy = sum(not device.reason for device in chunk.devices)
-    return len(chunk.data) + healthy * (len(UNHEALTHY) - len(HEALTHY))
+def _chunk(devices: tuple[Device, ...]) -> Chunk:
+    data = encode(devices)
+    healthy = sum(not device.reason for device in devices)
+    return Chunk(devices, data, len(data) + healthy * (len(UNHEALTHY) - len(HEALTHY)))
 
 
 def _fitting_one_by_one(devices: Iterable[Device], limit: int) -> tuple[bytes, int]:
     parts: list[bytes] = []
     for device in devices:
-        alone = Chunk((device,), encode([device]))
-        limit -= _size_at_most(alone)
+        alone = _chunk((device,))
+        limit -= alone.size_at_most
         if limit < 0:
             break
         parts.append(alone.data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder import sets
 from aosp_plugin.binder.nodes import few_among, name_problem, natural_key
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.health import Reason
     from aosp_plugin.binder.sets import DeviceSet
     from aosp_plugin.plugin.settings import Settings
+
+T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class Grouping:
     def of(self, names: Sequence[str], view: View) -> View:
         """Return the devices of the nodes ``names``, which are in natural order; ``view`` where it says the same."""
         every = {one.id: one for one in self._layout.sets(names) if not self._too_long(one.id)}
-        near = {one.id: place for one in every.values() if (place := self._numa.of(one.numbered))}
+        near = {one.id: place for one in every.values() if (place := self._place(one))}
         devices = [device for one in every.values() for device in self._devices(one, near.get(one.id, ()))]
         same = devices == view.devices and every == view.sets
         return view if same else View(list(every), every, devices, near)
@@ -67,26 +69,27 @@ class Grouping:
         if not few_among(changed, names):
             return self.of(names, view)
         order, devices = list(view.order), list(view.devices)
-        every, near = dict(view.sets), dict(view.numa_nodes)
+        every: dict[str, DeviceSet | None] = {}
+        near: dict[str, tuple[int, ...] | None] = {}
         for one in self._layout.sets(changed):
-            place = self._numa.of(one.numbered)
+            kept = self._is_told(one)
+            place = self._place(one)
             at = bisect_left(order, natural_key(one.id), key=natural_key)
-            there = one.id in every
-            found = self._devices(one, place) if self._is_told(one) else []
-            order[at : at + there] = [one.id] if found else []
-            devices[at * self._replicas : (at + there) * self._replicas] = found
-            every.pop(one.id, None)
-            near.pop(one.id, None)
-            if found:
-                every[one.id] = one
-                near.update({one.id: place} if place else {})
-        return View(order, every, devices, near)
+            there = one.id in view.sets
+            order[at : at + there] = [one.id] if kept else []
+            devices[at * self._replicas : (at + there) * self._replicas] = self._devices(one, place) if kept else []
+            every[one.id] = one if kept else None
+            near[one.id] = place if kept and place else None
+        return View(order, _updated(view.sets, every), devices, _updated(view.numa_nodes, near))
+
+    def _place(self, one: DeviceSet) -> tuple[int, ...]:
+        return self._numa.of(one.numbered) if self._numa.ranges else ()
 
     def _is_told(self, one: DeviceSet) -> bool:
         return any(map(self._known, one.nodes)) and not self._too_long(one.id)
 
     def _devices(self, one: DeviceSet, near: tuple[int, ...]) -> list[Device]:
-        reasons = [self._reason(name) for name in one.nodes]
+        reasons = [*map(self._reason, one.nodes)]
         ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
         reason, detail = (ill[0], told(one, *ill)) if ill is not None else ("", "")
         return [Device(replica, reason, near, detail) for replica in sets.replica_ids(one.id, self._replicas)]
@@ -100,6 +103,14 @@ class Grouping:
             self._left_out.add(device_id)
             LOG.warning("a device is left out, as its replicas can't be told: %s", problem, extra={"device": device_id})
         return problem is not None
+
+
+def _updated(mapping: Mapping[str, T], values: Mapping[str, T | None]) -> Mapping[str, T]:
+    """Return the mapping with these values, without the keys that have none now; itself where that is what it has."""
+    if all(mapping.get(key) == value for key, value in values.items()):
+        return mapping
+    merged = {**mapping, **values}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def told(one: DeviceSet, reason: Reason, detail: str) -> str:

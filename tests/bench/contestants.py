@@ -22,20 +22,23 @@ class Contestant(NamedTuple):
 
     def arguments(self, devices: str, kubelet: str, verify: str) -> list[str]:
         """Return the command line for these directories."""
-        places = {"devices": devices, "kubelet": kubelet, "verify": verify}
-        return [part.format_map(places) for part in shlex.split(self.command)]
+        places = {"{devices}": devices, "{kubelet}": kubelet, "{verify}": verify}
+        parts = shlex.split(self.command)
+        for place, path in places.items():  # not str.format: a plugin's own flags may have braces, as JSON does
+            parts = [part.replace(place, path) for part in parts]
+        return parts
 
 
 _PYTHON = shlex.quote(sys.executable)
 
 PLUGIN = Contestant(
     OURS,
-    f"{_PYTHON} -m aosp_plugin serve --device-dir {{devices}} --kubelet-dir {{kubelet}} --verify {{verify}} "
+    _PYTHON + " -m aosp_plugin serve --device-dir {devices} --kubelet-dir {kubelet} --verify {verify} "
     "--listen 127.0.0.1:0",
 )
 
 EMPTY_HANDLERS = tuple(
-    Contestant(f"{EMPTY}, {way}", f"{_PYTHON} -m tests.bench.empty {way} {{devices}} {{kubelet}}", idle=True)
+    Contestant(f"{EMPTY}, {way}", _PYTHON + f" -m tests.bench.empty {way} " + "{devices} {kubelet}", idle=True)
     for way in ("asyncio", "threads")
 )
 

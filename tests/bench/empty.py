@@ -48,7 +48,9 @@ def register(kubelet: str) -> None:
     """Have the kubelet dial back."""
     request = pb.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=NAME)
     with grpc.insecure_channel(f"unix:{kubelet}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
-        channel.unary_unary("/v1beta1.Registration/Register")(request.SerializeToString(), wait_for_ready=True)
+        channel.unary_unary("/v1beta1.Registration/Register", None, None)(
+            request.SerializeToString(), wait_for_ready=True
+        )
 
 
 async def with_asyncio(directory: str, kubelet: str) -> None:

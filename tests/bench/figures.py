@@ -94,6 +94,10 @@ class Samples:
         """Note a sample: seconds, megabytes or a count."""
         self._of[trial.contestant.name][key].append(sample)
 
+    def of(self, trial: Trial, key: str) -> list[float]:
+        """Return the samples of a figure; of all trials of one contestant."""
+        return list(self._of[trial.contestant.name][key])
+
     def run(self, commands: Mapping[str, str]) -> dict[str, Any]:
         """Return the run as it is written to a file; ``commands`` are the contestants' command lines."""
         return {
@@ -152,11 +156,12 @@ def table(run: Mapping[str, Any]) -> Table:
     return shown
 
 
-def comparison(before: Mapping[str, Any], after: Mapping[str, Any], against: str) -> Table:
-    """Return two runs beside each other: medians, their ratio, and that of both to ``against`` in the same run.
+def comparison(runs: Sequence[Mapping[str, Any]], against: str) -> Table:
+    """Return two runs, the earlier first, beside each other: medians, their ratio, and that of both to ``against``.
 
     The last is what counts, as the machine may have been another, or busier.
     """
+    before, after = runs
     shown = Table(title=f"medians of two runs; the last column: how each stands to {against!r} of its own run")
     for column in ("contestant", "figure", "before", "after", "after/before", "relative"):
         shown.add_column(column, justify="left" if column in {"contestant", "figure"} else "right")

@@ -105,7 +105,7 @@ class Kubelet:
         return pb.Empty()
 
     def _list_and_watch(self, channel: grpc.Channel) -> None:
-        stream = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b"")
+        stream = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch", None, None)(b"")
         with contextlib.suppress(grpc.RpcError):
             for data in stream:
                 with self._changed:
@@ -130,14 +130,18 @@ class Kubelet:
         deadline = time.perf_counter() + PATIENCE
         seen = max(len(self.messages) - 1, 0)
         while time.perf_counter() < deadline:
-            with self._changed:
-                self._changed.wait_for(lambda: len(self._messages) > seen, 1)
-                fresh = self._messages[seen:]
+            fresh = self._after(seen)
             for message in fresh:
-                seen += 1
                 if fits(message.devices):
                     return message
+            seen += len(fresh)
         raise TimeoutError(f"the devices that are waited for were not listed within {PATIENCE:.0f} s")
+
+    def _after(self, seen: int) -> list[Listed]:
+        """Return the messages after so many; waits for a second where there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._messages) > seen, 1)
+            return self._messages[seen:]
 
     def has(self, count: int) -> Listed:
         """Wait until ``count`` healthy devices are listed. Raises TimeoutError."""
@@ -148,7 +152,7 @@ class Kubelet:
         """Yield a function that calls ``rpc`` of the plugin, with bytes that are not looked at."""
         if self._channel is None:
             raise TimeoutError("no plugin has registered")
-        call = self._channel.unary_unary(f"/v1beta1.DevicePlugin/{rpc}")
+        call = self._channel.unary_unary(f"/v1beta1.DevicePlugin/{rpc}", None, None)
         yield lambda data: call(data, timeout=PATIENCE)
 
 
