@@ -34,7 +34,7 @@ layers: $(VENV)/.installed
 
 tests: $(VENV)/.installed
 	$(BIN)/coverage erase
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term
 
 test-browser: $(VENV)/.installed ## The page in Chromium, which is installed if you are root on Debian; skipped where it is not
 	@$(BIN)/python -m tests.browser.chromium

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 # The same examples at every run, however slow the machine is, and nothing written into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
-
-HEALED = pytest.StashKey[dict[str, float]]()
 
 
 @pytest.fixture
@@ -47,13 +46,14 @@ def healed(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
         started = time.monotonic()
 
     yield damaged
-    times = request.config.stash.setdefault(HEALED, {})
-    times[request.node.name] = time.monotonic() - started
+    # With the report of the test, which comes here from the processes that share the tests as well.
+    request.node.user_properties.append(("healed", (request.node.name, time.monotonic() - started)))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how long each healing case took; nothing is asserted of it."""
-    times = config.stash.get(HEALED, {})
+    ends = [one for one in chain(*terminalreporter.stats.values()) if getattr(one, "when", "") == "teardown"]
+    times = dict(value for end in ends for name, value in end.user_properties if name == "healed")
     if times:
         terminalreporter.section("healing: from the damage to all devices listed")
         for name, seconds in sorted(times.items()):
