@@ -22,16 +22,17 @@ import click
 
 from aosp_plugin.errors import AospPluginError
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
+from aosp_plugin.waiting import cancelled_at_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
     from typing import BinaryIO
 
     from aosp_plugin.testing import ContainerAllocation, Mount
 
 RESOURCE = "aosp.io/binder"
-PATIENCE = 5.0
-"""Seconds for a step to happen."""
+PATIENCE = 20.0
+"""Seconds for a step to happen, which takes a small part of one unless the machine is very busy."""
 
 _DONE = click.style("✓", fg="green")
 
@@ -65,16 +66,17 @@ async def _show(directory: str, nodes: int) -> None:
         _make_nodes(directory, nodes)
     _log_kubelet(directory)
     async with Kubelet(os.path.join(directory, "kubelet")) as kubelet, _plugin(directory) as plugin:
-        await _registration(kubelet, nodes)
+        await _registration(kubelet, plugin, nodes)
         admitted = await _pods(kubelet)
         await _hotplug(kubelet, device_dir, nodes)
         await _restart(kubelet, nodes, admitted)
         await _end(kubelet, plugin)
 
 
-async def _registration(kubelet: Kubelet, nodes: int) -> None:
+async def _registration(kubelet: Kubelet, plugin: asyncio.subprocess.Process, nodes: int) -> None:
     with _step("the plugin registers, and the kubelet lists its devices"):
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == nodes, PATIENCE)
+        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == nodes, PATIENCE)
+        await _while_it_runs(plugin, listed)
     seen = kubelet.registrations[-1]
     view = kubelet.resource(RESOURCE)
     names = list(view.devices)
@@ -132,6 +134,15 @@ async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
     _expect(code == 0, f"the plugin ends with 0, but it was {code}")
     left = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
     _expect(not left, f"no socket is left, but there is {left}")
+
+
+async def _while_it_runs(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, None]) -> None:
+    """Wait for a step, unless the plugin ends before. Raises TimeoutError."""
+    async with cancelled_at_end(step) as happens, cancelled_at_end(plugin.wait()) as ends:
+        await asyncio.wait((happens, ends), return_when=asyncio.FIRST_COMPLETED)
+        if not happens.done():
+            raise TimeoutError(f"it ended with {plugin.returncode}")
+        await happens
 
 
 def _table(container: ContainerAllocation) -> str:

@@ -127,7 +127,11 @@ def test_demo_keeps_what_it_made(kubelet_dir: str) -> None:
 @pytest.mark.parametrize(
     ("breakage", "missing", "log"),
     [
-        ("sys.exit('broken for the test')", "the plugin registers", "broken for the test"),
+        (
+            "sys.exit('broken for the test')",
+            "the plugin registers, and the kubelet lists its devices: it ended with 1",
+            "broken for the test",
+        ),
         ("import atexit, os; atexit.register(os._exit, 3)", "the plugin ends with 0, but it was 3", "stopped"),
     ],
 )

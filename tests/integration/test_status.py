@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
+LOOKS_OFTEN = "from aosp_plugin import cli, status_command; status_command.EVERY = 0.05; raise SystemExit(cli.main())"
+WATCH = [sys.executable, "-c", LOOKS_OFTEN, "status", "--watch"]
+"""The same with ``--watch``, but for less than a second between two looks."""
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
@@ -389,7 +392,7 @@ async def test_status_of_one_resource(node: Node) -> None:
 
 async def test_status_on_a_terminal_is_drawn(node: Node) -> None:
     """With the same content, and never more columns than there are."""
-    out = await on_terminal(["--url", node.url], columns=72)
+    out = await on_terminal([*COMMAND, "--url", node.url], columns=72)
     assert "\x1b[1m" in out
     assert "games/phone-1" in out
     assert "aosp_binder0..1" in out
@@ -398,7 +401,7 @@ async def test_status_on_a_terminal_is_drawn(node: Node) -> None:
 
 async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -> None:
     """Also that the plugin has gone; Ctrl-C ends it with 0."""
-    process = await asyncio.create_subprocess_exec(*COMMAND, "--url", node.url, "--watch", stdout=-1, stderr=-1)
+    process = await asyncio.create_subprocess_exec(*WATCH, "--url", node.url, stdout=-1, stderr=-1)
     assert process.stdout is not None
     assert process.stderr is not None
     await line_with(process.stdout, "3 devices: 2 allocated, 1 free")
@@ -422,7 +425,7 @@ async def test_watching_on_a_terminal_leaves_it_as_it_was(node: Node) -> None:
         await seen("no plugin answers at")
         process.send_signal(signal.SIGINT)
 
-    out = await on_terminal(["--url", node.url, "--watch"], act=act)
+    out = await on_terminal([*WATCH, "--url", node.url], act=act)
     assert out.count("\x1b[?1049h") == out.count("\x1b[?1049l") == 1
     assert out.rstrip().endswith("\x1b[?1049l")
     assert "\x1b[?25h" in out
@@ -447,17 +450,16 @@ async def line_with(stream: asyncio.StreamReader, text: str) -> None:
 
 
 async def on_terminal(
-    arguments: list[str],
+    command: list[str],
     columns: int = 100,
     act: Callable[[Callable[[str], Any], asyncio.subprocess.Process], Any] | None = None,
 ) -> str:
     """Run the command on a terminal of its own, and return all that it wrote there."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, (50).to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
-    environment = {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, stdout=follower, stderr=follower, env=environment
-    )
+    covered = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE")}
+    environment = covered | {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(*command, stdout=follower, stderr=follower, env=environment)
     os.close(follower)
     reader = asyncio.StreamReader()
     with os.fdopen(leader, "rb", buffering=0) as terminal:
