@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING, Self
 
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from aosp_plugin.testing import Kubelet
 
 RESOURCE = "aosp.io/binder"
-FAST = Timings(register=0.5, stream=0.3, stop=0.5)
+IN_LIFE = Timings(stop=0.5)
+"""Patience that no busy machine wears out; only those who still hold a connection at the end are cut off sooner."""
+FAST = IN_LIFE._replace(register=0.5, stream=0.3)
 """Patience cut short, so that the cases in which the kubelet does nothing don't take as long as in life."""
+PATIENCE = 30.0
+"""Seconds after which a test gives up what it waits for, which takes a small part of one unless the machine is busy."""
 
 
 class Nodes:
@@ -52,6 +58,22 @@ class Nodes:
             (self.directory / f"aosp_binder{number}").unlink()
 
 
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at.
+
+    Below those that the kernel gives to whoever asks for any (net.ipv4.ip_local_port_range), as many tests do that
+    run at the same time; and each process looks from another one on.
+    """
+    ports = itertools.chain(range(10_000 + os.getpid() % 20_000, 30_000), range(10_000, 30_000))
+    for port in itertools.islice(ports, next(_TAKEN), None):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all ports are taken")
+
+
+_TAKEN = itertools.count()
+
+
 def as_nobody(command: Sequence[str]) -> list[str]:
     """Return the command that runs ``command`` as a user who is nobody.
 
@@ -67,7 +89,9 @@ def names(numbers: Iterable[int]) -> list[str]:
     return [f"aosp_binder{number}" for number in numbers]
 
 
-def make_plugin(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST, resource: str = RESOURCE) -> DevicePlugin:
+def make_plugin(
+    nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE, resource: str = RESOURCE
+) -> DevicePlugin:
     """Return the binder plugin over stand-in nodes, not yet running."""
     of_nodes = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
     return DevicePlugin(
@@ -80,7 +104,7 @@ def make_plugin(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST, reso
 
 
 @contextlib.asynccontextmanager
-async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = FAST) -> AsyncIterator[DevicePlugin]:
+async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE) -> AsyncIterator[DevicePlugin]:
     """Run the binder plugin in this process while the context lasts; what it raises comes out at the end."""
     async with run(make_plugin(nodes, kubelet_dir, timings=timings)) as plugin:
         yield plugin
@@ -99,7 +123,9 @@ async def run(plugin: DevicePlugin) -> AsyncIterator[DevicePlugin]:
 
 async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None:
     """Wait until the kubelet could hand out this many devices."""
-    await kubelet.wait_for(lambda k: k.resource(resource).connected and k.resource(resource).allocatable == count)
+    await kubelet.wait_for(
+        lambda k: k.resource(resource).connected and k.resource(resource).allocatable == count, PATIENCE
+    )
 
 
 async def problem(plugin: DevicePlugin, text: str) -> None:
@@ -132,7 +158,7 @@ async def until(condition: Callable[[], bool]) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 await logged.wait()
                 logged.clear()
@@ -183,7 +209,7 @@ class Serve:
     async def logged(self, text: str) -> str:
         """Wait for a line of the log that has ``text`` in it, and return it."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while line := (await self.process.stderr.readline()).decode():
                 self.log.append(line)
                 if text in line:
@@ -193,6 +219,6 @@ class Serve:
     async def finish(self) -> int:
         """Wait for the end, and return the exit code."""
         assert self.process.stderr is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             self.log.append((await self.process.stderr.read()).decode())
             return await self.process.wait()

@@ -173,7 +173,7 @@ class Kubelet:
     async def wait_for(
         self,
         predicate: Callable[[Kubelet], bool],
-        timeout: float = 10.0,
+        timeout: float = 30.0,
     ) -> None:
         """Return as soon as the predicate holds; it is asked now and after each change of state.
 

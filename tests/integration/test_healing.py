@@ -14,10 +14,9 @@ import pytest
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.deviceplugin.kubelet import PluginDirectory
-from aosp_plugin.deviceplugin.supervisor import Timings
 from aosp_plugin.errors import KubeletDirectoryError, RegistrationRefusedError
 from aosp_plugin.testing import Behaviour, Kubelet
-from tests.support import FAST, RESOURCE, Nodes, listed, make_plugin, problem, ready, running, sockets
+from tests.support import FAST, IN_LIFE, RESOURCE, Nodes, listed, make_plugin, problem, ready, running, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +127,7 @@ async def test_no_stream_after_register(nodes: Nodes, kubelet_dir: str, healed: 
     nodes.make(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.never_open_stream = True
-        async with running(nodes, kubelet_dir) as plugin:
+        async with running(nodes, kubelet_dir, timings=FAST) as plugin:
             healed()
             await problem(plugin, "did not ask for its devices")
             kubelet.faults.never_open_stream = False
@@ -140,7 +139,7 @@ async def test_register_hangs(nodes: Nodes, kubelet_dir: str, healed: Damaged) -
     nodes.make(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir) as plugin:
+        async with running(nodes, kubelet_dir, timings=FAST) as plugin:
             healed()
             await problem(plugin, "DEADLINE_EXCEEDED")
             kubelet.faults.hang_register = False
@@ -150,10 +149,9 @@ async def test_register_hangs(nodes: Nodes, kubelet_dir: str, healed: Damaged) -
 async def test_a_socket_swept_while_register_is_under_way(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
     """A kubelet that sweeps the socket and then dials it in vain does not keep the plugin for as long as it dials."""
     nodes.make(0)
-    patient = Timings(register=60, stream=60, stop=0.5)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir, timings=patient):
+        async with running(nodes, kubelet_dir, timings=IN_LIFE._replace(register=60, stream=60)):
             await kubelet.wait_for(lambda k: len(k.registrations) == 1)
             kubelet.faults.hang_register = False
             healed()
@@ -397,6 +395,6 @@ async def test_stop_while_register_hangs(nodes: Nodes, kubelet_dir: str) -> None
     """A plugin that is told to stop does not wait for a kubelet that hangs in Register."""
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir, timings=FAST._replace(register=60)):
+        async with running(nodes, kubelet_dir, timings=IN_LIFE._replace(register=60)):
             await kubelet.wait_for(lambda k: len(k.registrations) == 1)
         assert sockets(kubelet_dir) == []

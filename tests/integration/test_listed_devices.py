@@ -15,7 +15,7 @@ from aosp_plugin.deviceplugin import Device, DevicePlugin, ListedDevices
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import Kubelet
-from tests.support import FAST, until
+from tests.support import IN_LIFE, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -51,7 +51,7 @@ async def served(
     kubelet_dir: str, things: Things
 ) -> AsyncIterator[tuple[DevicePluginAsyncStub, Kubelet, DevicePlugin]]:
     """Run a plugin for things, and yield what calls it."""
-    plugin = DevicePlugin(things, resource_name=RESOURCE, socket_name="thing", kubelet_dir=kubelet_dir, timings=FAST)
+    plugin = DevicePlugin(things, resource_name=RESOURCE, socket_name="thing", kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         try:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +23,6 @@ from aosp_plugin.config import Config, Resource
 from aosp_plugin.deviceplugin import DevicePlugin, ListedDevices, refresher
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.deviceplugin.supervisor import Timings
 from aosp_plugin.errors import HostError, RegistrationRefusedError
 from aosp_plugin.mount_events import MountEvents
 from aosp_plugin.operate import logs
@@ -33,7 +31,7 @@ from aosp_plugin.operate.metrics import Metrics
 from aosp_plugin.plugin import BinderBackend
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.watch import FileEvents
-from tests.support import FAST, RESOURCE, Nodes, Serve, listed, make_plugin, ready, until
+from tests.support import FAST, IN_LIFE, PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, make_plugin, ready, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -41,9 +39,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.deviceplugin.backend import Backend
-
-PATIENT = Timings(stop=0.5)
-"""Nothing is over before the test has looked at it."""
+    from aosp_plugin.deviceplugin.supervisor import Timings
 
 
 class Observed(NamedTuple):
@@ -130,7 +126,7 @@ def binder(nodes: Nodes) -> Backend:
 
 
 @contextlib.asynccontextmanager
-async def observed(backend: Backend, kubelet_dir: str, timings: Timings = FAST) -> AsyncIterator[Observed]:
+async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin that is observed while the context lasts; what it raises is for whoever asks the task."""
     files, metrics, heartbeat = FileEvents(), Metrics(), Heartbeat()
     metrics.polling = lambda: files.polling
@@ -186,7 +182,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, target: object, name: str) -> Callabl
         called.set()
 
     async def reached(number: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while count < number:
                 called.clear()
                 await called.wait()
@@ -344,6 +340,7 @@ async def test_a_kubelet_that_restarts(nodes: Nodes, kubelet: Kubelet) -> None:
     nodes.make(0, 1)
     async with observed(binder(nodes), kubelet.directory) as one:
         await listed(kubelet, 2)
+        await ready(one.plugin)
         for restarts in (1, 2):
             await kubelet.restart()
             await listed(kubelet, 2)
@@ -371,7 +368,7 @@ async def test_a_registration_that_fails_for_a_while(nodes: Nodes, kubelet: Kube
 async def test_a_kubelet_that_does_not_listen(nodes: Nodes, kubelet: Kubelet) -> None:
     """An attempt after which nobody asks for the devices has failed."""
     kubelet.faults.never_open_stream = True
-    async with observed(binder(nodes), kubelet.directory) as one:
+    async with observed(binder(nodes), kubelet.directory, FAST) as one:
         await until(lambda: "did not ask for its devices" in one.plugin.unready)
         assert one.values("registrations_total", "result") == {"failed": 1}
         assert one.value("aosp_plugin_messages_sent_total") == 0
@@ -395,7 +392,7 @@ async def test_a_change_while_there_is_no_kubelet_is_no_update(nodes: Nodes, kub
 async def test_an_attempt_that_is_given_up_has_not_failed(nodes: Nodes, kubelet: Kubelet) -> None:
     """The plugin was told to stop before the kubelet has answered."""
     kubelet.faults.hang_register = True
-    async with observed(binder(nodes), kubelet.directory, PATIENT) as one:
+    async with observed(binder(nodes), kubelet.directory) as one:
         await kubelet.wait_for(lambda k: len(k.registrations) == 1)
     assert one.values("registrations_total", "result") == {}
 
@@ -609,7 +606,7 @@ async def test_a_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: py
 async def test_a_stream_that_is_lost(nodes: Nodes, kubelet: Kubelet, lines: Lines) -> None:
     """/readyz says so from that moment until there is another one; /healthz is well; no kubelet has restarted."""
     nodes.make(0)
-    async with observed(binder(nodes), kubelet.directory, PATIENT) as one:
+    async with observed(binder(nodes), kubelet.directory) as one:
         await listed(kubelet, 1)
         await ready(one.plugin)
         lines.take()
@@ -686,15 +683,14 @@ async def answer(port: int, path: str) -> tuple[int, str]:
     """Ask the process for a path, and return status and body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    head, _, body = (await asyncio.wait_for(reader.read(), 10)).decode().partition("\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).decode().partition("\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body
 
 
 async def test_a_process_tells_the_same_over_http(nodes: Nodes, kubelet: Kubelet) -> None:
     """Metrics and probes of ``serve``, with its kubelet and without."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     nodes.make(0, 1)
     of_resource = f'{{resource="{RESOURCE}"}}'
     async with Serve(nodes, kubelet.directory, "--listen", f"127.0.0.1:{port}") as serve:

@@ -18,7 +18,7 @@ from aosp_plugin.operate.podresources import Allocations, Owner, owners_in
 from aosp_plugin.operate.podresources import PodResources as Client
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources import PodResources
-from tests.support import RESOURCE, Nodes, listed, running
+from tests.support import PATIENCE, RESOURCE, Nodes, listed, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -38,7 +38,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the time, of which only what the test moves counts: a busy machine is waited for."""
+    monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(podresources, "DEADLINE", PATIENCE)
     return Clock()
 
 
@@ -169,10 +172,11 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
 ) -> None:
     """What it said before is told meanwhile; once that is old, that it is not known."""
     monkeypatch.setattr(podresources, "PATIENCE", 0.01)
-    go = asyncio.Event()
+    go, asked = asyncio.Event(), asyncio.Event()
     go.set()
 
     async def slow(context: Any) -> pb.ListPodResourcesResponse:
+        asked.set()
         await go.wait()
         return await given(context)
 
@@ -181,16 +185,18 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
         while await client.current() != GIVEN:
             pass
         go.clear()
+        asked.clear()
         clock.now += podresources.VALID
         assert await client.current() == GIVEN
+        await asked.wait()
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
         clock.now += podresources.FRESH
         await client.current()
-        assert kubelet.asked == 2
         go.set()
-        monkeypatch.setattr(podresources, "PATIENCE", 10.0)
+        monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
         assert await client.current() == GIVEN
+        assert kubelet.asked == 2
 
 
 async def test_a_kubelet_that_never_answers_is_given_up(
@@ -198,7 +204,6 @@ async def test_a_kubelet_that_never_answers_is_given_up(
 ) -> None:
     """After the deadline; the reason says so."""
     monkeypatch.setattr(podresources, "DEADLINE", 0.1)
-    monkeypatch.setattr(podresources, "PATIENCE", 10.0)
 
     async def never(_context: Any) -> None:
         await asyncio.Event().wait()

@@ -19,7 +19,7 @@ from aosp_plugin.deviceplugin.device_list import DeviceList
 from aosp_plugin.errors import HostError, NodesExhaustedError, UnhealthyDeviceError
 from aosp_plugin.plugin import BinderBackend, Settings
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
-from tests.support import FAST, RESOURCE, Nodes, run
+from tests.support import IN_LIFE, RESOURCE, Nodes, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,9 @@ async def test_the_kubelet_is_told_at_once_of_a_node_that_can_not_be_renewed(
     renewals: Renewals, make: Callable[..., BinderBackend], kubelet_dir: str
 ) -> None:
     """No file event tells of it; and the pod's container does not start."""
-    plugin = DevicePlugin(make(), resource_name=RESOURCE, socket_name="renewing", kubelet_dir=kubelet_dir, timings=FAST)
+    plugin = DevicePlugin(
+        make(), resource_name=RESOURCE, socket_name="renewing", kubelet_dir=kubelet_dir, timings=IN_LIFE
+    )
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         pod = Pod("phone", [Container("main", {RESOURCE: 1})])

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from tests.support import RESOURCE, Nodes, Serve, listed, sockets
+from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, sockets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +109,7 @@ async def test_sighup_refuses_a_bad_configuration(
             process.send_signal(signal.SIGHUP)
             line = ""
             while "refused" not in line:
-                line = (await asyncio.wait_for(process.stderr.readline(), 10)).decode()
+                line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE)).decode()
                 assert line, "it ended"
             assert complaint in line
             nodes.make(1)
@@ -163,8 +162,7 @@ async def test_sighup_takes_replaced_nodes_for_good(nodes: Nodes, kubelet_dir: s
 
 async def test_probes_over_http(nodes: Nodes, kubelet_dir: str) -> None:
     """/readyz says why the plugin is not registered yet, and is well once it is; /healthz is well all along."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     async with Serve(nodes, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
         await serve.logged("waiting for the kubelet")
         assert await get(port, "/healthz") == (200, "ok\n")
@@ -235,7 +233,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
     """Ask for a path over HTTP, and return status and body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    head, _, body = (await asyncio.wait_for(reader.read(), 10)).decode().partition("\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).decode().partition("\r\n\r\n")
     writer.close()
     return int(head.split()[1]), body
 

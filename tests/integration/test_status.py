@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import pty
+import shlex
 import signal
 import socket
 import subprocess
@@ -28,12 +29,13 @@ from aosp_plugin.binder.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.errors import ConfigError, HostError
 from aosp_plugin.leak_watch import LeakWatch
+from aosp_plugin.operate import podresources
 from aosp_plugin.operate.http import Answer, serving
 from aosp_plugin.operate.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources import PodResources
 from aosp_plugin.watch import FileEvents
-from tests.support import RESOURCE, Nodes, Serve, listed, until
+from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -46,13 +48,6 @@ WATCH = [sys.executable, "-c", LOOKS_OFTEN, "status", "--watch"]
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
-def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 class Node(NamedTuple):
     """A plugin that runs, and its kubelet."""
 
@@ -60,6 +55,13 @@ class Node(NamedTuple):
     kubelet: Kubelet
     nodes: Nodes
     serve: Serve
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the kubelet waited for, however busy the machine is, where the plugin is in this process."""
+    monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(podresources, "DEADLINE", PATIENCE)
 
 
 @pytest.fixture
@@ -77,6 +79,8 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
         await listed(kubelet, 3)
         await serve.logged("registered")
         await kubelet.admit(PHONE)
+        while (await asyncio.to_thread(status_command.ask, f"http://{address}")).allocations.problem:
+            pass  # a busy kubelet is not waited for, and what it said is told for seconds
         yield Node(f"http://{address}", kubelet, nodes, serve)
 
 
@@ -89,7 +93,7 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | (environment or {}),
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 
@@ -314,7 +318,7 @@ async def test_a_process_serves_page_status_and_metrics(node: Node) -> None:
     """Each where the others are; and who has the report already is told so."""
 
     def ask(path: str, tag: str = "") -> tuple[int, str, str]:
-        connection = http.client.HTTPConnection(node.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(node.url.removeprefix("http://"), timeout=PATIENCE)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"If-None-Match": tag})
             answer = connection.getresponse()
@@ -410,7 +414,7 @@ async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -
     node.serve.signal(signal.SIGTERM)
     await line_with(process.stderr, "no plugin answers at")
     process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     assert b"Traceback" not in await process.stderr.read()
 
 
@@ -434,17 +438,17 @@ async def test_watching_on_a_terminal_leaves_it_as_it_was(node: Node) -> None:
 async def test_who_reads_only_the_beginning_gets_no_complaint(node: Node) -> None:
     """As head does."""
     process = await asyncio.create_subprocess_shell(
-        f"{sys.executable} -m aosp_plugin status --url {node.url} --watch | head -n 1",
+        f"{shlex.join([*WATCH, '--url', node.url])} | head -n 1",
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert (out.count(b"\n"), err) == (1, b"")
 
 
 async def line_with(stream: asyncio.StreamReader, text: str) -> None:
     """Read until there is a line with ``text``."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while text not in (line := (await stream.readline()).decode()):
             assert line, "it ended"
 
@@ -468,7 +472,7 @@ async def on_terminal(
 
         async def seen(text: str) -> None:
             nonlocal out
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while text not in out:
                     part = (await reader.read(4096)).decode(errors="replace")
                     assert part, out
