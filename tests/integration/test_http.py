@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import http.client
 import logging
+import pkgutil
 import re
 import socket
 import threading
@@ -540,6 +541,13 @@ def test_every_file_that_the_page_names_is_there(page_port: int) -> None:
         todo += [f"/{name}" for name in named if f"/{name}" not in seen]
         assert ask(page_port, path).status == HTTPStatus.OK
     assert seen == set(page.routes())
+
+
+def test_a_file_that_was_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever packed the plugin has to know which one it is."""
+    monkeypatch.setattr(pkgutil, "get_data", lambda *_: None)
+    with pytest.raises(FileNotFoundError, match=r"page has no index\.html"):
+        page.routes()["/"]()
 
 
 def test_a_file_has_its_type_and_a_tag(page_port: int) -> None:

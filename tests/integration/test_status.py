@@ -8,6 +8,7 @@ import fcntl
 import gc
 import gzip
 import http.client
+import io
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from rich.console import Console
 
 from aosp_plugin import endpoints, status_command
 from aosp_plugin.assembly import assemble
@@ -32,6 +34,7 @@ from aosp_plugin.leak_watch import LeakWatch
 from aosp_plugin.operate import podresources
 from aosp_plugin.operate.http import Answer, serving
 from aosp_plugin.operate.metrics import Metrics
+from aosp_plugin.operate.summary import Table
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources import PodResources
 from aosp_plugin.watch import FileEvents
@@ -401,6 +404,15 @@ async def test_status_on_a_terminal_is_drawn(node: Node) -> None:
     assert "games/phone-1" in out
     assert "aosp_binder0..1" in out
     assert f"{RESOURCE}: registered with the kubelet" in out
+
+
+def test_what_is_left_out_is_counted() -> None:
+    """In columns and drawn: where the rest is shown is told below the rows."""
+    table = Table("Free", ("DEVICE",), (("aosp_binder0",),), 1234)
+    drawn = io.StringIO()
+    Console(file=drawn, width=72).print(status_command._drawn([table]))
+    for text in (status_command.plain([table]), drawn.getvalue()):
+        assert [line.strip() for line in text.splitlines()][-1] == "and 1,234 more: --all shows them"
 
 
 async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -> None:

@@ -182,27 +182,41 @@ async def test_what_the_work_raises_is_raised(error: BaseException) -> None:
     assert raised.value is error
 
 
+class Held:
+    """Work that goes on until a test lets it end, be it with an error."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self._begun, self._go = threading.Event(), threading.Event()
+        self._thread = threading.current_thread()
+
+    def work(self) -> None:
+        """Go on."""
+        self._thread = threading.current_thread()
+        self._begun.set()
+        assert self._go.wait(30)
+        if self._fails:
+            raise OSError
+
+    def finish(self) -> None:
+        """Let it end, once it has begun: a thread that was started may not have got so far."""
+        assert self._begun.wait(30)
+        self._go.set()
+        self._thread.join()
+
+
 async def test_work_whose_waiter_was_cancelled_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its result, or error, goes nowhere, and nothing is logged of it."""
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     for fails in (False, True):
-        go = threading.Event()
-        threads: list[threading.Thread] = []
-
-        def work(go: threading.Event = go, fails: bool = fails, seen: list[threading.Thread] = threads) -> None:  # noqa: FBT001
-            seen.append(threading.current_thread())
-            go.wait(30)
-            if fails:
-                raise OSError
-
-        waiting = asyncio.create_task(in_thread(work, "x"))
+        held = Held(fails=fails)
+        waiting = asyncio.create_task(in_thread(held.work, "x"))
         await spin()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        go.set()
-        threads[0].join()
+        held.finish()
         await spin()
     gc.collect()
     assert told == []
@@ -212,21 +226,15 @@ def test_work_that_outlives_the_loop_ends_by_itself(monkeypatch: pytest.MonkeyPa
     """Its call into a closed loop is nobody's error: no thread dies with a traceback."""
     died: list[object] = []
     monkeypatch.setattr(threading, "excepthook", died.append)
-    go = threading.Event()
-    threads: list[threading.Thread] = []
-
-    def work() -> None:
-        threads.append(threading.current_thread())
-        go.wait(30)
+    held = Held()
 
     async def give_up() -> None:
-        waiting = asyncio.create_task(in_thread(work, "x"))
+        waiting = asyncio.create_task(in_thread(held.work, "x"))
         await spin()
         waiting.cancel()
 
     asyncio.run(give_up())
-    go.set()
-    threads[0].join()
+    held.finish()
     assert died == []
 
 
