@@ -32,6 +32,7 @@ types: $(VENV)/.installed
 layers: $(VENV)/.installed
 	$(BIN)/lint-imports
 
+tests: export PYTHONDONTWRITEBYTECODE :=  # or each of some hundred processes would compile the plugin again
 tests: $(VENV)/.installed
 	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from itertools import chain
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # The same examples at every run, however slow the machine is, and nothing written into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
+
+# A shell has what it runs in the background ignore Ctrl-C, and so would the processes that the tests press it for.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
