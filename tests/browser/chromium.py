@@ -6,14 +6,14 @@ Run as a program it installs Debian's, where there is apt-get and it is root who
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+from tests.e2e.common import packages
+from tests.e2e.common.report import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,12 +70,13 @@ def main() -> None:
     """Install what is missing, or say that the tests will be skipped."""
     if find():
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"the tests of the page are skipped: {ABSENT}")  # noqa: T201 - a program's output
-        return
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-qq", "--yes", "--no-install-recommends", *PACKAGES]):
-        subprocess.run(["apt-get", *command], check=True, env=environment, stdout=sys.stderr)  # noqa: S603, S607
+    why = "though the packages are installed"
+    try:
+        packages.install(PACKAGES)
+    except packages.MissingError as error:
+        why = str(error)
+    if not find():
+        say(f"# the tests of the page are skipped: {ABSENT} ({why})")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ RESOURCE = "aosp.io/binder"
 HOSTILE = "<img src=x onerror=alert(1)>"
 """What the page must show as it is: the command line of the process that a node leaks to."""
 
+PATIENCE = 60.0
+"""Seconds after which something counts as not happening, on a machine that has much else to do."""
+
 _HOLDS = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
 
 
@@ -64,7 +67,7 @@ class Node:
 
     def report(self) -> dict[str, Any]:
         """Return what the plugin tells of its first resource."""
-        with urllib.request.urlopen(f"{self.url}status", timeout=10) as answer:  # noqa: S310 - our own address
+        with urllib.request.urlopen(f"{self.url}status", timeout=PATIENCE) as answer:  # noqa: S310 - our own address
             report: dict[str, Any] = json.load(answer)["resources"][0]
         return report
 
@@ -90,7 +93,7 @@ class Node:
             view = kubelet.resource(RESOURCE)
             return view.connected and view.messages > 0 and view.allocatable == count
 
-        self.do(self.kubelet.wait_for(told, 30))
+        self.do(self.kubelet.wait_for(told, PATIENCE))
 
     def admit(self, name: str, count: int) -> Sequence[str]:
         """Start a pod; return its devices."""
@@ -116,7 +119,7 @@ class Node:
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Have something done where the kubelet runs."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * PATIENCE)
 
     async def start(self) -> None:
         """Start kubelet and plugin."""
