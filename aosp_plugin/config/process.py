@@ -29,7 +29,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[
         str,
         Key(
-            "Address of /healthz and /readyz; empty turns it off.",
+            "Address of the page, /status, /metrics, /healthz and /readyz; empty turns it off.",
             "host:port, [IPv6]:port, or empty",
             lambda value: values.listen_address(value) or not value,
         ),
