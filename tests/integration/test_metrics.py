@@ -603,6 +603,29 @@ async def test_a_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: py
         assert lines.take() == [("info", "the look at the devices has returned")]
 
 
+async def test_a_first_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the process that follows one that was ended for it: /healthz fails again, and nothing is registered."""
+    monkeypatch.setattr(refresher, "HUNG_AFTER", 0.0)
+    go_on = threading.Event()
+
+    def list_devices() -> list[str]:
+        go_on.wait()
+        return ["/dev/a"]
+
+    async with observed(ListedDevices(list_devices, ()), kubelet.directory) as one:
+        await until(lambda: one.plugin.unhealthy != "")
+        healthy, unready = await one.probes()
+        assert healthy.startswith("the look at the devices has not returned for ")
+        assert unready == "not registered yet"
+        assert one.values("scans_total", "result") == {"hung": 1}
+        assert one.value("aosp_plugin_registered") == 0
+        assert lines.take() == [("error", "the look at the devices does not return")]
+        go_on.set()
+        await listed(kubelet, 1)
+        await ready(one.plugin)
+        assert await one.probes() == ("", "")
+
+
 async def test_a_stream_that_is_lost(nodes: Nodes, kubelet: Kubelet, lines: Lines) -> None:
     """/readyz says so from that moment until there is another one; /healthz is well; no kubelet has restarted."""
     nodes.make(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe
-from tests.e2e.deploy import items_chart, items_manifests, items_monitoring, items_unit, parts, service
+from tests.e2e.deploy import items_chart, items_faults, items_manifests, items_monitoring, items_unit, parts, service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ GROUPS: Final = (
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
         (*items_manifests.ITEMS, *items_chart.ITEMS),
     ),
-    Group("the monitoring", (parts.promtool,), items_monitoring.ITEMS),
+    Group("the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS)),
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
 )
 
