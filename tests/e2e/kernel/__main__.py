@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
+from tests.e2e.deploy import parts as deploy_parts
 from tests.e2e.kernel import initrd, items_stock, machine, parts
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
@@ -24,7 +25,7 @@ from tests.e2e.kubelet import parts as kubelet_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_SECONDS: Final = 1200
+_SECONDS: Final = 1800
 """How long one guest may take, in software emulation on a busy machine."""
 
 _MEMORY: Final = 2048
@@ -135,7 +136,14 @@ def _binderfs(boot: Boot) -> None:
 def _pods(boot: Boot) -> None:
     packages.install(kubelet_parts.PACKAGES)
     image = kubelet_parts.plugin_image()
-    boot.run(parts.kernel(), kubelet_parts.kubelet(), image, memory=_MEMORY_FOR_PODS)
+    boot.run(parts.kernel(), kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
+
+
+def _kustomize() -> Path:
+    try:
+        return Path(deploy_parts.kustomize())
+    except AssertionError as error:
+        raise packages.BrokenError(str(error)) from error
 
 
 def _stock(boot: Boot) -> None:

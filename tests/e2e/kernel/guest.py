@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
-from tests.e2e.kernel import items_pods
+from tests.e2e.kernel import items_pods, items_provision
 from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, open_the_way
 
@@ -61,10 +61,13 @@ async def with_stand_in(items: Sequence[Item[World]], probe: Path) -> None:
         await world.stop()
 
 
-async def with_kubelet(probe: Path, kubelet: Path, image: Path) -> None:
-    """Prove the items with a real kubelet, and show the logs of those that don't hold."""
+async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path) -> None:
+    """Prove the items with a real kubelet: of a plugin that is given nodes, and of one that makes them."""
     world = items_pods.start(probe, kubelet, image)
     for one in items_pods.ITEMS:
+        await prove(one, world)
+    world = items_provision.start(world, kustomize, items_pods.WORK / "provision")
+    for one in items_provision.ITEMS:
         await prove(one, world)
 
 

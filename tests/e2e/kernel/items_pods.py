@@ -39,7 +39,7 @@ from tests.e2e.kubelet.waiting import holds, until
 if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Placed
 
-_WORK: Final = Path("/run/e2e-pods")
+WORK: Final = Path("/run/e2e-pods")
 
 
 @dataclass
@@ -48,6 +48,7 @@ class PodWorld:
 
     node: Node
     plugin: AsPod
+    probe: Path
 
     def tries(self, pod: Placed, expected: dict[str, str]) -> None:
         """Try operations inside the pod's container, and compare what comes of them."""
@@ -69,19 +70,19 @@ class PodWorld:
 def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
     """Start containerd and a kubelet, and load the images; the plugin is for the first item."""
     sandbox.furnish(devices=False)
-    _WORK.mkdir()
-    runtime = Runtime(_WORK / "runtime")
+    WORK.mkdir()
+    runtime = Runtime(WORK / "runtime")
     runtime.start()
-    shutil.copy(probe, _WORK / "probe")
-    busybox_image(_WORK / "busybox.tar", _WORK / "probe")
-    runtime.load(_WORK / "busybox.tar")
+    shutil.copy(probe, WORK / "probe")
+    busybox_image(WORK / "busybox.tar", WORK / "probe")
+    runtime.load(WORK / "busybox.tar")
     runtime.load(image)
     hack("create", "--count", str(COUNT))
-    kubelet = Standalone(kubelet_binary, _WORK / "kubelet", runtime.socket)
+    kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
     kubelet.start()
-    plugin = AsPod(_WORK, kubelet, runtime)
+    plugin = AsPod(WORK, kubelet, runtime)
     plugin.configure(configuration(""))
-    return PodWorld(Node(kubelet, runtime, plugin), plugin)
+    return PodWorld(Node(kubelet, runtime, plugin), plugin, probe)
 
 
 def advertised(world: PodWorld) -> None:

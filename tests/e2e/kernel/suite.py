@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.kernel import items_containers, items_nodes, items_phones, items_pods, items_serve, items_stock
+from tests.e2e.kernel import (
+    items_containers,
+    items_nodes,
+    items_phones,
+    items_pods,
+    items_provision,
+    items_serve,
+    items_stock,
+)
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.item import Item
@@ -18,5 +26,5 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 """With the stand-in kubelet."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
-    "pods": [item.title for item in items_pods.ITEMS]
+    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS)]
 }

@@ -18,6 +18,8 @@ from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.e2e.kubelet.runtime import Runtime
     from tests.e2e.kubelet.standalone import Standalone
 
@@ -118,14 +120,16 @@ class AsPod:
 
     way = "pod"
 
-    def __init__(self, directory: Path, kubelet: Standalone, runtime: Runtime) -> None:
-        """Write the configuration where the pod mounts it from."""
+    def __init__(
+        self, directory: Path, kubelet: Standalone, runtime: Runtime, daemonset: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the configuration where the pod mounts it from. The DaemonSet is deploy/base's where none is given."""
         self._config = directory / "plugin-config"
         self._config.mkdir()
         self.configure(configuration())
         self._kubelet = kubelet
         self._runtime = runtime
-        self.manifest = static_pod(self._config)
+        self.manifest = static_pod(self._config, daemonset or base())
         self._known = ""
 
     def configure(self, text: str) -> None:
@@ -178,9 +182,14 @@ class AsPod:
         return "\n".join(f"  {line[:400]}" for log in logs[-2:] for line in log.read_text().splitlines()[-TAIL:])
 
 
-def static_pod(config: Path) -> dict[str, Any]:
-    """Return the DaemonSet's pod template as a static pod. What is changed here is listed in the README."""
-    daemonset = yaml.safe_load((PROJECT / "deploy/base/daemonset.yaml").read_text())
+def base() -> dict[str, Any]:
+    """Return the DaemonSet of deploy/base."""
+    daemonset: dict[str, Any] = yaml.safe_load((PROJECT / "deploy/base/daemonset.yaml").read_text())
+    return daemonset
+
+
+def static_pod(config: Path, daemonset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a DaemonSet's pod template as a static pod. What is changed here is listed in the README."""
     template = daemonset["spec"]["template"]
     spec = template["spec"]
     for volume in spec["volumes"]:
