@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("chromium", "chromium-driver")
 ABSENT = "there is no chromium with a chromedriver: on Debian or Ubuntu, apt-get install chromium chromium-driver"
+WINDOW = (1500, 2100)
+"""Width and height in pixels."""
 QUIET = (
     "headless",
     "no-sandbox",
@@ -32,7 +34,7 @@ QUIET = (
     "disable-dev-shm-usage",
     "force-device-scale-factor=1",
     "force-color-profile=srgb",
-    "window-size=1500,2100",
+    f"window-size={WINDOW[0]},{WINDOW[1]}",
 )
 
 

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser import picture
+from tests.browser import chromium, picture
 from tests.browser.node import HOSTILE, PATIENCE, Node, running
 
 if TYPE_CHECKING:
@@ -151,6 +151,21 @@ def test_a_state_is_told_by_its_shape_as_well(page: Chrome, node: Node, theme: s
     assert len(set.union(*shapes.values())) == len(shapes) == 4
 
 
+@pytest.mark.parametrize(("width", "pitch", "columns"), [(1500, 9, 100), (1280, 9, 80), (420, 9, 30)])
+def test_ten_thousand_cells_are_as_small_as_they_may_be(
+    browser: Chrome, node: Node, width: int, pitch: int, columns: int
+) -> None:
+    """And as many in a row as fit, so that little has to be scrolled, whatever the width."""
+    browser.set_window_size(width, 900)
+    try:
+        page = opened(browser, node)
+        drawn = picture.photograph(page)
+    finally:
+        browser.set_window_size(*chromium.WINDOW)
+    assert (drawn.pitch, drawn.columns) == (pitch, columns)
+    assert drawn.image.height < 1.1 * pitch * COUNT / columns
+
+
 def test_counts_and_registration_are_told(page: Chrome, node: Node) -> None:
     """In numbers that one can read."""
     counts = node.report()["counts"]
@@ -233,6 +248,19 @@ function cell(i) {
 """
 )
 """What the middle of a cell is drawn as, for scripts."""
+
+
+def test_many_changes_are_told_as_a_number(page: Chrome, node: Node) -> None:
+    """The first of them by name; and how many more there are."""
+    numbers = range(9000, 9020)
+    node.signal(signal.SIGSTOP)  # so that one look finds all
+    node.remove(*numbers)
+    node.signal(signal.SIGCONT)
+    until(page, "return document.querySelectorAll('#changes li .what').length === 8")
+    told = texts(page, "#changes .what")
+    node.make(*numbers)
+    wait(lambda: {device["state"] for device in node.report()["devices"][9000:9020]} == {"free"})
+    assert told == [*(f"aosp_binder{number}" for number in numbers[:7]), "and 13 more"]
 
 
 def test_what_is_selected_stays_selected(page: Chrome, node: Node) -> None:
@@ -336,6 +364,7 @@ def test_searching_finds_devices_and_pods(page: Chrome, node: Node) -> None:
     search.send_keys("phone-3")
     assert one(page, "#found").text == f"{OF_POD} found"
     assert f"{OF_POD} of 10,000" in one(page, ".devices caption").text
+    assert one(page, ".more").text == f"Show the other {OF_POD - 12}"
     drawn, known = picture.photograph(page), picture.colours(page)
     lit = [i for i in range(COUNT) if drawn.middle(i) in known]
     assert len(lit) == OF_POD
@@ -394,6 +423,7 @@ def test_the_table_has_what_calls_for_somebody_first(page: Chrome) -> None:
     assert len(names) == 12
     one(page, ".more").click()
     assert len(page.find_elements(By.CSS_SELECTOR, ".devices tbody tr")) == 112
+    assert one(page, ".more").text == f"Show 100 more of {COUNT - 112:,}"
     script(page, "document.querySelector('.devices tbody .link').click()")
     assert selected(page) == f"aosp_binder{LEAKED[0]}"
 

@@ -103,7 +103,7 @@ function showHeader() {
 function showChanges(changes) {
   const list = byId("changes");
   list.querySelector(".empty")?.remove();
-  const shown = changes.slice(0, MOST_CHANGES);
+  const shown = changes.length > MOST_CHANGES ? changes.slice(0, MOST_CHANGES - 1) : changes;
   const more = changes.length - shown.length;
   const rows = shown.map(([device, before]) => {
     const now = [glyph(before.state), "→", glyph(device.state), state(device)];

@@ -7,19 +7,19 @@ import { STATE, colours, element, sprite } from "./states.js";
 const TALLEST = 640;  // as much as fits on a screen, while cells stay large enough to be hit
 const SMALLEST = 9;
 const LARGEST = 24;
-const COLUMNS = [10, 20, 40, 50, 100, 200];
+const COLUMNS = [10, 20, 30, 40, 50, 60, 80, 100, 200];
 const GUTTER = 64;  // for the labels of rows
 const TOP = 4;  // for the upper half of the first label
 const DIMMED = 0.14;
 const MOST_PULSES = 60;
 
-// The largest cells with which the map is no taller than TALLEST; the most columns where it is anyway.
+// The largest cells with which the map is no taller than TALLEST; the most columns of the smallest where it is anyway.
 function grid(width, count) {
   const every = COLUMNS.map((columns) => ({ columns, pitch: Math.min(LARGEST, Math.floor(width / columns)) }));
   const legible = every.filter(({ pitch }) => pitch >= SMALLEST);
   if (!legible.length) return { columns: COLUMNS[0], pitch: SMALLEST };
   const fitting = legible.filter(({ columns, pitch }) => Math.ceil(count / columns) * pitch <= TALLEST);
-  return fitting.length ? fitting.reduce((best, one) => (one.pitch >= best.pitch ? one : best)) : legible.at(-1);
+  return fitting.length ? fitting.reduce((best, one) => (one.pitch >= best.pitch ? one : best)) : { ...legible.at(-1), pitch: SMALLEST };
 }
 
 export class DeviceMap {

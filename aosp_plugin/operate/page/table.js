@@ -42,7 +42,7 @@ export class DeviceTable {
     this.table.classList.toggle("no-numa", !devices.some((device) => device.numa.length));
     const left = found.length - rows.length;
     this.more.hidden = left === 0;
-    this.more.textContent = `Show ${number(Math.min(left, MORE))} more of ${number(left)}`;
+    this.more.textContent = left > MORE ? `Show ${MORE} more of ${number(left)}` : `Show the other ${number(left)}`;
   }
 
   row(device, i) {
