@@ -1,8 +1,9 @@
-"""The README's example configurations, by the words in bold that stand before them."""
+"""What the README shows: example configurations, by the words in bold that stand before them, and a status table."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -20,3 +21,12 @@ def examples() -> dict[str, str]:
             again = sum(name.startswith(title) for name in found)
             found[f"{title} {again + 1}" if again else title] = example
     return found
+
+
+def status() -> list[str]:
+    """Return the lines of the status table below the first one, which tells version and time."""
+    found = re.search(
+        r"^    phone-host-7: .*?\n(.*?)^`--json`", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    return textwrap.dedent(found[1]).strip().splitlines()

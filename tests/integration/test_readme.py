@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from tests.readme import examples
-from tests.support import Nodes, Serve
+from aosp_plugin.testing.podresources import PodResources
+from tests.readme import examples, status
+from tests.support import Nodes, Serve, listed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +128,29 @@ async def test_the_example_of_numa_keeps_a_container_on_one_node(nodes: Nodes, k
             admitted = await kubelet.admit(Pod(f"with-{count}", [Container("main", {BINDER: count})]))
             ids = admitted.containers["main"].device_ids[BINDER]
             assert set(ids) == {f"aosp_binder{number}" for number in range(first, first + count)}
+
+
+async def test_the_status_table_is_what_a_node_in_that_state_prints(kubelet_dir: str, tmp_path: Path) -> None:
+    """Ten phones, of which one is incomplete and three run."""
+    nodes = Nodes(tmp_path / "small")
+    nodes.make(*(number for number in range(30) if number != 16))
+    file = tmp_path / "phones.yaml"
+    file.write_text(EXAMPLES["One device, one phone"])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    pods = f"{kubelet_dir}/pods.sock"
+    flags = ("--config", str(file), "--listen", address)
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": pods}
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResources(kubelet, pods),
+        Serve(nodes, kubelet_dir, *flags, environment=environment) as serve,
+    ):
+        await listed(kubelet, 9, PHONE)
+        await serve.logged("registered")
+        for number in range(3):
+            await kubelet.admit(Pod(f"phone-{number}", [Container("android", {PHONE: 1})]))
+        command = [sys.executable, "-m", "aosp_plugin", "status", "--url", f"http://{address}"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+    assert [line.rstrip() for line in out.decode().splitlines()[2:]] == status()

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from aosp_plugin.operate.metrics import Metrics
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, run
 
@@ -19,6 +20,20 @@ MONITORING = DEPLOY / "monitoring"
 def rules() -> None:
     """promtool finds nothing wrong with the rules."""
     run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(MONITORING / "rules.yaml"))
+
+
+def names() -> None:
+    """promtool finds nothing wrong with the metrics' names, units and help; it would with a counter without _total."""
+    metrics = Metrics()
+    metrics.observer("aosp.io/binder")
+    text = metrics.exposition()[1].decode()
+    run(parts.promtool(), "check", "metrics", text=text)
+    try:
+        run(parts.promtool(), "check", "metrics", text=text.replace("aosp_plugin_scans_total", "aosp_plugin_scans"))
+    except AssertionError as error:
+        assert 'counter metrics should have "_total" suffix' in str(error), error  # noqa: PT017 - no pytest here
+    else:
+        raise AssertionError("the counter without _total was taken")
 
 
 def alerts() -> None:
@@ -47,4 +62,4 @@ def _expressions(part: Any) -> list[str]:
     return own + [text for one in part.values() for text in _expressions(one)]
 
 
-ITEMS = (rules, alerts, dashboard)
+ITEMS = (rules, names, alerts, dashboard)
