@@ -234,12 +234,13 @@ async def test_a_burst_is_waited_out(nodes: Nodes, kubelet_dir: str, monkeypatch
     async def settle(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
         changed.clear()
         if len(os.listdir(nodes.directory)) == 1:
-            nodes.make(1, 2)
+            nodes.make(1)
+            await changed.wait()
 
     async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
         monkeypatch.setattr("aosp_plugin.deviceplugin.refresher.settle", settle)
         nodes.make(0)
-        await listed(kubelet, 3)
+        await listed(kubelet, 2)
         assert kubelet.resource(RESOURCE).messages == 2
 
 
