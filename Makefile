@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet lint types layers tests chart proto lock clean
+.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet bench lint types layers tests chart proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ test-kernel: $(VENV)/.installed ## The plugin on real binder kernels in QEMU: as
 
 test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, on Debian, with Go; builds for minutes once
 	$(BIN)/python -m tests.e2e.kubelet
+
+BENCH ?= run
+bench: $(VENV)/.installed ## Measure the plugin, and others with it: docs/benchmark.md; BENCH="growth", BENCH="fleet", BENCH="run --help"
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
 
 chart: $(VENV)/.installed ## Make what the Helm chart has of the configuration, the alert rules and the dashboard again
 	$(BIN)/python -m hack.chart

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -121,4 +122,4 @@ def plot(rows: Sequence[Row]) -> str:
         ("Allocate, ms", "allocate"),
     ):
         chart.add(title, [(math.log10(one.devices), getattr(one, cost)) for one in rows])
-    return str(chart.render(is_unicode=True))
+    return re.sub("<script.*?</script>", "", str(chart.render(is_unicode=True)), flags=re.DOTALL)
