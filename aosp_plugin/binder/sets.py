@@ -171,7 +171,9 @@ def replica_ids(device_id: str, count: int) -> list[str]:
 
 def split_replica(replica_id: str, count: int) -> tuple[str, int]:
     """Return the device and the number of the replica. Raises ValueError where ``replica_ids`` gives no such ID."""
-    device_id, _, number = replica_id.rpartition("::") if count > 1 else (replica_id, "", "0")
+    if count == 1:
+        return replica_id, 0
+    device_id, _, number = replica_id.rpartition("::")
     if not device_id or number not in map(str, range(count)):
         raise ValueError(f"{replica_id!r} is none of {count} replicas of a device")
     return device_id, int(number)

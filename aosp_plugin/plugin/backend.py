@@ -15,7 +15,7 @@ from aosp_plugin.binder import edits, preference, sets
 from aosp_plugin.binder.ensure import Keeper
 from aosp_plugin.binder.health import Reason
 from aosp_plugin.binder.known import KnownNodes
-from aosp_plugin.binder.nodes import Kind, natural_key
+from aosp_plugin.binder.nodes import Kind, in_natural_order
 from aosp_plugin.deviceplugin.cdi_file import SpecFile
 from aosp_plugin.errors import DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.plugin.renewal import Renewal
@@ -143,14 +143,18 @@ class BinderBackend:
 
     def _sets_of(self, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
-        found = {self._set_of(one) for one in ids}
-        return sorted(found, key=lambda one: natural_key(one.id)) if len(found) > 1 else [*found]
+        found = self._view.sets
+        return [found[one] for one in in_natural_order([*{self._set_of(one) for one in ids}])]
 
-    def _set_of(self, device_id: str) -> DeviceSet:
+    def _set_of(self, device_id: str) -> str:
+        """Return the ID of the set that a device, or a replica of one, is. Raises UnknownDeviceError."""
         try:
-            return self._view.sets[sets.split_replica(device_id, self._settings.replicas)[0]]
-        except (KeyError, ValueError):
-            raise UnknownDeviceError(f"device {device_id!r} is unknown") from None
+            set_id = sets.split_replica(device_id, self._settings.replicas)[0]
+        except ValueError:
+            set_id = ""
+        if set_id not in self._view.sets:
+            raise UnknownDeviceError(f"device {device_id!r} is unknown")
+        return set_id
 
     def _reason(self, name: str) -> Reason | None:
         reason = self._known.reason(name)

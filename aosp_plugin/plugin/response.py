@@ -55,7 +55,8 @@ class Responses:
         whole = edits_for([node for device in devices for node in device.nodes], self._policy, present)
         response = pb.ContainerAllocateResponse(envs=whole.environment)
         if DeviceList.VOLUME_MOUNTS in self._ways:
-            response.devices.extend(pb.DeviceSpec(**device._asdict()) for device in whole.devices)
+            for host_path, container_path, permissions in whole.devices:
+                response.devices.add(host_path=host_path, container_path=container_path, permissions=permissions)
             response.mounts.extend(_mounts(whole.mounts))
         if self.needs_spec:
             self._name(response, devices)

@@ -64,13 +64,9 @@ def row(trial: Trial, count: int, rounds: int) -> Row:
 def beyond(trial: Trial, count: int) -> tuple[int, int, str]:
     """Have more devices than fit; return how many were told of in how many bytes, and what the log says of it."""
     trial.nodes.fill(count)
-    trial.kubelet.clean()
-    trial.kubelet.start()
-    trial.start()
-    message = trial.kubelet.listed(lambda devices: len(devices) > 0)
-    told = len(message.devices)
-    trial.stop()
-    trial.kubelet.stop()
+    with measures.started(trial):
+        message = trial.kubelet.listed(lambda devices: len(devices) > 0)
+        told = len(message.devices)
     complaint = next((line for line in trial.said().splitlines() if "left_out" in line), "nothing")
     return told, len(message.data), complaint
 

@@ -25,7 +25,7 @@ SOCKET = "kubelet.sock"
 OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
 """A kubelet dials anew; grpcio otherwise shares a connection, and its pauses after a failure, within the process."""
 
-PATIENCE = 120.0
+PATIENCE = 30.0
 """Seconds for whatever a plugin is waited for."""
 
 

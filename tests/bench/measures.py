@@ -46,19 +46,13 @@ def starts(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -
 @contextlib.contextmanager
 def running(trials: Sequence[Trial], count: int) -> Iterator[None]:
     """Have all of them at work, and at rest, with ``count`` nodes each."""
-    for trial in trials:
-        trial.nodes.fill(count)
-        trial.kubelet.clean()
-        trial.kubelet.start()
-        trial.start()
-        trial.kubelet.has(count)
-    time.sleep(SETTLE)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for trial in trials:
-            trial.stop()
-            trial.kubelet.stop()
+            trial.nodes.fill(count)
+            stack.enter_context(started(trial))
+            trial.kubelet.has(count)
+        time.sleep(SETTLE)
+        yield
 
 
 def memory(trials: Sequence[Trial], count: int, samples: Samples) -> None:
@@ -150,19 +144,27 @@ def hotplugs(trials: Sequence[Trial], count: int, rounds: int, samples: Samples)
 
 
 def restarts(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> None:
-    """From the kubelet's new socket to all devices: with the directory cleaned, as it does, and without."""
+    """From the kubelet's new socket to all devices: with the directory cleaned, as it does, and without.
+
+    A plugin that does not come back has no further sample.
+    """
     for trial in trials:
-        begun = time.perf_counter()
-        for _ in range(rounds):
-            if time.perf_counter() - begun > LONGEST:
-                break
-            for key, cleans in (("restart_cleaned", True), ("restart_replaced", False)):
-                trial.kubelet.stop()
-                if cleans:
-                    trial.kubelet.clean()
-                back = trial.kubelet.start()
-                samples.add(trial, key, trial.kubelet.has(count).at - back)
-                time.sleep(0.3)
+        for key, cleans in (("restart_cleaned", True), ("restart_replaced", False)):
+            begun = time.perf_counter()
+            with contextlib.suppress(TimeoutError):
+                for _ in range(rounds):
+                    if time.perf_counter() - begun > LONGEST:
+                        break
+                    samples.add(trial, key, _restart(trial, count, cleans=cleans))
+                    time.sleep(0.3)
+
+
+def _restart(trial: Trial, count: int, *, cleans: bool) -> float:
+    trial.kubelet.stop()
+    if cleans:
+        trial.kubelet.clean()
+    back = trial.kubelet.start()
+    return trial.kubelet.has(count).at - back
 
 
 def burst(trials: Sequence[Trial], count: int, samples: Samples) -> None:
@@ -181,11 +183,19 @@ def many(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> 
     """From the start until so many devices are listed; one that can't tell that many has no sample."""
     for trial in trials:
         trial.nodes.fill(count)
-        for _ in range(rounds):
-            trial.kubelet.clean()
-            trial.kubelet.start()
-            started = trial.start()
-            with contextlib.suppress(TimeoutError):
-                samples.add(trial, f"listed_{count}", trial.kubelet.has(count).at - started)
-            trial.stop()
-            trial.kubelet.stop()
+        with contextlib.suppress(TimeoutError):
+            for _ in range(rounds):
+                with started(trial) as at:
+                    samples.add(trial, f"listed_{count}", trial.kubelet.has(count).at - at)
+
+
+@contextlib.contextmanager
+def started(trial: Trial) -> Iterator[float]:
+    """Have a kubelet and the plugin at work; yield when the plugin was started."""
+    trial.kubelet.clean()
+    trial.kubelet.start()
+    try:
+        yield trial.start()
+    finally:
+        trial.stop()
+        trial.kubelet.stop()
