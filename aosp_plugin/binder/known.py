@@ -113,7 +113,8 @@ class KnownNodes:
         known = {} if self._forget else self._tracked or {}
         self._forget = False
         tracked = self._followed(known, nodes)
-        names = in_natural_order(list(tracked))
+        in_order = [node.name for node in scan.nodes]
+        names = in_order if len(tracked) == len(in_order) else in_natural_order(list(tracked))
         self._driver = driver
         self._looked_in = self._host.seen(self._host.resolve(self._directory))
         self._targets = scan.directories

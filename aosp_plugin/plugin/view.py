@@ -92,6 +92,8 @@ class Grouping:
         reasons = [*map(self._reason, one.nodes)]
         ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
         reason, detail = (ill[0], told(one, *ill)) if ill is not None else ("", "")
+        if self._replicas == 1:
+            return [Device(one.id, reason, near, detail)]
         return [Device(replica, reason, near, detail) for replica in sets.replica_ids(one.id, self._replicas)]
 
     def _too_long(self, device_id: str) -> bool:
