@@ -108,7 +108,7 @@ def plot(rows: Sequence[Row]) -> str:
         style=CleanStyle,
         js=[],
         disable_xml_declaration=True,
-        x_value_formatter=lambda power: f"{10**power:,.0f}",
+        x_value_formatter=lambda power: f"{10**power / 1000:.0f}k",
     )
     chart.x_labels = [math.log10(one.devices) for one in rows]
     for title, cost in (
