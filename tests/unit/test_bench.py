@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ from tests.bench.trial import Trial, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rich.table import Table
 
@@ -104,15 +107,17 @@ def test_a_plugin_is_given_by_its_command_line() -> None:
 ROWS = [growth.Row(10**power, 10**power, 0.1, 250.0, 50.0, 15.0, 20.0, 0.5) for power in (3, 4, 5)]
 
 
-def test_growth_is_kept_drawn_and_plotted() -> None:
-    """The rows come back from their file; the plot has each cost and each number of devices, and no script."""
-    assert growth.read(growth.as_json(ROWS)) == ROWS
-    assert "100,000" in drawn(growth.table(ROWS))
-    plot = growth.plot(ROWS)
-    assert plot.startswith("<svg")
-    assert "<script" not in plot
-    for text in ("start, ms", "memory, MB", "hotplug, ms", "Allocate, ms", "100k"):
-        assert text in plot
+def test_growth_is_kept_drawn_and_plotted(tmp_path: Path) -> None:
+    """The rows come back from their file, which the command makes a table and a plot of each cost of."""
+    rows, plot = tmp_path / "rows.json", tmp_path / "plot.svg"
+    rows.write_text(growth.as_json(ROWS), encoding="utf-8")
+    assert growth.read(rows.read_text(encoding="utf-8")) == ROWS
+    command = [sys.executable, "-m", "tests.bench", "growth", "--from", str(rows), "--plot", str(plot)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own
+    assert "100,000" in done.stdout
+    drawing = plot.read_text(encoding="utf-8")
+    for text in ("<svg", "start, ms", "memory, MB", "hotplug, ms", "Allocate, ms", "100k"):
+        assert text in drawing
 
 
 def test_a_calm_fleet_reports_every_five_minutes() -> None:
