@@ -98,9 +98,13 @@ def in_natural_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=natural_key)
 
 
+SORTED_MEANWHILE = 50
+"""Names that are sorted in the time that it takes to put one in its place."""
+
+
 def few_among(some: Collection[str], names: Collection[str]) -> bool:
     """Say whether ``some`` are so few that it is quicker to put each in its place than to sort all ``names`` anew."""
-    return len(some) * 50 < len(names)
+    return len(some) * SORTED_MEANWHILE < len(names)
 
 
 def with_new_ones(names: Sequence[str], new: Collection[str]) -> Sequence[str]:

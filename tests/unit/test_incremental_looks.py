@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aosp_plugin.binder import nodes
 from aosp_plugin.binder.health import Reason, Verify
 from aosp_plugin.binder.host import Driver, Host
 from aosp_plugin.binder.known import KnownNodes
@@ -103,8 +104,8 @@ class World:
 
 
 NAMES = st.one_of(
-    st.integers(0, 60).map(lambda number: f"{PREFIX}{number}"),
-    st.tuples(st.integers(0, 9), st.sampled_from(["binder", "hwbinder"])).map(lambda of: f"{PREFIX}{of[0]}-{of[1]}"),
+    st.integers(0, 12).map(lambda number: f"{PREFIX}{number}"),
+    st.tuples(st.integers(0, 3), st.sampled_from(["binder", "hwbinder"])).map(lambda of: f"{PREFIX}{of[0]}-{of[1]}"),
     st.sampled_from(["other", "binder-control", f"{PREFIX}01", f"{PREFIX}a b"]),
 )
 ACTIONS = st.tuples(
@@ -124,17 +125,19 @@ def test_whatever_changes_is_found(
 ) -> None:
     """Files, links, what they lead to, other kinds and time that passes: both backends tell the same."""
     world = World(tmp_path_factory.mktemp("world"), layout, replicas)
-    for number in range(0, 60, 7):
-        world.do("file", "dev", f"{PREFIX}{number}")
-    world.look()
-    for burst, passes in bursts:
-        for action in burst:
-            world.do(*action)
-        world.clock.now += passes
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(nodes, "SORTED_MEANWHILE", 0.5)  # else all would be sorted, as these are so few
+        for number in range(0, 60, 7):
+            world.do("file", "dev", f"{PREFIX}{number}")
         world.look()
-        if passes:  # what is forgotten in time is, with a look at everything
-            world.told.refresh()
-        world.agree()
+        for burst, passes in bursts:
+            for action in burst:
+                world.do(*action)
+            world.clock.now += passes
+            world.look()
+            if passes:  # what is forgotten in time is, with a look at everything
+                world.told.refresh()
+            world.agree()
 
 
 def known_nodes(root: Path, host: Host | None = None) -> KnownNodes:
@@ -177,6 +180,33 @@ def test_one_node_that_changes_is_all_that_is_looked_at(tmp_path: Path) -> None:
     assert (host.looked_at, host.listed) == ([f"/dev/{PREFIX}7"], 0)
     assert known.reason(f"{PREFIX}7") is Reason.MISSING
     assert known.reason(f"{PREFIX}8") is None
+
+
+def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_news(tmp_path: Path) -> None:
+    """As it is by a look at everything."""
+    world = World(tmp_path, "single")
+    for name in ("1", "2"):
+        world.do("file", "dev", PREFIX + name)
+    world.look()
+    world.do("gone", "dev", f"{PREFIX}1")
+    world.look()
+    world.clock.now += 20
+    world.do("gone", "dev", f"{PREFIX}1")
+    world.look()
+    world.agree()
+    assert [device.id for device in world.told.devices()] == [f"{PREFIX}2"]
+    assert list(world.told.nodes()) == [f"{PREFIX}2"]
+
+
+def test_a_link_that_a_look_at_everything_found_is_looked_at_when_its_target_changes(tmp_path: Path) -> None:
+    """By the file that it leads to, which is in another directory."""
+    (tmp_path / "run").mkdir()
+    known = known_nodes(tmp_path)
+    (tmp_path / f"dev/{PREFIX}1").symlink_to("/run/one")
+    known.look()
+    (tmp_path / "run/one").touch()
+    assert known.look({str(tmp_path / "run/one")}) == {f"{PREFIX}1"}
+    assert known.reason(f"{PREFIX}1") is None
 
 
 def test_a_change_of_something_else_is_no_look(tmp_path: Path) -> None:
