@@ -60,7 +60,7 @@ class Admission:
         try:
             async with self.lock:
                 await self._allocate_pod(pod)
-        except (SelectionError, PluginError) as error:
+        except (SelectionError, PluginError, OSError) as error:  # OSError: no checkpoint can be written
             raise AdmissionError(UNEXPECTED, self.behaviour.rejection(str(error))) from error
         names = [container.name for container in (*pod.init_containers, *pod.containers)]
         return AdmittedPod(pod.name, pod.uid, {name: self.stored(pod, name) for name in names})
@@ -78,7 +78,7 @@ class Admission:
             if await self._pre_start(pod, container):
                 async with self.lock:
                     await self._allocate(pod, container, {})
-        except (SelectionError, PluginError) as error:
+        except (SelectionError, PluginError, OSError) as error:  # OSError: no checkpoint can be written
             raise AdmissionError(CONFIG_ERROR, str(error)) from error
         return self.stored(pod, container.name)
 

@@ -39,14 +39,15 @@ def endpoint_path(directory: str, endpoint: str) -> str:
     return os.path.normpath(f"{directory}/{endpoint}")
 
 
-def sweep(directory: str, behaviour: Behaviour) -> None:
+def sweep(directory: str, behaviour: Behaviour, *, keep_sockets: bool = False) -> None:
     """Remove what a kubelet removes at its start (pkg/kubelet/cm/devicemanager/manager.go:193-225).
 
     The checkpoint and sub-directories stay; so do links that lead nowhere, because they can't be looked at.
+    ``keep_sockets``: all but kubelet.sock itself.
     """
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if name == cp.FILE_NAME:
+        if name == cp.FILE_NAME or (keep_sockets and name != SOCKET_NAME):
             continue
         try:
             mode = os.stat(path).st_mode

@@ -25,6 +25,9 @@ class Faults:
     garbage_register: bool = False
     """From the next start on, kubelet.sock answers bytes that are no gRPC."""
 
+    keep_sockets: bool = False
+    """A start removes nothing but kubelet.sock itself: what plugins left behind stays."""
+
     _hanging: list[asyncio.Future[None]] = field(default_factory=list, repr=False)
 
     def release_register(self) -> None:

@@ -98,7 +98,7 @@ class Kubelet:
             raise RuntimeError("the kubelet runs already")
         books = Books(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
         os.makedirs(self.directory, mode=0o750, exist_ok=True)
-        disk.sweep(self.directory, self.behaviour)
+        disk.sweep(self.directory, self.behaviour, keep_sockets=self.faults.keep_sockets)
 
         def save() -> None:
             if self._checkpoints:

@@ -54,7 +54,7 @@ class Plugins:
         self._settings = settings
         self._books = books
         self._faults = faults
-        self._save = save
+        self._write_checkpoint = save
         self._notify = notify
         self._tracker: Tracker[Endpoint] = tracker_for(settings.behaviour)
         self._endpoints: list[Endpoint] = []
@@ -153,6 +153,13 @@ class Plugins:
         if endpoint.streams == 0:
             await self._ended(endpoint)
         self._notify()
+
+    def _save(self) -> None:
+        """Write the checkpoint; a failure is logged (manager.go genericDeviceUpdateCallback, GetCapacity)."""
+        try:
+            self._write_checkpoint()
+        except OSError as error:
+            _log.error("Writing checkpoint encountered %s", error)
 
     async def _ended(self, endpoint: Endpoint) -> None:
         end = self._tracker.ended(endpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import tempfile
 from itertools import chain
@@ -518,6 +519,17 @@ async def test_a_restart_keeps_allocations(node: Node, behaviour: Behaviour) -> 
     assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
     await kubelet.admit(pod("q"))
     assert set(kubelet.allocated(R).values()) == {("p", "main"), ("q", "main")}
+
+
+async def test_a_pod_is_refused_where_no_checkpoint_can_be_written(node: Node) -> None:
+    """What was allocated has to outlive the kubelet, or nobody may have it."""
+    kubelet = await node.boot()
+    await node.serve(Plugin(R, "a"))
+    os.rename(node.directory, f"{node.directory}.away")
+    with pytest.raises(AdmissionError, match="No such file or directory"):
+        await kubelet.admit(Pod("p", [Container("c", {R: 1})]))
+    os.rename(f"{node.directory}.away", node.directory)
+    await kubelet.admit(Pod("q", [Container("c", {R: 1})]))
 
 
 async def test_a_lost_checkpoint_gives_a_device_out_twice(node: Node) -> None:

@@ -317,6 +317,25 @@ async def test_without_checkpoints_no_file_is_read_or_written(place: str) -> Non
         assert file.read() == before
 
 
+@every_behaviour
+async def test_a_checkpoint_that_can_not_be_written_is_logged(
+    place: str, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The list counts all the same, and is written as soon as that is possible again."""
+    async with Kubelet(place, behaviour=behaviour) as kubelet, Plugin(place, "a.sock", healthy("a")) as plugin:
+        await register(kubelet, "a.sock")
+        await kubelet.wait_for(has(1, 1))
+        os.rename(place, f"{place}.away")
+        plugin.send(healthy("a", "b"))
+        await kubelet.wait_for(has(2, 2))
+        assert "Writing checkpoint encountered" in caplog.text
+        os.rename(f"{place}.away", place)
+        plugin.send(healthy("a", "b", "c"))
+        await kubelet.wait_for(has(3, 3))
+        with open(kubelet.checkpoint_path, "rb") as file:  # noqa: ASYNC230
+            assert decode(file.read()) == Checkpoint((), {R: ("a", "b", "c")})
+
+
 # -- Register -------------------------------------------------------------------------------------------------------
 
 

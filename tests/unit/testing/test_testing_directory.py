@@ -60,6 +60,17 @@ def test_newer_kubelets_sweep_only_sockets(place: str, behaviour: Behaviour) -> 
     assert set(os.listdir(place)) == before - {"plugin.sock"}
 
 
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_a_sweep_can_be_kept_from_all_but_the_kubelets_own_socket(place: str, behaviour: Behaviour) -> None:
+    """So that what plugins left behind is still there when the kubelet listens again."""
+    furnish(place)
+    before = set(os.listdir(place))
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(f"{place}/{disk.SOCKET_NAME}")
+    disk.sweep(place, behaviour, keep_sockets=True)
+    assert set(os.listdir(place)) == before
+
+
 @pytest.mark.parametrize(
     ("endpoint", "path"),
     [("a.sock", "/d/a.sock"), ("/a.sock", "/d/a.sock"), ("../a.sock", "/a.sock"), ("", "/d"), ("x/./y", "/d/x/y")],
