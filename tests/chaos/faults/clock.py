@@ -1,0 +1,18 @@
+"""Steps of the clock that tells the time of day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.registry import at_once
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.chaos.world import World
+
+
+@at_once("clock")
+def clock_is_stepped(world: World, rng: random.Random) -> None:
+    """The clock is set back or forward, by a second or by years, for the plugin's interpreter."""
+    world.step_clock(rng.choice([-1, 1]) * rng.choice([1.0, 3600.0, 86400.0 * 365 * 3]))

@@ -1,0 +1,172 @@
+"""What faults work on: directories, nodes, a kubelet, and the plugin's process with its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import struct
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.testing import Behaviour, Kubelet
+from tests.chaos import place
+from tests.chaos.expected import FORGET_AFTER, Model
+from tests.chaos.files import Nodes
+from tests.chaos.plugin import Plugin
+from tests.chaos.pods import Pods
+from tests.support import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.chaos.setups import Setup
+
+FIRST_NODES = range(24)
+FIRST_LINKS = range(100, 108)
+
+SPACE = "size=8m,nr_inodes=400"
+"""Of the file systems that get full."""
+
+
+class World:
+    """Everything that one seed has; its methods are what faults are made of."""
+
+    def __init__(self, root: str, setup: Setup, behaviour: Behaviour, seed: int) -> None:
+        self.root = root
+        self.setup = setup
+        self.seed = seed
+        self.plugins = os.path.join(root, "kubelet", "plugins")
+        """The kubelet's directory: one below the file system that gets full, so that it can be moved."""
+        self.cdi = os.path.join(root, "run", "cdi")
+        self.port = free_port()
+        self.nodes = Nodes(
+            os.path.join(root, "dev"), os.path.join(root, "targets"), [one.prefix for one in setup.served]
+        )
+        self.model = Model(setup.served, self.nodes)
+        self.pods = Pods(self)
+        self.kubelet = self._kubelet(behaviour)
+        self.kubelet_runs = False
+        self._configuration = os.path.join(root, "config.yaml")
+        self._clock = os.path.join(root, "clock")
+        self.step_clock(0.0)
+        environment = {
+            "AOSP_CHAOS_CLOCK": self._clock,
+            "PYTHONPATH": os.path.join(os.path.dirname(__file__), "stepped"),
+        }
+        self.plugin = Plugin(self._configuration, os.path.join(root, "log"), environment)
+        self._keys: dict[str, Any] = {}
+
+    async def begin(self) -> None:
+        """Make the first nodes and start both sides."""
+        os.makedirs(self.plugins)
+        for prefix in self.nodes.prefixes:
+            for number in FIRST_NODES:
+                self.nodes.make(f"{prefix}{number}")
+            for number in FIRST_LINKS:
+                self.nodes.link(f"{prefix}{number}")
+        self.configure()
+        await self.start_kubelet()
+        await self.plugin.start()
+
+    async def close(self) -> None:
+        """End both sides."""
+        await self.plugin.close()
+        await self.stop_kubelet()
+
+    def configure(self, **keys: Any) -> None:
+        """Write the configuration file, with these keys from now on."""
+        self._keys |= keys
+        text = self.setup.text(
+            {
+                "device_dir": self.nodes.directory,
+                "kubelet_dir": self.plugins,
+                "cdi_dir": self.cdi,
+                "listen": f"127.0.0.1:{self.port}",
+                "verify": self.nodes.kind,
+                "forget_after": FORGET_AFTER,
+                "pod_resources_socket": "",
+            }
+            | self._keys
+        )
+        self.write_configuration(text)
+
+    def write_configuration(self, text: str) -> None:
+        """Have the configuration file say this, whatever it is."""
+        with open(self._configuration, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def step_clock(self, seconds: float) -> None:
+        """Have the plugin's clock be off by so many seconds from now on."""
+        with open(self._clock, "r+b" if os.path.exists(self._clock) else "wb") as file:
+            file.write(struct.pack("d", seconds))
+
+    def reload(self) -> None:
+        """Send SIGHUP."""
+        self.model.may_have_forgotten()
+        self.plugin.signal(signal.SIGHUP)
+
+    async def start_plugin_again(self, number: signal.Signals) -> None:
+        """End the plugin with a signal and start it again, as whoever runs it does."""
+        await self.plugin.end(number)
+        self.model.started_anew()
+        await self.plugin.start()
+
+    async def start_kubelet(self) -> None:
+        """Start the kubelet, if it is not running."""
+        if not self.kubelet_runs:
+            await self.kubelet.start()
+            self.kubelet_runs = True
+
+    async def stop_kubelet(self) -> None:
+        """Have the kubelet die, if it runs; its socket stays."""
+        self.kubelet_runs = False
+        await self.kubelet.stop()
+
+    async def restart_kubelet(self) -> None:
+        """Have the kubelet die and start again."""
+        await self.stop_kubelet()
+        await self.start_kubelet()
+
+    async def another_kubelet(self, behaviour: Behaviour) -> None:
+        """Have a kubelet of another version in its place, which knows nothing of pods."""
+        await self.stop_kubelet()
+        self.pods.forget()
+        self.kubelet = self._kubelet(behaviour)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.kubelet.checkpoint_path)
+        await self.start_kubelet()
+
+    def sockets(self) -> list[str]:
+        """Return the plugin's sockets, of all resources."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self.plugins) if name.startswith("aosp-"))
+        return []
+
+    def _kubelet(self, behaviour: Behaviour) -> Kubelet:
+        return Kubelet(self.plugins, behaviour=behaviour, seed=self.seed)
+
+
+@contextlib.asynccontextmanager
+async def world(setup: Setup, behaviour: Behaviour, seed: int, *, namespace: bool) -> AsyncIterator[World]:
+    """Have a world while the context lasts, and nothing of it afterwards."""
+    root = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")
+    try:
+        if namespace:
+            place.mount(root)
+        for name in ("kubelet", "run"):
+            os.makedirs(os.path.join(root, name))
+            if namespace:
+                place.mount(os.path.join(root, name), SPACE)
+        made = World(root, setup, behaviour, seed)
+        try:
+            await made.begin()
+            yield made
+        finally:
+            await made.close()
+    finally:
+        if namespace:
+            place.unmount(root)
+        await asyncio.to_thread(shutil.rmtree, root)
