@@ -38,6 +38,9 @@ FULL_LOOKS = 1000
 """How many times as long as a look at everything took there is none without a cause. Events tell of every change; this
 is for a defect of theirs, and takes a thousandth of a processor at the most, however many devices there are."""
 
+AGAIN = 1.0
+"""Seconds from a look that failed to the next one: no event tells that there is space or a descriptor again."""
+
 HUNG_AFTER = 30.0
 """Seconds after which a look that has not returned is a fault of the process."""
 
@@ -91,6 +94,9 @@ class Refresher:
         try:
             await self._scan()
             result = "ok"
+        except BaseException:
+            self._everything = True  # what had changed is not known any longer
+            raise
         finally:
             seconds = time.monotonic() - started
             self._observer.scanned(result, seconds)
@@ -112,11 +118,7 @@ class Refresher:
             self._files.watch(directories)
             more = self._files.changes()
             changed = None if changed is None or more is None else changed | more
-            try:
-                await self._refresh(changed)
-            except BaseException:
-                self._everything = True  # what had changed is not known any longer
-                raise
+            await self._refresh(changed)
             if self._backend.directories() == directories:
                 return
 
@@ -140,7 +142,8 @@ class Refresher:
     async def run(self) -> None:
         """Keep the inventory up to date until ``stop`` is set. A look that fails leaves it as it was."""
         while not self._stop.is_set():
-            if await any_set(self._files.changed, self._stop, timeout=self._files.interval):
+            interval = min(self._files.interval, AGAIN) if self._failure else self._files.interval
+            if await any_set(self._files.changed, self._stop, timeout=interval):
                 await self._settled()
             elif time.monotonic() >= self._everything_due:
                 self._everything = True

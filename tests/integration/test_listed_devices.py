@@ -107,3 +107,18 @@ async def test_a_look_that_fails_leaves_the_devices_as_they_were(
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
         await until(lambda: plugin.unhealthy == "")
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
+
+
+async def test_a_look_that_fails_is_tried_again_without_an_event(
+    kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells that a full disk has space again; what changed in the meantime is found at once all the same."""
+    monkeypatch.setattr("aosp_plugin.watch.SAFETY_INTERVAL", 3600.0)
+    things = Things()
+    async with served(kubelet_dir, things) as (_, kubelet, plugin):
+        things.failure = OSError(28, "No space left on device")
+        plugin.look_again()
+        await until(lambda: plugin.unhealthy != "")
+        things.failure, things.things = None, ["/dev/thing0"]
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
+        await until(lambda: plugin.unhealthy == "")
