@@ -69,11 +69,12 @@ class Host:
         """Return the path under which this process can open or watch the host's ``path``."""
         return self._root + path or "/"
 
-    def resolve(self, path: str) -> str:
+    def resolve(self, path: str, followed: set[str] | None = None) -> str:
         """Return ``path`` with every link in it followed *under the root*, whatever the link says.
 
         ``os.path.realpath`` would follow an absolute link out of the root: in a container, /host/dev/x ->
-        /run/y has to become /host/run/y. A part that does not exist stays as it is. Raises OSError (ELOOP).
+        /run/y has to become /host/run/y. A part that does not exist stays as it is. ``followed`` gets the paths of the
+        links, each free of links but for its last part. Raises OSError (ELOOP).
         """
         todo = path.split("/")[::-1]
         done: list[str] = []
@@ -91,6 +92,8 @@ class Host:
                 done.append(part)
                 continue
             links += 1
+            if followed is not None:
+                followed.add("/" + "/".join([*done, part]))
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             if target.startswith("/"):

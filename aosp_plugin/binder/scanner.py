@@ -28,8 +28,8 @@ class Files(Protocol):
     def lstat(self, path: str) -> os.stat_result:
         """Look at a file. Raises OSError."""
 
-    def resolve(self, path: str) -> str:
-        """Follow every link in a path. Raises OSError."""
+    def resolve(self, path: str, followed: set[str] | None = None) -> str:
+        """Follow every link in a path; ``followed`` gets their paths. Raises OSError."""
 
 
 class Scan(NamedTuple):
@@ -40,10 +40,11 @@ class Scan(NamedTuple):
     skipped: Mapping[str, str]
     """Names that were asked for and can't be devices, with the reason."""
     directories: frozenset[str]
-    """Where a change of files would change the result: the device directory, those of sets in it, and those that
-    links lead to."""
+    """Where a change of files would change the result: the device directory, those of sets in it, those that links
+    lead to, and those in which the links on the way there stand."""
     links: Mapping[str, Sequence[str]] = {}
-    """The names of those nodes that are links, by the file that they lead to, whether that is there or not."""
+    """The names of those nodes that are links, by the file that they lead to, whether that is there or not, and by each
+    further link on the way there."""
 
 
 def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
@@ -128,12 +129,13 @@ class Look:
         self._driver = driver
         self._directory = directory
         self._path_before = directory.rstrip("/") + "/"
-        self._real_directory = files.resolve(directory)
+        on_the_way: set[str] = set()
+        self._real_directory = files.resolve(directory, on_the_way)
         self._real_path_before = self._real_directory.rstrip("/") + "/"
         self._real_directories: dict[str, str | None] = {}
         self._binderfs: dict[tuple[str, int], Binderfs] = {}
         self._numbers: dict[int, int] = {}  # each is kept once, rather than once a node
-        self.targets: set[str] = set()
+        self.targets: set[str] = {*map(posixpath.dirname, on_the_way)}
         self.links: dict[str, list[str]] = {}
 
     def at_all(self, names: Iterable[str]) -> tuple[Node, ...]:
@@ -187,17 +189,25 @@ class Look:
         return target if stat.S_ISDIR(seen.st_mode) else None
 
     def _through_link(self, name: str, path: str, real: str) -> Node | None:
+        on_the_way: set[str] = set()
         try:
-            target = self._files.resolve(real)
+            target = self._files.resolve(real, on_the_way)
+            on_the_way.add(target)
             directory = target.rpartition("/")[0] or "/"
-            self.targets.add(directory)
-            self.links.setdefault(target, []).append(name)
             seen = self._files.lstat(target)
         except OSError:
             return Node(name, path, Kind.ABSENT)
+        finally:
+            self._watch(on_the_way - {real}, name)
         if stat.S_ISDIR(seen.st_mode):
             return None
         return self._node(name, path, directory, seen)
+
+    def _watch(self, files: set[str], name: str) -> None:
+        """Note that a node is what it is through these files."""
+        for file in files:
+            self.targets.add(posixpath.dirname(file))
+            self.links.setdefault(file, []).append(name)
 
     def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> Node:
         kind = kind_of(seen, self._driver)

@@ -523,13 +523,15 @@ def test_the_host_s_files_are_seen_under_its_root_and_reported_without_it(tmp_pa
     assert [mount.host_path for mount in answer.mounts] == ["/run"]
 
 
-def test_a_device_directory_that_is_a_link_is_watched_where_it_leads(dev: Path, tmp_path: Path) -> None:
+def test_a_device_directory_that_is_a_link_is_watched_where_it_leads_and_where_it_stands(
+    dev: Path, tmp_path: Path
+) -> None:
     """Paths are reported as the operator wrote them."""
     make(dev, 1)
     (tmp_path / "link").symlink_to(dev)
     made = backend(tmp_path / "link")
     assert looked(made) == {"aosp_binder1": ""}
-    assert made.directories() == {str(dev)}
+    assert made.directories() == {str(dev), str(tmp_path)}
     assert made.allocate(["aosp_binder1"]).devices[0].host_path == f"{tmp_path}/link/aosp_binder1"
 
 

@@ -259,6 +259,26 @@ def test_a_link_is_looked_at_when_its_target_changes(tmp_path: Path) -> None:
     assert known.reason(f"{PREFIX}1") is None
 
 
+def test_a_link_is_looked_at_when_one_on_its_way_changes(tmp_path: Path) -> None:
+    """The link that leads to a link, or through a directory that is one, is a node again when that leads to one."""
+    known = known_nodes(tmp_path)
+    for directory in ("between", "old", "new"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "new/one").touch()
+    (tmp_path / f"dev/{PREFIX}1").symlink_to("/between/one")
+    (tmp_path / f"dev/{PREFIX}2").symlink_to("/current/one")
+    (tmp_path / "between/one").symlink_to("/old/one")
+    (tmp_path / "current").symlink_to("old")
+    known.look()
+    assert {str(tmp_path / "between"), f"{tmp_path}/"} <= {*known.directories()}
+    for name, link, target in ((f"{PREFIX}1", "between/one", "/new/one"), (f"{PREFIX}2", "current", "new")):
+        assert known.reason(name) is Reason.MISSING
+        (tmp_path / link).unlink()
+        (tmp_path / link).symlink_to(target)
+        assert known.look({str(tmp_path / link)}) == {name}
+        assert known.reason(name) is None
+
+
 def test_devices_that_stay_are_told_as_the_same_objects(tmp_path: Path) -> None:
     """So that a list of ten thousand is compared and encoded in no time."""
     world = World(tmp_path, "single")

@@ -73,11 +73,13 @@ class Tree:
         seen = (file.mode | 0o600, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
         return os.stat_result(seen, {"st_rdev": file.number, "st_mtime_ns": MOUNTED})
 
-    def resolve(self, path: str) -> str:
+    def resolve(self, path: str, followed: set[str] | None = None) -> str:
         """Follow links of whole paths, which is all that these tests have."""
         for _ in range(40):
             if path not in self.files or not self.files[path].target:
                 return path
+            if followed is not None:
+                followed.add(path)
             path = self.files[path].target
         raise OSError(errno.ELOOP, "Too many levels of symbolic links", path)
 
@@ -174,6 +176,22 @@ def test_a_dangling_link_is_an_absent_node_whose_directory_is_watched(tree: Tree
     found = scan(tree, "/dev", "aosp_binder")
     assert found.nodes == (Node("aosp_binder1", "/dev/aosp_binder1", Kind.ABSENT),)
     assert found.directories == {"/dev", "/run/later"}
+
+
+def test_the_links_on_the_way_are_watched_too(tree: Tree) -> None:
+    """A change of one between the node's own and the file is as good as one of these."""
+    tree.link("/dev/aosp_binder1", "/run/current/one")
+    tree.link("/run/current/one", "/run/binderfs/a")
+    tree.char("/run/binderfs/a", BINDERFS, BINDER)
+    found = scan(tree, "/dev", "aosp_binder")
+    assert found.directories == {"/dev", "/run/current", "/run/binderfs"}
+    assert found.links == {"/run/current/one": ["aosp_binder1"], "/run/binderfs/a": ["aosp_binder1"]}
+
+
+def test_where_the_links_to_the_device_directory_stand_is_watched(tree: Tree) -> None:
+    """It is another directory once such a link leads elsewhere."""
+    tree.link("/nodes/current", "/run/binderfs")
+    assert scan(tree, "/nodes/current", "aosp_binder").directories == {"/nodes/current", "/nodes"}
 
 
 def test_a_link_to_the_root_s_own_file_watches_the_root(tree: Tree) -> None:
@@ -527,7 +545,7 @@ def test_the_device_directory_of_sets_may_be_a_link(phones: Tree) -> None:
         ("/phones/phone9/binder", "/dev/phones/phone9"),
         ("/phones/phone9/hwbinder", "/dev/phones/phone9"),
     ]
-    assert found.directories == {"/phones", "/phones/phone9"}
+    assert found.directories == {"/phones", "/phones/phone9", "/"}
 
 
 def test_one_node_of_a_set_is_looked_at_by_its_name(phones: Tree) -> None:
