@@ -100,16 +100,25 @@ class Supervisor:
         Raises KubeletDirectoryError where serving can't even begin, and RegistrationRefusedError.
         """
         self._directory.check()
-        for name in self._directory.sweep():
-            LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
+        self._sweep()
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
         while await self._kubelet_is_there():
             self._started = time.monotonic()
+            with contextlib.suppress(OSError):  # can't be looked at now: the next turn will
+                self._sweep()
             await self._registration()
             if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             last_kubelet = self._kubelet
             await self._pause(next(pauses))
+
+    def _sweep(self) -> None:
+        """Remove the sockets of predecessors: processes that were killed, or our own in a directory that came back.
+
+        gRPC removes the file at a socket's path when it stops, and finds none while the directory is elsewhere.
+        """
+        for name in self._directory.sweep():
+            LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
 
     async def _kubelet_is_there(self) -> bool:
         """Wait until there is a kubelet.sock; return False where the plugin is to stop first."""

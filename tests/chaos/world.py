@@ -125,10 +125,12 @@ class World:
         self.kubelet_runs = False
         await self.kubelet.stop()
 
-    async def restart_kubelet(self) -> None:
-        """Have the kubelet die and start again."""
+    async def restart_kubelet(self, *, keep_sockets: bool = False) -> None:
+        """Have the kubelet die and start again; ``keep_sockets``: it leaves those of plugins where they are."""
         await self.stop_kubelet()
+        self.kubelet.faults.keep_sockets = keep_sockets
         await self.start_kubelet()
+        self.kubelet.faults.keep_sockets = False
 
     async def another_kubelet(self, behaviour: Behaviour) -> None:
         """Have a kubelet of another version in its place, which knows nothing of pods."""

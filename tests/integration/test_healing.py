@@ -235,6 +235,23 @@ async def test_the_directory_is_replaced(nodes: Nodes, kubelet_dir: str, healed:
     shutil.rmtree(f"{kubelet_dir}-old")
 
 
+async def test_the_directory_comes_back(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+    """A directory that was moved away and back is taken up again, and the socket that was left in it is removed."""
+    nodes.make(0)
+    async with running(nodes, kubelet_dir) as plugin:
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 1)
+            (left,) = sockets(kubelet_dir)
+            os.rename(kubelet_dir, f"{kubelet_dir}-away")
+            await problem(plugin, "there is no")
+        healed()
+        os.rename(f"{kubelet_dir}-away", kubelet_dir)
+        kubelet.faults.keep_sockets = True
+        async with kubelet:
+            await listed(kubelet, 1)
+            assert left not in sockets(kubelet_dir)
+
+
 async def test_the_old_server_stops_before_the_new_one_registers(nodes: Nodes, kubelet_dir: str) -> None:
     """A kubelet that mixes up two plugins of one name (1.25 to 1.36) never meets two, and keeps the new one."""
     nodes.make(0, 1)

@@ -110,7 +110,7 @@ async def kubelet_directory_is_away(world: World, rng: random.Random) -> AsyncIt
     yield
     remove(world.plugins)
     os.rename(aside, world.plugins)
-    await world.restart_kubelet()
+    await world.restart_kubelet(keep_sockets=rng.random() < 0.5)
 
 
 @for_a_while("directories", alone=True)

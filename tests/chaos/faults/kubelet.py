@@ -27,9 +27,7 @@ async def kubelet_restarts(world: World, rng: random.Random) -> None:
 async def kubelet_restarts_without_cleaning(world: World, rng: random.Random) -> None:
     """The kubelet is killed and starts again, and leaves the sockets of the plugins where they are."""
     if world.kubelet_runs:
-        world.kubelet.faults.keep_sockets = True
-        await world.restart_kubelet()
-        world.kubelet.faults.keep_sockets = False
+        await world.restart_kubelet(keep_sockets=True)
 
 
 @at_once("kubelet")
