@@ -63,13 +63,16 @@ async def events_are_lost(world: World, rng: random.Random) -> None:
 
 @for_a_while("limits", alone=True)
 async def no_descriptor(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The plugin has as many descriptors as it may, or a few less; the kubelet restarts."""
+    """The plugin has as many descriptors as it may, or a few less; the kubelet restarts, or SIGHUP comes, or neither."""
     process = psutil.Process(world.plugin.pid)
     _, hard = before = process.rlimit(resource.RLIMIT_NOFILE)
     process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + rng.choice([0, 0, 1, 3]), hard))
     world.plugin.deaf = True
-    if rng.random() < 0.5:
+    choice = rng.random()
+    if choice < 0.4:
         await world.restart_kubelet()
+    elif choice < 0.7:
+        world.reload()
     yield
     process.rlimit(resource.RLIMIT_NOFILE, before)
     world.plugin.deaf = False
