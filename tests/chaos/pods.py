@@ -28,8 +28,6 @@ PATIENCE = 10.0
 MOST = 3
 """Pods that are there at a time."""
 
-VARIABLE = "BINDER_VISIBLE_DEVICES"
-
 
 class Pods:
     """The pods of a node."""
@@ -82,9 +80,12 @@ class Pods:
         world = self._world
         names: list[str] = []
         for served in world.setup.served:
+            own = {name for device in given.device_ids[served.name] for name in _nodes_of(served, device)}
             for device in given.device_ids[served.name]:
                 self._check_fit(served, device)
-                names += _nodes_of(served, device)
+            if set(given.envs[served.variable].split(",")) != own:
+                raise ViolationError(f"a container has {sorted(own)}, and was told of {given.envs[served.variable]}")
+            names += own
         paths = {os.path.join(world.nodes.directory, name) for name in names}
         brought = {one.host_path for one in given.devices if one.host_path.startswith(world.root)}
         if world.setup.by_cdi:
@@ -93,8 +94,6 @@ class Pods:
                 raise ViolationError(f"a container has {sorted(told)}, and was given {given.cdi_devices}")
         elif brought != paths:
             raise ViolationError(f"a container has the nodes {sorted(paths)}, and was given {sorted(brought)}")
-        if not set(given.envs[VARIABLE].split(",")) <= set(names):
-            raise ViolationError(f"a container has {names}, and was told of {given.envs[VARIABLE]}")
 
     def _check_fit(self, served: Served, device: str) -> None:
         seen = self._world.model.devices(served).get(device)
@@ -132,7 +131,7 @@ class Pods:
             answer = await self._ask(served, wanted)
             if answer is None:
                 raise ViolationError(f"two containers were refused {wanted}, which are fit")
-            given = [one.envs[VARIABLE].split(",") for one in answer.container_responses]
+            given = [one.envs[served.variable].split(",") for one in answer.container_responses]
             names = [sorted({name for device in ids for name in _nodes_of(served, device)}) for ids in wanted]
             if [sorted(set(one)) for one in given] != names:
                 raise ViolationError(f"two containers were to have {names}, and were given {given}")

@@ -19,6 +19,8 @@ class Served(NamedTuple):
 
     name: str = RESOURCE
     prefix: str = PREFIX
+    variable: str = "BINDER_VISIBLE_DEVICES"
+    """That tells a container which nodes it has."""
     size: int = 1
     """Nodes of a device."""
     replicas: int = 1
@@ -59,7 +61,12 @@ class Setup(NamedTuple):
         several: dict[str, Any] = {}
         if len(self.served) > 1:
             several["resources"] = [
-                {"resource_name": one.name, "device_prefix": one.prefix, "replicas": one.replicas}
+                {
+                    "resource_name": one.name,
+                    "device_prefix": one.prefix,
+                    "replicas": one.replicas,
+                    "visible_devices_env": one.variable,
+                }
                 | ({"sets": {"size": one.size}} if one.size > 1 else {})
                 for one in self.served
             ]
@@ -72,7 +79,7 @@ SETUPS = (
     Setup("two replicas", (Served(replicas=2),), {"replicas": 2}),
     Setup("strict isolation", keys={"isolation": "strict"}),
     Setup("cdi", keys={"device_list": ["envvar", "cdi-cri"]}),
-    Setup("two resources", (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, size=2, replicas=2))),
+    Setup("two resources", (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2))),
 )
 
 

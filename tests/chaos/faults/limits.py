@@ -63,10 +63,12 @@ async def events_are_lost(world: World, rng: random.Random) -> None:
 
 @for_a_while("limits", alone=True)
 async def no_descriptor(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The plugin has as many descriptors as it may, or a few less; the kubelet restarts, or SIGHUP comes, or neither."""
+    """The plugin has as many descriptors as it may, or a few less; then the kubelet restarts, or SIGHUP comes."""
     process = psutil.Process(world.plugin.pid)
     _, hard = before = process.rlimit(resource.RLIMIT_NOFILE)
-    process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + rng.choice([0, 0, 1, 3]), hard))
+    taken = set(map(int, os.listdir(f"/proc/{process.pid}/fd")))
+    free = [number for number in range(len(taken) + 4) if number not in taken]
+    process.rlimit(resource.RLIMIT_NOFILE, (free[rng.choice([0, 0, 1, 3])], hard))
     world.plugin.deaf = True
     choice = rng.random()
     if choice < 0.4:
