@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MISC_MAJOR = 10
 """The major of all misc devices (include/uapi/linux/major.h)."""
 
+_NOT_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say nothing of the file."""
+
 _MOST_LINKS = 40
 """Links followed in one path before ELOOP, as the kernel does (include/linux/namei.h, MAXSYMLINKS)."""
 
@@ -102,7 +105,10 @@ class Host:
         return "/" + "/".join(done)
 
     def driver(self) -> Driver:
-        """Read what the kernel says of the binder driver; what can't be read counts as empty."""
+        """Read what the kernel says of the binder driver; what can't be read counts as empty.
+
+        Raises OSError where that is for want of descriptors or memory: it would make other nodes of binder's.
+        """
         return Driver(
             file_systems=frozenset(mount.device for mount in binderfs.binder_mounts(_read("/proc/self/mountinfo"))),
             majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
@@ -153,5 +159,7 @@ def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in _NOT_NOW:
+            raise
         return ""

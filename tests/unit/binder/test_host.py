@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,17 @@ def test_reading_takes_any_bytes_and_no_file_for_nothing(tmp_path: Path) -> None
     assert host_module._read(str(tmp_path / "text")) == "a\udcff\n"
     assert host_module._read(str(tmp_path / "none")) == ""
     assert host_module._read(str(tmp_path)) == ""
+
+
+def test_what_can_not_be_read_for_want_of_descriptors_is_not_taken_for_empty() -> None:
+    """Binder's nodes would be other devices until the next look, and reach containers as copies that don't open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Host().driver()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
