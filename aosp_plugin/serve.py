@@ -147,7 +147,7 @@ async def _reloaded(current: Config, load: Callable[[], Config]) -> Config | Non
     try:
         following = load()
         await in_thread(partial(check, following), "check")
-    except AospPluginError as error:
+    except (AospPluginError, OSError) as error:
         LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
         return None
     LOG.info("configuration read again", extra={"changed": following != current})

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin import serve as serving
+from aosp_plugin.config import Config
 from aosp_plugin.testing import Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, sockets
 
@@ -130,6 +132,19 @@ async def test_sighup_with_nothing_new(nodes: Nodes, kubelet_dir: str) -> None:
         nodes.make(1)
         await listed(kubelet, 2)
         assert len(kubelet.registrations) == 1
+
+
+async def test_a_host_that_can_not_be_looked_at_refuses_a_configuration(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a wrong one is refused: a disk that fails or descriptors that are used up must not end what is served."""
+
+    def check(_following: Config) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(serving, "check", check)
+    assert await serving._reloaded(Config(), lambda: Config(log_level="debug")) is None
+    assert "the new configuration is refused" in caplog.text
 
 
 @pytest.mark.skipif(
