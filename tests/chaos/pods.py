@@ -48,11 +48,13 @@ class Pods:
         In the midst of a fault it may be refused; where all is ``calm`` and enough is free it may not.
         """
         world = self._world
-        if not world.kubelet_runs or world.plugin.deaf:
+        resources = [served.name for served in world.setup.served]
+        known = world.kubelet_runs and all(world.kubelet.resource(name).known for name in resources)
+        if not known or world.plugin.deaf:  # no pod is sent to such a node, or it would wait
             return
         while len(self._there) >= MOST:
             await world.kubelet.finish(self._there.pop(rng.randrange(len(self._there))))
-        limits = {served.name: rng.randint(1, 2) for served in world.setup.served}
+        limits = {name: rng.randint(1, 2) for name in resources}
         enough = all(self._free(name) >= 2 * count for name, count in limits.items())
         pod = Pod(f"pod-{self.admitted + self.refused}", [Container("one", limits), Container("two", limits)])
         try:
@@ -90,6 +92,7 @@ class Pods:
         brought = {one.host_path for one in given.devices if one.host_path.startswith(world.root)}
         if world.setup.by_cdi:
             told = {f"{resource}={device}" for resource, ids in given.device_ids.items() for device in ids}
+            told = told if world.kubelet.behaviour.knows_cdi else set()
             if brought or set(given.cdi_devices) != told:
                 raise ViolationError(f"a container has {sorted(told)}, and was given {given.cdi_devices}")
         elif brought != paths:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.chaos.tally import Tally
     from tests.chaos.world import World
 
-LOG_LINES = 60
+LOG_LINES = 40
 """Of the plugin's log, where something fails."""
 
 
