@@ -320,9 +320,10 @@ def test_packages_are_pinned() -> None:
         assert "--require-hashes --only-binary=:all:" in command or "--no-deps --no-index /tmp/wheel/" in command
 
 
-def test_build_requirements_are_pinned() -> None:
-    """Every package of the build has an exact version and a hash."""
-    text = (ROOT / "deploy" / "build-requirements.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", ["requirements.txt", "deploy/build-requirements.txt"])
+def test_requirements_are_pinned(file: str) -> None:
+    """Every package of the image and of its build has an exact version and a hash."""
+    text = (ROOT / file).read_text(encoding="utf-8")
     packages = re.findall(r"^\w.*(?:\n    .*)*", text, flags=re.MULTILINE)
     assert packages
     assert all("==" in package and "--hash=sha256:" in package for package in packages)
