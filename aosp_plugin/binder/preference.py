@@ -46,7 +46,8 @@ def prefer(
 
 def _lowest(free: bytes, count: int) -> tuple[bool, list[int]]:
     """Find the lowest run of ``count`` free positions, else the lowest ones; and say whether they are scattered."""
-    start = free.find(b"\x01" * count)
+    # Compared first: a request may name any number up to 2^31, and that many bytes would be made to look for.
+    start = free.find(b"\x01" * count) if count <= len(free) else -1
     if start >= 0:
         return False, list(range(start, start + count))
     return True, list(islice(compress(range(len(free)), free), count))

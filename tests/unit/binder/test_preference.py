@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,16 @@ def test_fewer_are_chosen_where_fewer_are_free() -> None:
     """What the kubelet makes of it is its own decision."""
     assert choose(10, [1, 3], [], 3) == names(1, 3)
     assert choose(10, [], [], 3) == []
+
+
+def test_a_number_beyond_all_devices_takes_no_memory() -> None:
+    """The largest that a request can carry: as many bytes were made to look for a run of that length."""
+    tracemalloc.start()
+    try:
+        assert choose(6, [5, 1], [], 2**31 - 1) == names(1, 5)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_must_be_included_comes_first_and_counts() -> None:
