@@ -1,0 +1,118 @@
+"""What can befall the supervisor and its kubelet, and all that can come of it.
+
+An event may come between any two steps, as in life. Time is one too: all deadlines and pauses that run are over then.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from tests.model.supervisor import SERVED, Call, Manner, Phase, Socket, State, end, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Event(enum.StrEnum):
+    """What may happen at any moment."""
+
+    SWEEPS = "a kubelet that starts sweeps the directory of sockets"
+    STARTS = "it makes kubelet.sock"
+    DIES = "the kubelet dies, and leaves kubelet.sock"
+    VANISHES = "kubelet.sock is removed"
+    RENEWED = "kubelet.sock is another file, and nothing was swept"
+    TAKES = "the kubelet takes plugins from now on"
+    REFUSES = "it refuses them"
+    HANGS = "it does not answer them"
+    MUTE = "it takes them and does not ask for devices"
+    DROPS = "the kubelet ends the stream"
+    SWEPT = "the plugin's socket is removed"
+    TIME = "time passes: every deadline and every pause is over"
+    STOP = "the plugin is told to stop"
+
+
+def happen(event: Event, state: State) -> State | None:
+    """Return the state after an event; None where it can't happen."""
+    return _EVENTS[event](state)
+
+
+def _sweeps(state: State) -> State | None:
+    return None if state.kubelet else state._replace(sock=Socket.ABSENT, own=False)
+
+
+def _starts(state: State) -> State | None:
+    return None if state.kubelet else state._replace(kubelet=True, sock=Socket.OTHER)
+
+
+def _dies(state: State) -> State | None:
+    if not state.kubelet:
+        return None
+    call = Call.FAILED if state.call is Call.OPEN else state.call
+    ended = state.ended or state.stream
+    return state._replace(kubelet=False, call=call, opening=False, stream=False, ended=ended)
+
+
+def _vanishes(state: State) -> State | None:
+    return None if state.sock is Socket.ABSENT else state._replace(sock=Socket.ABSENT)
+
+
+def _renewed(state: State) -> State | None:
+    return None if state.sock is Socket.ABSENT else state._replace(sock=Socket.OTHER)
+
+
+def _drops(state: State) -> State | None:
+    return state._replace(stream=False, ended=True) if state.stream else None
+
+
+def _swept(state: State) -> State | None:
+    return state._replace(own=False) if state.own else None
+
+
+def _time(state: State) -> State | None:
+    """End what has a deadline. That no stream comes is noticed by the supervisor, and Register ends by itself."""
+    if state.phase is Phase.PAUSING:
+        return state._replace(brief=True)
+    if state.call is Call.OPEN:
+        return state._replace(call=Call.FAILED, lasted=True)
+    if state.phase is Phase.REGISTERED and not state.stream:
+        return end(state._replace(lasted=True))
+    return state._replace(lasted=True) if state.phase in SERVED else None
+
+
+def _behaves(manner: Manner) -> Callable[[State], State | None]:
+    return lambda state: None if state.manner is manner else state._replace(manner=manner)
+
+
+_EVENTS: dict[Event, Callable[[State], State | None]] = {
+    Event.SWEEPS: _sweeps,
+    Event.STARTS: _starts,
+    Event.DIES: _dies,
+    Event.VANISHES: _vanishes,
+    Event.RENEWED: _renewed,
+    Event.TAKES: _behaves(Manner.TAKES),
+    Event.REFUSES: _behaves(Manner.REFUSES),
+    Event.HANGS: _behaves(Manner.HANGS),
+    Event.MUTE: _behaves(Manner.MUTE),
+    Event.DROPS: _drops,
+    Event.SWEPT: _swept,
+    Event.TIME: _time,
+    Event.STOP: lambda state: None if state.stopping else state._replace(stopping=True),
+}
+
+
+def reachable(states: Iterable[State], events: Iterable[Event] = ()) -> set[State]:
+    """Return the states that can come of these, by steps and by these events, in whatever order."""
+    seen, todo, allowed = set(states), list(states), list(events)
+    while todo:
+        state = todo.pop()
+        after = [*steps(state), *(new for event in allowed if (new := happen(event, state)) is not None)]
+        fresh = [new for new in after if new not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return seen
+
+
+def quiet(states: Iterable[State]) -> set[State]:
+    """Return those in which nothing happens by itself."""
+    return {state for state in states if next(steps(state), None) is None}
