@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet chaos bench lint types layers tests chart proto lock clean
+.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet chaos fuzz bench lint types layers tests chart proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ test-kubelet: $(VENV)/.installed ## The plugin against a real kubelet: as root, 
 
 chaos: $(VENV)/.installed ## The plugin among faults, chosen by a seed: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
+
+FUZZ ?= 60
+fuzz: $(VENV)/.installed ## Bytes at a running plugin and at the configuration, guided by coverage, for FUZZ seconds each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 BENCH ?= run
 bench: $(VENV)/.installed ## Measure the plugin, and others with it: docs/benchmark.md; BENCH="growth", BENCH="fleet", BENCH="run --help"

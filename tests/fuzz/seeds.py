@@ -1,0 +1,37 @@
+"""What the fuzzers begin with: inputs that get far, and words that they would guess late."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aosp_plugin.config import KEYS
+from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from tests.readme import examples
+from tests.served import HEALTHY, ILL
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""What a client of HTTP/2 begins with, and its first frame."""
+
+
+def of_configuration() -> tuple[list[bytes], list[bytes]]:
+    """Return whole files, and words of files."""
+    parts = ["version: v1", "resources:", "- ", "sets:", "size:", "stride:", "first:", "names:", "pattern:", "ensure:"]
+    words = [*KEYS, *parts, "{set}/{name}", "&a ", "*a", "!!int ", "!!binary ", "<<: ", "0x", "1e9", "null", "on-start"]
+    return [text.encode() for text in examples().values()], [word.encode() for word in words]
+
+
+def of_wire() -> tuple[list[bytes], list[bytes]]:
+    """Return requests behind the byte that chooses their RPC, and what they are made of."""
+    preferred = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=HEALTHY, must_include_deviceIDs=HEALTHY[:1], allocation_size=3
+    )
+    container = pb.ContainerAllocateRequest(devices_ids=HEALTHY[:3])
+    ill = pb.ContainerAllocateRequest(devices_ids=[ILL])
+    messages = [
+        pb.Empty(),
+        pb.PreferredAllocationRequest(container_requests=[preferred, preferred]),
+        pb.AllocateRequest(container_requests=[container, container, ill]),
+        pb.PreStartContainerRequest(devices_ids=HEALTHY[:2]),
+    ]
+    requests = [bytes([choice]) + message.SerializeToString() for choice, message in enumerate(messages)]
+    return [*requests, b"\xff" + PREFACE], [one.encode() for one in [*HEALTHY, ILL]]
