@@ -135,6 +135,9 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
     The authority is set because C-core would send the socket's path, %-encoded; a channel's connections are not
     shared because a connection that failed a moment ago would make the next channel wait out its backoff.
 
+    Nothing is raised before the call is let go of: whoever keeps the error would keep the call with its traceback, and
+    with that the connection, which no closing of the channel ends.
+
     Raises RegistrationRefusedError or RegistrationFailedError.
     """
     options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
@@ -142,9 +145,10 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
         except grpc.aio.AioRpcError as error:
-            text = error.details() or error.code().name
-            if _PERMANENT.search(text):
-                raise RegistrationRefusedError(
-                    f"the kubelet at {kubelet_socket} refuses {request.resource_name}: {text}"
-                ) from error
-            raise RegistrationFailedError(f"{error.code().name}: {text}") from error
+            code = error.code().name
+            text = error.details() or code
+        else:
+            return
+    if _PERMANENT.search(text):
+        raise RegistrationRefusedError(f"the kubelet at {kubelet_socket} refuses {request.resource_name}: {text}")
+    raise RegistrationFailedError(f"{code}: {text}")

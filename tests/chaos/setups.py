@@ -27,7 +27,7 @@ class Served(NamedTuple):
 
     def device_of(self, node: str) -> str | None:
         """Return the device that a node of this name belongs to, replicas aside; None: to none of this resource."""
-        number = re.fullmatch(re.escape(self.prefix) + "(0|[1-9][0-9]*)", node)
+        number = re.fullmatch(re.escape(self.prefix) + "(0|[1-9][0-9]{0,40})", node)
         if self.size == 1:
             return node if re.fullmatch(re.escape(self.prefix) + "[!-+.-~-]{0,40}", node) else None
         return f"{self.prefix}{int(number[1]) - int(number[1]) % self.size}" if number else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -13,10 +14,22 @@ import pytest
 
 from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
 from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.deviceplugin.kubelet import PluginDirectory
-from aosp_plugin.errors import KubeletDirectoryError, RegistrationRefusedError
+from aosp_plugin.deviceplugin.kubelet import PluginDirectory, register
+from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.testing import Behaviour, Kubelet
-from tests.support import FAST, IN_LIFE, RESOURCE, Nodes, listed, make_plugin, problem, ready, running, sockets
+from tests.support import (
+    FAST,
+    IN_LIFE,
+    PATIENCE,
+    RESOURCE,
+    Nodes,
+    listed,
+    make_plugin,
+    problem,
+    ready,
+    running,
+    sockets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,6 +217,35 @@ async def test_another_kubelet_ends_the_pause(nodes: Nodes, kubelet_dir: str, he
             healed()
             await kubelet.restart()
             await listed(kubelet, 1)
+
+
+async def test_a_refusal_leaves_no_connection(kubelet_dir: str) -> None:
+    """Not even where the errors are kept, as they are in reference cycles until the collector comes."""
+    request = pb.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=RESOURCE)
+    errors: list[RegistrationFailedError] = []
+
+    async def try_in_vain() -> None:
+        try:
+            await register(kubelet.socket_path, request, 20.0)
+        except RegistrationFailedError as error:
+            errors.append(error)
+
+    async with Kubelet(kubelet_dir) as kubelet:
+        kubelet.faults.refuse_register = "not today"
+        await try_in_vain()
+        before = connections()
+        for _ in range(5):
+            await try_in_vain()
+        assert len(errors) == 6
+        async with asyncio.timeout(PATIENCE):
+            while connections() > before:  # noqa: ASYNC110 - gRPC closes them in a thread, and tells nobody
+                await asyncio.sleep(0.01)
+
+
+def connections() -> int:
+    """Return how many sockets this process has."""
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum(os.path.lexists(link) and os.readlink(link).startswith("socket:") for link in links)
 
 
 async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
