@@ -80,12 +80,11 @@ class Nodes:
 
 
 def remove(path: str) -> None:
-    """Remove a file or directory, if it is there."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    """Remove a file or directory, if it is there, and whatever others do in the directory at the same time."""
+    while os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def make_node(path: str, device: int | None) -> None:

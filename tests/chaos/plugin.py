@@ -76,6 +76,12 @@ class Plugin:
         if self.ended is None:
             self._running().send_signal(number)
 
+    def catches(self, number: int) -> bool:
+        """Say whether the process is far enough to be sent a signal that would end it before."""
+        with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as file:
+            caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (number - 1) & 1)
+
     @property
     def ended(self) -> int | None:
         """The exit code of a process that has ended; None: it runs."""

@@ -104,9 +104,10 @@ class World:
             file.write(struct.pack("d", seconds))
 
     def reload(self) -> None:
-        """Send SIGHUP."""
-        self.model.may_have_forgotten()
-        self.plugin.signal(signal.SIGHUP)
+        """Send SIGHUP, unless the plugin is only just starting and would end of it, as any program does."""
+        if self.plugin.ended is None and self.plugin.catches(signal.SIGHUP):
+            self.model.may_have_forgotten()
+            self.plugin.signal(signal.SIGHUP)
 
     async def start_plugin_again(self, number: signal.Signals) -> None:
         """End the plugin with a signal and start it again, as whoever runs it does."""

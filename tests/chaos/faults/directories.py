@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @at_once("nodes", weight=3)
 def device_directory_is_replaced(world: World, rng: random.Random) -> None:
     """Another directory, with some of the nodes and some others, is put in the place of the device directory."""
+    if os.path.ismount(world.nodes.directory):
+        return  # which can't be moved
     before, new = world.nodes.directory + ".old", world.nodes.directory + ".new"
     os.mkdir(new)
     names = [*world.nodes.some(rng, 30), *world.nodes.new_names(rng, 5)]
@@ -33,6 +35,8 @@ def device_directory_is_replaced(world: World, rng: random.Random) -> None:
 @at_once("nodes", weight=3)
 def second_directory_is_replaced(world: World, rng: random.Random) -> None:
     """Another directory, with some of the nodes, is put in the place of the one that links lead into."""
+    if os.path.ismount(world.nodes.elsewhere):
+        return
     before, new = world.nodes.elsewhere + ".old", world.nodes.elsewhere + ".new"
     os.mkdir(new)
     for name in sorted(os.listdir(world.nodes.elsewhere)):

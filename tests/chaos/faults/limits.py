@@ -34,12 +34,13 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
 async def no_inotify_watch(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify watch is to be had (fs.inotify.max_user_watches), and the device directory is another one."""
     with place.inotify_limited("watches", 0):
-        aside = world.nodes.directory + ".aside"
-        os.rename(world.nodes.directory, aside)
-        os.mkdir(world.nodes.directory)
-        for name in os.listdir(aside):
-            os.rename(os.path.join(aside, name), os.path.join(world.nodes.directory, name))
-        os.rmdir(aside)
+        if not os.path.ismount(world.nodes.directory):
+            aside = world.nodes.directory + ".other"
+            os.rename(world.nodes.directory, aside)
+            os.mkdir(world.nodes.directory)
+            for name in os.listdir(aside):
+                os.rename(os.path.join(aside, name), os.path.join(world.nodes.directory, name))
+            os.rmdir(aside)
         yield
 
 
