@@ -7,6 +7,10 @@ alone brings the inode, and the device cgroup refuses it with EPERM (include/lin
 at one path, the mount is made first and the runtime accepts that mknod finds the file there (runc,
 libcontainer/rootfs_linux.go ``createDeviceNode``).
 
+The mount is read-only: a node opens for reading and writing all the same (fs/namei.c ``sb_permission`` asks for files,
+directories and links alone), and a container's root can't change the mode or the owner of the host's node, which would
+lock out the next tenant's users. Measured on Linux 6.1: EROFS for both.
+
 A further path of a node (``/dev/binder``) gets the mount alone, whatever the node's kind: the cgroup is open already,
 and in a pod with a user namespace a device must have its host path.
 
@@ -91,10 +95,10 @@ def edits_for(nodes: Sequence[Node], policy: Policy, present: frozenset[str]) ->
     """
     own = tuple(dict.fromkeys(nodes))
     devices = [Device(node.path, container_path(node), policy.permissions) for node in own]
-    mounts = [Mount(node.path, container_path(node), read_only=False) for node in own if node.kind is Kind.BINDERFS]
+    mounts = [Mount(node.path, container_path(node), read_only=True) for node in own if node.kind is Kind.BINDERFS]
     # Fewer nodes than paths: the first paths. More: the rest have their own names only.
     mounts += [
-        Mount(node.path, path, read_only=False)
+        Mount(node.path, path, read_only=True)
         for node, path in zip(own, policy.container_paths, strict=False)
         if path != container_path(node)
     ]

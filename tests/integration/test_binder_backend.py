@@ -328,8 +328,8 @@ def test_a_binderfs_node_is_handed_over_as_device_mount_and_directory(
             pb.DeviceSpec(host_path=f"{nodes}/n2", container_path="/dev/ashmem", permissions="rwm"),
         ],
         mounts=[
-            pb.Mount(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", read_only=False),
-            pb.Mount(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", read_only=False),
+            pb.Mount(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", read_only=True),
+            pb.Mount(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", read_only=True),
             pb.Mount(host_path=str(nodes), container_path="/dev/binderfs", read_only=True),
             pb.Mount(host_path=str(tmp_path), container_path="/shared", read_only=True),
         ],

@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder import binderfs
+from tests.e2e.kernel import items_vandals
 from tests.e2e.kernel.containers import HOST_ID, check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.operations import (
     SHARED,
     control_closed,
     forged_closed,
+    inodes,
     mknod,
     others_closed,
     same_contexts,
@@ -52,11 +54,11 @@ async def own_nodes_shared(world: World, runtime: str) -> None:
 
 
 async def others_nodes(world: World, runtime: str) -> None:
-    """Another tenant's node does not open (EPERM), nor can it be removed, renamed, changed or replaced (EROFS)."""
+    """Another tenant's node does not open (EPERM), nor can it, or any file beside it, be changed or made (EROFS)."""
     container, other = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
-    before = _inodes()
+    before = inodes()
     await check(runtime, container, others_closed(own(container)[0], other), probe=world.probe)
-    assert _inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's nodes are not what they were"
 
 
 async def forged(world: World, runtime: str) -> None:
@@ -68,9 +70,9 @@ async def forged(world: World, runtime: str) -> None:
 async def control(world: World, runtime: str) -> None:
     """binder-control does not open (EPERM), so that no node can be made; nor can a binderfs be mounted."""
     container = await world.admit(f"maker-{runtime}", 1)
-    before = _inodes()
+    before = inodes()
     await check(runtime, container, control_closed(), probe=world.probe)
-    assert _inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's nodes are not what they were"
 
 
 async def user_namespace(world: World, runtime: str) -> None:
@@ -152,7 +154,7 @@ async def strict(world: World) -> None:
 async def strict_nodes(world: World, runtime: str) -> None:
     """With isolation strict a container's nodes open, answer and take a manager, and no directory shows others."""
     container, other = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
-    expected = {**usable(own(container)), **strictly_closed(own(container)[0], other)}
+    expected = {**usable(own(container)), **strictly_closed(other)}
     await check(runtime, container, expected, probe=world.probe)
 
 
@@ -168,19 +170,15 @@ async def _neighbour(world: World, name: str) -> str:
     return own(await world.admit(name, 1))[0]
 
 
-def _inodes() -> dict[str, tuple[int, int, int]]:
-    """Return what tells every node of the binderfs from another that takes its place."""
-    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
-    return {name: (one.st_ino, one.st_rdev, one.st_mode) for name, one in seen.items()}
-
-
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
     *for_each_runtime(own_nodes, own_nodes_shared, others_nodes, forged, control),
+    *items_vandals.SHARED,
     *for_each_runtime(user_namespace, runtimes=["runc"]),
     *for_each_runtime(user_namespace_copies, runtimes=["crun"]),
     *for_each_runtime(first_manager, device_alone, mount_alone, writable),
     item(strict),
     *for_each_runtime(strict_nodes),
+    *items_vandals.STRICT,
     *for_each_runtime(strict_user_namespace, runtimes=["runc"]),
 ]

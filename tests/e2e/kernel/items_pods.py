@@ -6,8 +6,10 @@ takes both. What a pod can do is tried from inside, by a program that containerd
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,8 +20,11 @@ from tests.e2e.kernel.operations import (
     SHARED,
     compare,
     control_closed,
+    fixed,
     forged_closed,
+    inodes,
     others_closed,
+    own_binderfs_closed,
     same_contexts,
     strictly_closed,
     usable,
@@ -122,11 +127,28 @@ def tenants(world: PodWorld) -> None:
 def others_nodes(world: PodWorld) -> None:
     """Neither pod can open the other's nodes (EPERM), nor remove, rename, change or copy them; nor open the control."""
     first, second = world.node.phones
-    before = _inodes()
+    before = inodes()
     for pod, neighbour in ((first, second), (second, first)):
         mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
         world.tries(pod, others_closed(mine, other) | forged_closed(other) | control_closed())
-    assert _inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's nodes are not what they were"
+
+
+def vandals(world: PodWorld) -> None:
+    """Nor can a pod change or take away its own nodes, nor open the control of a binderfs that it mounts itself."""
+    before = inodes()
+    for pod in world.node.phones:
+        world.tries(pod, fixed(natural(pod.held())[0]) | own_binderfs_closed())
+    assert inodes() == before, "the host's nodes are not what they were"
+
+
+def port(world: PodWorld) -> None:
+    """The plugin's port is at its pod's address, where other pods reach it, not on their or the host's loopback."""
+    address = world.plugin.status()["podIP"]
+    pod, _ = world.node.phones
+    world.tries(pod, {f"connect {address} 9478": "ok", "connect 127.0.0.1 9478": "ECONNREFUSED"})
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", 9478)) == errno.ECONNREFUSED
 
 
 def kubelet_restarts(world: PodWorld) -> None:
@@ -179,7 +201,7 @@ def recreated(world: PodWorld) -> None:
 
 
 def strict(world: PodWorld) -> None:
-    """With isolation strict, a pod's nodes work, and neither /dev/binderfs nor a copy leads to another's."""
+    """With isolation strict, a pod's nodes work, can't be changed, and nothing leads to another's."""
     world.node.clear()
     world.plugin.stop()
     world.plugin.configure(configuration("isolation: strict"))
@@ -190,7 +212,7 @@ def strict(world: PodWorld) -> None:
     for pod, neighbour in ((first, second), (second, first)):
         assert SHARED not in pod.seen().mounts, f"{pod.seen().mounts}"
         mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
-        world.tries(pod, usable(natural(pod.held())) | strictly_closed(mine, other))
+        world.tries(pod, usable(natural(pod.held())) | strictly_closed(other) | fixed(mine) | own_binderfs_closed())
 
 
 def ended(world: PodWorld) -> None:
@@ -203,13 +225,8 @@ def ended(world: PodWorld) -> None:
     assert (left, binderfs.mount_at(BINDERFS)) == ([], None), f"left: {left}, {binderfs.mount_at(BINDERFS)}"
 
 
-def _inodes() -> dict[str, tuple[int, int, int]]:
-    """Return what tells every node of the binderfs from another that takes its place."""
-    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
-    return {name: (one.st_ino, one.st_rdev, one.st_mode) for name, one in seen.items()}
-
-
 ITEMS: Final[list[Item[PodWorld]]] = [
     *(item(advertised), item(own_nodes), item(shared_directory), item(tenants), item(others_nodes)),
+    *(item(vandals), item(port)),
     *(item(kubelet_restarts), item(new_pod), item(removed), item(recreated), item(strict), item(ended)),
 ]

@@ -30,7 +30,7 @@ async def advertised(world: World) -> None:
 
 
 async def allocated(world: World) -> None:
-    """A container with all 10,000 gets each as a device and as a mount at one path, and the binderfs read-only."""
+    """A container with all 10,000 gets each as a device and, read-only, as a mount at one path, and the binderfs so."""
     container = await world.admit("everything", MANY)
     wanted = {f"/dev/{name}" for name in own(container)}
     assert len(wanted) == MANY
@@ -38,7 +38,7 @@ async def allocated(world: World) -> None:
         (path, path, "rw") for path in wanted
     }
     assert {(one.container_path, one.host_path, one.read_only) for one in container.mounts} == {
-        *((path, path, False) for path in wanted),
+        *((path, path, True) for path in wanted),
         ("/dev/binderfs", BINDERFS, True),
     }
 

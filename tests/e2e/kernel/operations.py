@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from aosp_plugin.binder import binderfs
 from tests.e2e.kernel.world import BINDERFS
 
 if TYPE_CHECKING:
@@ -61,7 +62,24 @@ def others_closed(mine: str, other: str) -> dict[str, str]:
         f"rename {SHARED}/{other} {SHARED}/stolen": "EROFS",
         f"rename {SHARED}/{mine} {SHARED}/{other}": "EROFS",
         f"chmod {SHARED}/{other}": "EROFS",
+        f"chown {SHARED}/{other}": "EROFS",
+        f"chmod {SHARED}/{mine}": "EROFS",
         f"remount {SHARED}": "EPERM",
+        f"create {SHARED}/file": "EROFS",
+        f"mkdir {SHARED}/directory": "EROFS",
+        # What all contexts of the host do is not written there, as its binderfs was mounted without stats=global.
+        f"see {SHARED}/binder_logs": "ENOENT",
+    }
+
+
+def fixed(name: str) -> dict[str, str]:
+    """Return what shows that a container can't change its own node, which the next tenant gets."""
+    return {
+        f"chmod /dev/{name}": "EROFS",
+        f"chown /dev/{name}": "EROFS",
+        # It is a mount point, which nobody takes away.
+        f"unlink /dev/{name}": "EBUSY",
+        f"remount /dev/{name}": "EPERM",
     }
 
 
@@ -77,12 +95,24 @@ def control_closed() -> dict[str, str]:
     }
 
 
+def own_binderfs_closed() -> dict[str, str]:
+    """Return what shows that a binderfs that is mounted in a user namespace of the container's own opens nothing."""
+    return {
+        "mkdir /own": "ok",
+        "unshare": "ok",
+        "mount /own": "ok",
+        "see /own/binder-control": "ok",
+        "open /own/binder-control": "EPERM",
+        "add /own/binder-control aosp_binder7777": "EPERM",
+    }
+
+
 def forged_closed(other: str) -> dict[str, str]:
     """Return what shows that a copy of another tenant's node does not open, though mknod itself is allowed."""
     return {mknod("/dev/copy", other): "ok", "open /dev/copy": "EPERM"}
 
 
-def strictly_closed(mine: str, other: str) -> dict[str, str]:
+def strictly_closed(other: str) -> dict[str, str]:
     """Return what shows that with isolation strict no directory shows others' nodes, and no copy opens."""
     return {
         f"see {SHARED}": "ENOENT",
@@ -90,8 +120,7 @@ def strictly_closed(mine: str, other: str) -> dict[str, str]:
         **forged_closed(other),
         mknod("/dev/control", "binder-control"): "ok",
         "add /dev/control aosp_binder7777": "EPERM",
-        # It is a mount point, which nobody takes away.
-        f"unlink /dev/{mine}": "EBUSY",
+        "mount /sys": "EPERM",
     }
 
 
@@ -99,3 +128,9 @@ def mknod(path: str, name: str) -> str:
     """Return the operation that copies a node of the binderfs to ``path``."""
     number = os.stat(f"{BINDERFS}/{name}").st_rdev
     return f"mknod {path} {os.major(number)} {os.minor(number)}"
+
+
+def inodes() -> dict[str, tuple[int, int, int, int]]:
+    """Return what tells every node of the binderfs from what a container may have made of it."""
+    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
+    return {name: (one.st_ino, one.st_rdev, one.st_mode, one.st_uid) for name, one in seen.items()}

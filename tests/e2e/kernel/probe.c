@@ -4,11 +4,13 @@
  * A line for each operation: "ok", a number, or the name of the errno. Nodes that are opened stay open until the end.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/android/binder.h>
 #include <linux/android/binderfs.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -133,6 +136,32 @@ static int do_see(char **operand)
 static int do_unlink(char **operand) { return unlink(operand[0]); }
 static int do_rename(char **operand) { return rename(operand[0], operand[1]); }
 static int do_chmod(char **operand) { return chmod(operand[0], 0600); }
+static int do_chown(char **operand) { return chown(operand[0], 1000, 1000); }
+static int do_mkdir(char **operand) { return mkdir(operand[0], 0777); }
+static int do_create(char **operand) { return open(operand[0], O_WRONLY | O_CREAT | O_EXCL, 0666) < 0 ? -1 : 0; }
+
+/* Makes a user namespace, whose root we are, and file systems of its own: there mount(2) may be called. */
+static int do_unshare(char **operand)
+{
+	int map;
+
+	(void)operand;
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNS))
+		return -1;
+	map = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+	return map < 0 || write(map, "0 0 1", 5) != 5 ? -1 : 0;
+}
+
+static int do_connect(char **operand)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(operand[1]))};
+	int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (file < 0 || inet_pton(AF_INET, operand[0], &address.sin_addr) != 1)
+		return -1;
+	return connect(file, (struct sockaddr *)&address, sizeof(address));
+}
+
 static int do_wait(char **operand) { (void)operand; fflush(stdout); return pause(); }
 static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
@@ -146,7 +175,8 @@ static const struct {
 	{"mknod", 3, do_mknod},   {"see", 1, do_see},         {"unlink", 1, do_unlink}, {"rename", 2, do_rename},
 	{"chmod", 1, do_chmod},   {"mount", 1, do_mount},     {"remount", 1, do_remount},
 	{"wait", 0, do_wait},     {"keep", 1, do_keep},       {"call", 1, do_call},     {"call-kept", 0, do_call_kept},
-	{"become", 1, do_become}, {"await", 1, do_await},
+	{"become", 1, do_become}, {"await", 1, do_await},     {"chown", 1, do_chown},   {"mkdir", 1, do_mkdir},
+	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect},
 };
 
 static int run_one(char **words)

@@ -40,7 +40,7 @@ def test_a_binderfs_node_is_a_device_and_a_mount_at_the_same_path() -> None:
     """The mount brings the inode and the device opens the cgroup: either alone fails."""
     made = edits_for([binderfs_node(1)], Policy(shared_mounts=(), shared_devices=()), NOTHING)
     assert made.devices == (Device("/dev/aosp_binder1", "/dev/aosp_binder1", "rw"),)
-    assert made.mounts == (Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=False),)
+    assert made.mounts == (Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True),)
 
 
 @pytest.mark.parametrize("kind", [Kind.CDEV, Kind.STAND_IN, Kind.FILE])
@@ -87,7 +87,7 @@ def test_a_container_path_that_is_the_node_s_own_is_mounted_once() -> None:
     """A runtime would mount the second over the first."""
     node = binderfs_node(1)._replace(name="binder", path="/dev/phone7/binder")
     made = edits_for([node], Policy(container_paths=("/dev/binder",), shared_mounts=()), NOTHING)
-    assert made.mounts == (Mount("/dev/phone7/binder", "/dev/binder", read_only=False),)
+    assert made.mounts == (Mount("/dev/phone7/binder", "/dev/binder", read_only=True),)
 
 
 def test_the_own_binderfs_is_shared_read_only() -> None:
@@ -117,7 +117,7 @@ def test_strict_isolation_shares_no_directory_but_its_devices() -> None:
         isolation=Isolation.STRICT, shared_mounts=(SharedPath(OWN_BINDERFS, "/dev/binderfs"), SharedPath("/x", "/x"))
     )
     made = edits_for([binderfs_node(1)], policy, frozenset({"/x", "/dev/ashmem"}))
-    assert made.mounts == (Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=False),)
+    assert made.mounts == (Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True),)
     assert made.devices[-1] == Device("/dev/ashmem", "/dev/ashmem", "rw")
 
 

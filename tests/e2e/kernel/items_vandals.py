@@ -1,0 +1,99 @@
+"""What a container tries against the tenants that come after it, and against the plugin itself.
+
+In the nodes and with the plugin of ``items_containers``, which has what it tries against those that are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from aosp_plugin.binder import binderfs
+from tests.e2e.kernel.containers import check, start
+from tests.e2e.kernel.item import Item, for_each_runtime
+from tests.e2e.kernel.operations import fixed, inodes, own_binderfs_closed
+from tests.e2e.kernel.world import BINDERFS, PATIENCE, own
+
+if TYPE_CHECKING:
+    from tests.e2e.kernel.world import World
+
+SPARE: Final = 20
+"""New nodes, one of which has any number that was free shortly before."""
+PORT: Final = 9478
+
+
+async def own_fixed(world: World, runtime: str) -> None:
+    """A container can't change mode or owner of its own node, which the next tenant gets (EROFS), or take it away."""
+    container = await world.admit(f"vandal-{runtime}", 1)
+    before = inodes()
+    await check(runtime, container, fixed(own(container)[0]), probe=world.probe)
+    assert inodes() == before, "the host's nodes are not what they were"
+
+
+async def changed(world: World, runtime: str) -> None:
+    """Counter-proof: were its own node mounted writable, the next tenant's user would be told EACCES."""
+    container = await world.admit(f"changer-{runtime}", 1)
+    name = own(container)[0]
+    mounts = tuple(replace(mount, read_only=False) for mount in container.mounts)
+    await check(runtime, replace(container, mounts=mounts), {f"chmod /dev/{name}": "ok"}, probe=world.probe)
+    await check(runtime, container, {"become 1000": "ok", f"open /dev/{name}": "EACCES"}, probe=world.probe)
+    os.chmod(f"{BINDERFS}/{name}", 0o666)
+
+
+async def own_binderfs(world: World, runtime: str) -> None:
+    """A binderfs of its own, in a user namespace that it makes, can be mounted; its control does not open: EPERM."""
+    container = await world.admit(f"mounter-{runtime}", 1)
+    await check(runtime, container, own_binderfs_closed(), probe=world.probe)
+
+
+async def own_number(world: World, runtime: str) -> None:
+    """Nor does it when the host removes the container's node: until the container ends, its number is not free."""
+    container = await world.admit(f"keeper-{runtime}", 1)
+    name = own(container)[0]
+    number = os.stat(f"{BINDERFS}/{name}").st_rdev
+    expected = {"create /up": "ok", "await /go": "ok", **own_binderfs_closed()}
+    running = await start(runtime, container, expected, probe=world.probe)
+    async with asyncio.timeout(PATIENCE):
+        while not (running.bundle / "rootfs/up").exists():
+            await asyncio.sleep(0.05)
+    binderfs.remove_node(BINDERFS, name)
+    assert number not in _numbers_of_new_nodes(), "another node has the number that the container may open"
+    running.go()
+    await running.end()
+    assert number in _numbers_of_new_nodes(), "the number is not free, though the container has ended"
+    binderfs.add_node(BINDERFS, name)
+    os.chmod(f"{BINDERFS}/{name}", 0o666)
+
+
+async def port(world: World, runtime: str) -> None:
+    """The plugin's port, which answers on the host's loopback, is not on the container's: ECONNREFUSED."""
+    _, writer = await asyncio.open_connection("127.0.0.1", PORT)
+    writer.close()
+    container = await world.admit(f"reader-{runtime}", 1)
+    await check(runtime, container, {f"connect 127.0.0.1 {PORT}": "ECONNREFUSED"}, probe=world.probe)
+
+
+async def strict_fixed(world: World, runtime: str) -> None:
+    """With isolation strict too, neither its own node can be changed (EROFS), nor a binderfs of its own be used."""
+    container = await world.admit(f"vandal-alone-{runtime}", 1)
+    await check(runtime, container, fixed(own(container)[0]) | own_binderfs_closed(), probe=world.probe)
+
+
+def _numbers_of_new_nodes() -> set[int]:
+    """Make some nodes, which have the lowest numbers that are free, and remove them again."""
+    names = [f"spare{number}" for number in range(SPARE)]
+    for name in names:
+        binderfs.add_node(BINDERFS, name)
+    numbers = {os.stat(f"{BINDERFS}/{name}").st_rdev for name in names}
+    for name in names:
+        binderfs.remove_node(BINDERFS, name)
+    return numbers
+
+
+SHARED: Final[list[Item[World]]] = [
+    *for_each_runtime(own_fixed, changed, own_binderfs, own_number),
+    *for_each_runtime(port, runtimes=["runc"]),
+]
+STRICT: Final[list[Item[World]]] = for_each_runtime(strict_fixed)
