@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet chaos fuzz bench lint types layers tests chart proto lock clean
+.PHONY: help demo test test-browser test-deploy test-kernel test-kubelet chaos fuzz bench sbom audit lint types layers tests chart proto lock clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,21 @@ lock: $(VENV)/.installed ## Resolve the dependencies again, with hashes
 	  --generate-hashes --output-file requirements.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --no-annotate --no-header --no-emit-index-url --python-version 3.11 \
 	  --generate-hashes --extra dev --output-file requirements-dev.txt pyproject.toml
+
+# What looks at the lock is neither in it nor beside it: an environment of its own, pinned by version, ships nothing.
+TOOLS := build/tools
+$(TOOLS)/.installed: Makefile
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+sbom: $(TOOLS)/.installed ## List what the image has beside its base, with hashes: build/sbom.json, in CycloneDX
+	PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements requirements.txt --pyproject pyproject.toml --mc-type application \
+	  --output-reproducible --output-format JSON --output-file build/sbom.json
+
+audit: $(TOOLS)/.installed ## Ask PyPI which of the locked versions have known vulnerabilities; needs pypi.org
+	@$(TOOLS)/bin/pip-audit --requirement requirements.txt --require-hashes --disable-pip --progress-spinner off --strict \
+	  || { echo "make audit: failed; without a table above nothing was audited, as PyPI's list could not be had" >&2; exit 1; }
 
 clean: ## Remove what was built or measured
 	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
