@@ -12,6 +12,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin", "yaml"]):
+    import yaml  # noqa: F401 - the plugin imports it when it reads a file, which is too late
+
     from aosp_plugin.config import as_yaml, load
     from aosp_plugin.errors import ConfigError
 
