@@ -10,4 +10,5 @@
     figures      samples -> median, p99, worst; tables, JSON, two runs beside each other
     growth       the same plugin with 1,000 to 130,000 devices; table and plot
     fleet        many plugins on one machine
+    soak         hours squeezed into minutes
 """

@@ -10,7 +10,7 @@ from typing import IO
 import click
 from rich.console import Console
 
-from tests.bench import contestants, figures, fleet, growth, measures
+from tests.bench import contestants, figures, fleet, growth, measures, soak
 from tests.bench.figures import Samples
 from tests.bench.trial import Trial, trial
 
@@ -118,6 +118,20 @@ def show_fleet(plugins: int, devices: int) -> None:
     for flaps_per_hour, lasting in ((1, 60), (60, 5), (360, 1), (36_000, 0.05)):
         updates = fleet.status_updates(1000, flaps_per_hour, lasting, 3600, rng)
         click.echo(f"1,000 hosts, {flaps_per_hour:,} flaps an hour each, {lasting:g} s long: {updates}")
+
+
+@bench.command(name="soak")
+@click.option("--hotplugs", default=100_000, show_default=True)
+@click.option("--restarts", default=10_000, show_default=True)
+@click.option("--plot", type=click.File("w"), help="Write the plot here, as SVG.")
+def show_soak(hotplugs: int, restarts: int, plot: IO[str] | None) -> None:
+    """Have nodes come and go, and the kubelet restart, many times; tell what is left of it."""
+    with trial(contestants.PLUGIN) as one:
+        notes = soak.soak(one, hotplugs, restarts, say)
+    for note in (notes[0], next(one for one in notes if one.hotplugs == hotplugs), notes[-1]):
+        click.echo(note)
+    if plot is not None:
+        plot.write(soak.plot(notes))
 
 
 if __name__ == "__main__":
