@@ -105,9 +105,9 @@ def plot(notes: Sequence[Note]) -> str:
         for cost, title in (("resident", "memory, MB"), ("descriptors", "descriptors"), ("threads", "threads")):
             axes.plot([getattr(note, over) for note in some], [getattr(note, cost) for note in some], label=title)
         axes.set_xlabel(over)
-        axes.set_ylim(0, 1.3 * max(note.resident for note in notes))
+        axes.set_ylim(0, 1.1 * max(note.resident for note in notes))
         axes.grid(alpha=0.3)
-    both[0].legend(loc="upper left", ncols=3)
+    figure.legend(*both[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False)
     drawn = io.StringIO()
     with contextlib.closing(drawn):
         figure.savefig(drawn, format="svg", bbox_inches="tight", metadata={"Date": None})
