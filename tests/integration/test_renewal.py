@@ -117,7 +117,8 @@ def test_a_node_that_can_not_be_renewed_is_unhealthy_until_it_is(
         backend.pre_start(["aosp_binder1"])
     assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-renewed"}
     renewals.failure = None
-    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    backend.refresh(frozenset())  # a look for which no event has come
+    assert {device.id: device.reason for device in backend.devices()} == {"aosp_binder0": "", "aosp_binder1": ""}
     assert renewals.renewed == ["aosp_binder1"]
 
 
