@@ -62,24 +62,30 @@ async def device_directory_is_away(world: World, rng: random.Random) -> AsyncIte
 async def second_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The directory that links lead into is moved away, with an empty one in its place, and back."""
     aside = world.nodes.elsewhere + ".aside"
+    if os.path.ismount(world.nodes.elsewhere):
+        place.unmount(world.nodes.elsewhere)
+        world.model.remounted()
     os.rename(world.nodes.elsewhere, aside)
     os.mkdir(world.nodes.elsewhere)
     yield
+    if os.path.ismount(world.nodes.elsewhere):
+        place.unmount(world.nodes.elsewhere)
+        world.model.remounted()
     remove(world.nodes.elsewhere)
     os.rename(aside, world.nodes.elsewhere)
 
 
-@for_a_while("directories", weight=3, needs=("namespace",))
-async def second_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """Another file system with nodes of the same names is mounted where links lead, as a binderfs is anew."""
-    there = [name for name in sorted(os.listdir(world.nodes.elsewhere)) if rng.random() < 0.8]
+@at_once("nodes", weight=5, needs=("namespace",))
+def second_directory_is_mounted_over(world: World, rng: random.Random) -> None:
+    """Where links lead, another file system with nodes of the same names is mounted and stays, or is taken away."""
     world.model.remounted()
+    if os.path.ismount(world.nodes.elsewhere):
+        place.unmount(world.nodes.elsewhere)
+        return
+    there = [name for name in sorted(os.listdir(world.nodes.elsewhere)) if rng.random() < 0.8]
     place.mount(world.nodes.elsewhere)
     for name in there:
         make_node(world.nodes.target(name), world.nodes.device)
-    yield
-    world.model.remounted()
-    place.unmount(world.nodes.elsewhere)
 
 
 @for_a_while("directories", weight=2, needs=("namespace",))

@@ -83,29 +83,29 @@ async def no_descriptor(world: World, rng: random.Random) -> AsyncIterator[None]
 
 @for_a_while("limits", alone=True, needs=("namespace",))
 async def no_space_for_sockets(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The file system of the kubelet's directory has no space and no inode left, and the streams are dropped."""
-    with _filled(os.path.dirname(world.plugins)):
+    """The file system of the kubelet's directory has no space, and perhaps no inode, left; the streams are dropped."""
+    with _filled(os.path.dirname(world.plugins), inodes=rng.random() < 0.5):
         await world.kubelet.drop_streams()
         yield
 
 
 @for_a_while("limits", alone=True, needs=("namespace",))
 async def no_space_for_specs(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The file system of the CDI directory has no space and no inode left."""
-    with _filled(os.path.dirname(world.cdi)):
+    """The file system of the CDI directory has no space, and perhaps no inode, left."""
+    with _filled(os.path.dirname(world.cdi), inodes=rng.random() < 0.5):
         yield
 
 
 @contextlib.contextmanager
-def _filled(directory: str) -> Iterator[None]:
-    """Have neither blocks nor inodes left on the file system of a directory while the context lasts."""
+def _filled(directory: str, *, inodes: bool) -> Iterator[None]:
+    """Have no blocks left on the file system of a directory while the context lasts, nor ``inodes``."""
     made = [os.path.join(directory, "filler")]
     try:
         with contextlib.suppress(OSError), open(made[0], "wb", buffering=0) as file:
             while file.write(bytes(65536)):
                 pass
         with contextlib.suppress(OSError):
-            while True:
+            while inodes:
                 path = os.path.join(directory, f"filler{len(made)}")
                 with open(path, "xb"):
                     made.append(path)

@@ -127,6 +127,8 @@ def two_nodes_swap_names(world: World, rng: random.Random) -> None:
 @at_once("nodes")
 def a_node_moves_out_and_in(world: World, rng: random.Random) -> None:
     """Some nodes are moved into another directory, and some of those back."""
+    if os.path.ismount(world.nodes.directory):
+        return  # out of which nothing can be moved
     for name in world.nodes.some(rng, 5):
         aside = os.path.join(world.root, "aside")
         os.rename(world.nodes.path(name), aside)
