@@ -182,8 +182,11 @@ def test_one_node_that_changes_is_all_that_is_looked_at(tmp_path: Path) -> None:
     assert known.reason(f"{PREFIX}8") is None
 
 
-def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_news(tmp_path: Path) -> None:
+def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it is by a look at everything."""
+    monkeypatch.setattr(nodes, "SORTED_MEANWHILE", 0.5)
     world = World(tmp_path, "single")
     for name in ("1", "2"):
         world.do("file", "dev", PREFIX + name)

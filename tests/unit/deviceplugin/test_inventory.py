@@ -116,6 +116,7 @@ def test_a_snapshot_counts_what_it_tells() -> None:
     assert snapshot.revision == 3
     assert snapshot.left_out == 1
     assert snapshot.healthy == 2
+    assert Snapshot(3, [*ids(1, 2, 3), Device("b4", "missing")], limit=3 * 17).healthy == 3
     assert [device for device, _, _ in decoded(snapshot.message)] == ["b1", "b2", "b3"]
     assert list(snapshot.by_id) == ["b1", "b2", "b3", "b4"]
     assert snapshot.by_id["b2"].reason == "missing"
