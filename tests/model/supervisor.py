@@ -134,7 +134,7 @@ def _keep(state: State) -> State | None:
         return end(state)
     if state.call is Call.OPEN:
         return None
-    phase = Phase.STREAMING if state.stream else Phase.REGISTERED
+    phase = Phase.STREAMING if state.stream or state.phase is Phase.STREAMING else Phase.REGISTERED
     return state._replace(phase=phase) if phase is not state.phase else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 
 from tests.model.events import Event, happen, quiet, reachable
-from tests.model.supervisor import Manner, Phase, Socket, State, steps
+from tests.model.supervisor import Call, Manner, Phase, Socket, State, steps
 
 MOST_WAITS = 1
 """How often time has to pass: for a deadline or a pause that runs already, and none after that."""
@@ -87,12 +87,12 @@ def test_a_kubelet_that_starts_is_never_waited_for() -> None:
             assert waits_until_whole(started(state)) == 0, state
 
 
-def test_where_all_is_quiet_an_open_stream_is_the_kubelet_s_own() -> None:
+def test_where_all_is_quiet_a_registration_is_the_kubelet_s_own() -> None:
     """Nobody is told ready over a stream that has ended, a socket that is gone or a kubelet that is another one."""
     for state in quiet(everything()):
-        if state.phase is Phase.STREAMING:
-            assert is_whole(state), state
-            assert state.sock is not Socket.OTHER, state
+        if state.phase in {Phase.REGISTERED, Phase.STREAMING}:
+            assert (state.call, state.own, state.sock is Socket.OTHER) == (Call.TAKEN, True, False), state
+            assert is_whole(state) == (state.phase is Phase.STREAMING), state
 
 
 def test_whatever_it_is_about_it_stops_at_once() -> None:
