@@ -39,6 +39,8 @@ class Fault:
     lasts: bool
     alone: bool
     """Whether only nodes come and go while it lasts: the plugin could not start then, and rightly."""
+    livable: bool
+    """Whether everything has to hold while it lasts, too."""
     weight: int
     """How often it happens beside others."""
     needs: frozenset[Need]
@@ -62,20 +64,20 @@ def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = ()) -> C
                 await done
             yield
 
-        _enter(function, place, befall, lasts=False, alone=False, weight=weight, needs=needs)
+        _enter(function, place, befall, lasts=False, alone=False, livable=False, weight=weight, needs=needs)
         return function
 
     return enter
 
 
 def for_a_while(
-    place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), alone: bool = False
+    place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), alone: bool = False, livable: bool = False
 ) -> Callable[[ForAWhile], ForAWhile]:
     """Enter an async generator as a fault that lasts: it begins before its ``yield`` and is over after it."""
 
     def enter(function: ForAWhile) -> ForAWhile:
         befall = contextlib.asynccontextmanager(function)
-        _enter(function, place, befall, lasts=True, alone=alone, weight=weight, needs=needs)
+        _enter(function, place, befall, lasts=True, alone=alone, livable=livable, weight=weight, needs=needs)
         return function
 
     return enter
@@ -88,6 +90,7 @@ def _enter(
     *,
     lasts: bool,
     alone: bool,
+    livable: bool,
     weight: int,
     needs: tuple[Need, ...],
 ) -> None:
@@ -95,4 +98,4 @@ def _enter(
     sentence = inspect.getdoc(function) or ""
     if name in FAULTS or not sentence:
         raise ValueError(f"{name} has no docstring, or is there already")
-    FAULTS[name] = Fault(name, sentence, place, befall, lasts, alone, weight, frozenset(needs))
+    FAULTS[name] = Fault(name, sentence, place, befall, lasts, alone, livable, weight, frozenset(needs))

@@ -58,9 +58,12 @@ async def take(made: World, step: Step) -> float:
         for name, rng in zip(step.faults, rngs, strict=True):
             await lasting.enter_async_context(FAULTS[name].befall(made, rng))
             await _use(made, rng)
-        if any(FAULTS[name].lasts for name in step.faults):
+        during = [FAULTS[name] for name in step.faults if FAULTS[name].lasts]
+        if during:
             await asyncio.sleep(rngs[0].uniform(0.05, 1.5))
             await _use(made, rngs[0])
+            if all(fault.livable for fault in during):
+                await settle(made)
     over = time.monotonic()
     await _use(made, rngs[0])
     seconds = await settle(made) - over

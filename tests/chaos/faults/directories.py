@@ -47,7 +47,7 @@ def second_directory_is_replaced(world: World, rng: random.Random) -> None:
     remove(before)
 
 
-@for_a_while("directories", weight=3)
+@for_a_while("directories", weight=3, livable=True)
 async def device_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The device directory is moved away, with an empty one in its place, and back."""
     aside = world.nodes.directory + ".aside"
@@ -58,7 +58,7 @@ async def device_directory_is_away(world: World, rng: random.Random) -> AsyncIte
     os.rename(aside, world.nodes.directory)
 
 
-@for_a_while("directories", weight=3)
+@for_a_while("directories", weight=3, livable=True)
 async def second_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The directory that links lead into is moved away, with an empty one in its place, and back."""
     aside = world.nodes.elsewhere + ".aside"
@@ -88,7 +88,7 @@ def second_directory_is_mounted_over(world: World, rng: random.Random) -> None:
         make_node(world.nodes.target(name), world.nodes.device)
 
 
-@for_a_while("directories", weight=2, needs=("namespace",))
+@for_a_while("directories", weight=2, needs=("namespace",), livable=True)
 async def device_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
     """Another file system with nodes of the same names is mounted over the device directory."""
     there = [name for name in world.nodes.names() if rng.random() < 0.8]

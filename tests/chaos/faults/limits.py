@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 
-@for_a_while("limits", needs=("namespace",))
+@for_a_while("limits", needs=("namespace",), livable=True)
 async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify instance is to be had (fs.inotify.max_user_instances) when the plugin starts again."""
     with place.inotify_limited("instances", 0):
@@ -30,7 +30,7 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
         yield
 
 
-@for_a_while("limits", needs=("namespace",))
+@for_a_while("limits", needs=("namespace",), livable=True)
 async def no_inotify_watch(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify watch is to be had (fs.inotify.max_user_watches), and the device directory is another one."""
     with place.inotify_limited("watches", 0):
