@@ -11,6 +11,8 @@ import signal
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
+
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
@@ -85,9 +87,18 @@ class Runtime:
         return f"containerd {server[1]}, {run('runc', '--version').splitlines()[0]}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers, the kubelet too: that part comes later, and a kubelet does not wait."""
         self.daemon.start()
         until(lambda: self._ctr("version"), "containerd answers")
+        until(self._answers_kubelets, "containerd answers kubelets")
+
+    def _answers_kubelets(self) -> bool:
+        with grpc.insecure_channel(f"unix:{self.socket}", [("grpc.default_authority", "localhost")]) as channel:
+            try:
+                channel.unary_unary("/runtime.v1.RuntimeService/Version", None, None)(b"", timeout=5)
+            except grpc.RpcError:
+                return False
+        return True
 
     def load(self, archive: Path) -> None:
         """Take an image from an archive."""
