@@ -44,8 +44,6 @@ class NumaMap(NamedTuple):
 
     def of(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the NUMA nodes, in order, of the last numbers in ``names``; empty where no range has any of them."""
-        if not self.ranges:
-            return ()
         found = {self._of(int(number[0])) for name in names if (number := _LAST_NUMBER.search(name))}
         return tuple(sorted(found - {_NOWHERE}))
 
