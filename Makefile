@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PROTO := $(addprefix aosp_plugin/deviceplugin/api/,deviceplugin.proto podresources.proto)
+PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.proto)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-browser test-deploy test-kernel test-kubelet chaos fuzz bench sbom audit lint types layers tests chart proto lock clean

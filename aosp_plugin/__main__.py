@@ -8,9 +8,9 @@ def main() -> None:
     """Run the command line and exit with its code."""
     # gRPC's C core writes lines of its own past the log ("Got goaway"), unless it is told before it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from aosp_plugin import cli  # noqa: PLC0415 - loads grpc
+    from aosp_plugin.cli.main import main as run  # noqa: PLC0415 - loads grpc
 
-    sys.exit(cli.main())
+    sys.exit(run())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import glob
 
-from aosp_plugin.deviceplugin import serve_listed
+from aosp_plugin.framework import serve_listed
 
 
 def list_devices() -> list[str]:

@@ -14,7 +14,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever runs a checkout has not 
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-from aosp_plugin.nodes_command import main
+from aosp_plugin.cli.nodes import main
 
 if __name__ == "__main__":
     sys.exit(main(prog="binder_nodes.py"))

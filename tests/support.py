@@ -15,13 +15,13 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Self
 
-from aosp_plugin.assembly import settings_of, socket_name
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Host
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.deviceplugin import DevicePlugin
-from aosp_plugin.deviceplugin.supervisor import Timings
-from aosp_plugin.plugin import BinderBackend
+from aosp_plugin.daemon.assembly import settings_of, socket_name
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.deviceplugin.supervisor import Timings
 
 if TYPE_CHECKING:
     import signal

@@ -6,15 +6,15 @@ of ``serve``, the AOSP_PLUGIN_* variables, the checks, ``aosp-plugin config`` an
 What a key does is none of this package's business.
 """
 
+from aosp_plugin.config.effective import as_yaml
 from aosp_plugin.config.json_schema import schema
 from aosp_plugin.config.keys import Key
-from aosp_plugin.config.printed import as_yaml
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, Nodes, NumberedSets, Resource
-from aosp_plugin.config.settings import Setting
+from aosp_plugin.config.setting import Setting
 from aosp_plugin.config.sources import flag, load, variable
 from aosp_plugin.config.values import Reset, listen_address, shared_path
-from aosp_plugin.deviceplugin.device_list import DeviceList
+from aosp_plugin.framework.device_list import DeviceList
 
 __all__ = [
     "DEFAULTS",

@@ -11,7 +11,7 @@ from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.config.values import AbsolutePath
-from aosp_plugin.deviceplugin.service import KUBELET_DIRECTORY
+from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY
 
 FILE_VERSION = "v1"
 

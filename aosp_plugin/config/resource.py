@@ -7,16 +7,16 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from aosp_plugin.binder.binderfs import ALL_MINORS
-from aosp_plugin.binder.edits import OWN_BINDERFS, Isolation
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.nodes import LONGEST_NAME, name_problem
-from aosp_plugin.binder.numa import LAST_NUMA_NODE
+from aosp_plugin.binder.devices.edits import OWN_BINDERFS, Isolation
+from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
+from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, name_problem
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, NodeNumber, Reset
-from aosp_plugin.deviceplugin.device_list import DeviceList
-from aosp_plugin.deviceplugin.resource_names import is_extended_resource_name
+from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.resource_names import is_extended_resource_name
 
 _PATHS = "a list of HOST or HOST:CONTAINER, absolute paths"
 _NODE_NUMBER = f"a number from 0 to {LARGEST_NUMBER}"

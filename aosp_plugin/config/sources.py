@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aosp_plugin.config.cross_field import require_harmony
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.settings import Setting, listed, refused, require_known, setting, shown
-from aosp_plugin.config.together import require_harmony
+from aosp_plugin.config.setting import Setting, listed, refused, require_known, setting, shown
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from aosp_plugin.binder import numa, sets
-from aosp_plugin.binder.edits import OWN_BINDERFS, SharedPath
-from aosp_plugin.binder.nodes import CONTROL_NAME, name_problem
-from aosp_plugin.deviceplugin.device_list import DeviceList
+from aosp_plugin.binder.devices import numa, sets
+from aosp_plugin.binder.devices.edits import OWN_BINDERFS, SharedPath
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem
+from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

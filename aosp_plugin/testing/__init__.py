@@ -10,7 +10,7 @@ socket will do. A test says what happens on the node, and looks at what the kube
 
     import grpc
 
-    from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
+    from aosp_plugin.framework.api import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
     from aosp_plugin.testing import Container, Kubelet, Pod
 
     GPU = "example.com/gpu"

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.testing.behaviour import Behaviour
 from aosp_plugin.testing.pods import ContainerAllocation, DeviceSpec, Mount
 

@@ -17,7 +17,7 @@ from aosp_plugin.testing.faults import Faults
 from aosp_plugin.testing.plugins import Plugins, Settings
 from aosp_plugin.testing.registration import Registration, RegistrationService
 from aosp_plugin.testing.resources import Books, Listing, ResourceView
-from aosp_plugin.testing.server import Listener, listen
+from aosp_plugin.testing.socket_server import Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

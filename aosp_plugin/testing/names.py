@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aosp_plugin.deviceplugin.resource_names import is_extended_resource_name
+from aosp_plugin.framework.resource_names import is_extended_resource_name
 
 SUPPORTED_VERSION: Final = "v1beta1"
 

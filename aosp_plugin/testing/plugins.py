@@ -18,7 +18,7 @@ from aosp_plugin.testing.tracking import Tracker, tracker_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
     from aosp_plugin.testing.behaviour import Behaviour
     from aosp_plugin.testing.faults import Faults
     from aosp_plugin.testing.registration import Registration

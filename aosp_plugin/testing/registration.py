@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2_grpc as rpc
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
 from aosp_plugin.testing.names import registration_error
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

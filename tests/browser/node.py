@@ -18,7 +18,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources import PodResources
+from aosp_plugin.testing.podresources_server import PodResources
 
 if TYPE_CHECKING:
     import signal

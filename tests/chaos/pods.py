@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import AdmissionError, Container, Pod
 from tests.chaos.expected import Answer
 from tests.chaos.registry import ViolationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aosp_plugin.config import KEYS
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.readme import examples
 from tests.served import HEALTHY, ILL
 

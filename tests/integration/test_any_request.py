@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.nodes import in_natural_order
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.binder.discovery.binder_device import in_natural_order
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.served import DOCUMENTED, HEALTHY, ILL, Served
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder import binderfs
-from aosp_plugin.binder.edits import OWN_BINDERFS, Isolation, Policy, SharedPath
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Driver, Host
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.inventory import Device
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.devices.edits import OWN_BINDERFS, Isolation, Policy, SharedPath
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -24,12 +23,13 @@ from aosp_plugin.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.plugin import BinderBackend, Settings
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aosp_plugin.deviceplugin.backend import Backend
+    from aosp_plugin.framework.backend import Backend
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="makes device nodes, which needs root")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from aosp_plugin import __version__, cli, config
+from aosp_plugin import __version__, config
+from aosp_plugin.cli import main
 from tests.support import as_nobody
 
 COMMAND = [sys.executable, "-m", "aosp_plugin"]
@@ -38,7 +39,7 @@ def test_version() -> None:
 
 def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """The help of serve has each flag of the configuration with what it may be."""
-    assert cli.main(["serve", "--help"]) == 0
+    assert main.main(["serve", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, key in config.KEYS.items():
         assert (config.flag(name) in shown) is key.flag

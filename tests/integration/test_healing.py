@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.deviceplugin.kubelet import PluginDirectory, register
 from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, register
 from aosp_plugin.testing import Behaviour, Kubelet
 from tests.support import (
     FAST,
@@ -51,8 +51,8 @@ async def test_a_kubelet_that_is_not_there_yet(nodes: Nodes, kubelet_dir: str, h
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the second failure in a row followed by a pause that no test outlasts."""
-    monkeypatch.setattr("aosp_plugin.deviceplugin.backoff.FIRST", 3600.0)
-    monkeypatch.setattr("aosp_plugin.deviceplugin.backoff.CAP", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.FIRST", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.CAP", 3600.0)
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -327,8 +327,8 @@ async def test_events_alone_heal(
     nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where inotify works, nothing waits for the next look by the clock."""
-    monkeypatch.setattr("aosp_plugin.watch.POLL_INTERVAL", 3600.0)
-    monkeypatch.setattr("aosp_plugin.watch.SAFETY_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     async with running(nodes, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
@@ -346,8 +346,8 @@ async def test_polling_alone_heals(
     nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where inotify can't be had, nodes are found and a kubelet is met all the same."""
-    monkeypatch.setattr("aosp_plugin.watch.POLL_INTERVAL", 0.05)
-    monkeypatch.setattr("aosp_plugin.watch.FileEvents.inotify", lambda _: None)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
     async with running(nodes, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
@@ -373,7 +373,7 @@ async def test_a_version_that_the_kubelet_does_not_know(
     nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet without v1beta1 ends the plugin with an error that says so."""
-    monkeypatch.setattr("aosp_plugin.deviceplugin.supervisor.VERSION", "v1alpha1")
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", "v1alpha1")
     async with Kubelet(kubelet_dir):
         with pytest.raises(RegistrationRefusedError, match='"v1alpha1" is not supported by kubelet'):
             await make_plugin(nodes, kubelet_dir).run()

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from aosp_plugin.daemon import page
 from aosp_plugin.errors import HostError
-from aosp_plugin.operate import connections, page
-from aosp_plugin.operate import http as plugin_http
-from aosp_plugin.operate.connections import read_head
-from aosp_plugin.operate.http import Answer, in_loop, names_this_host, probe, serving
+from aosp_plugin.framework.service import connections
+from aosp_plugin.framework.service import http as plugin_http
+from aosp_plugin.framework.service.connections import read_head
+from aosp_plugin.framework.service.http import Answer, in_loop, names_this_host, probe, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

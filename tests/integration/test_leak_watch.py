@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.assembly import Served
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Host
-from aosp_plugin.deviceplugin import DevicePlugin
-from aosp_plugin.leak_watch import LeakWatch
-from aosp_plugin.operate import leaks
-from aosp_plugin.operate.leaks import Holder, Leaks
-from aosp_plugin.plugin import BinderBackend, Settings
-from aosp_plugin.watch import FileEvents
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.daemon import leaks
+from aosp_plugin.daemon.assembly import Served
+from aosp_plugin.daemon.leak_detector import LeakWatch
+from aosp_plugin.daemon.leaks import Holder, Leaks
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.events.file_events import FileEvents
 from tests.support import RESOURCE, Nodes, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from aosp_plugin.binder.nodes import Node
+    from aosp_plugin.binder.discovery.binder_device import Node
 
 APPEARED, GONE = "a process holds a node of a pod that it is not in", "a process no longer holds a node"
 

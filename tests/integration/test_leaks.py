@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from aosp_plugin.binder.nodes import Identity, Kind, Node
-from aosp_plugin.operate.leaks import Holder, changes, find
+from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.daemon.leaks import Holder, changes, find
 from tests.support import as_nobody
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def test_what_could_not_be_looked_at_is_counted(node: Node) -> None:
     """To an ordinary user other users' processes, and those that are not dumpable, are closed."""
     program = textwrap.dedent("""\
         import sys
-        from aosp_plugin.binder.nodes import Identity, Kind, Node
-        from aosp_plugin.operate.leaks import find
+        from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+        from aosp_plugin.daemon.leaks import find
         identity = Identity(*map(int, sys.argv[1:]))
         seen = find([Node("n0", "/dev/n0", Kind.FILE, identity)], dict)
         print(len(seen.found), seen.unreadable > 0)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin import Device, DevicePlugin, ListedDevices
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import Kubelet
 from tests.support import IN_LIFE, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
 RESOURCE = "example.com/thing"
 
@@ -113,7 +113,7 @@ async def test_a_look_that_fails_is_tried_again_without_an_event(
     kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells that a full disk has space again; what changed in the meantime is found at once all the same."""
-    monkeypatch.setattr("aosp_plugin.watch.SAFETY_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     things = Things()
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(28, "No space left on device")

@@ -16,30 +16,30 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.assembly import settings_of, socket_name
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Host
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.deviceplugin import DevicePlugin, ListedDevices, refresher
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.daemon.assembly import settings_of, socket_name
 from aosp_plugin.errors import HostError, RegistrationRefusedError
-from aosp_plugin.mount_events import MountEvents
-from aosp_plugin.operate import logs
-from aosp_plugin.operate.heartbeat import Heartbeat
-from aosp_plugin.operate.metrics import Metrics
-from aosp_plugin.plugin import BinderBackend
+from aosp_plugin.framework import DevicePlugin, ListedDevices, refresher
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.events.mount_events import MountEvents
+from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.service.heartbeat import Heartbeat
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.watch import FileEvents
 from tests.support import FAST, IN_LIFE, PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, make_plugin, ready, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
-    from aosp_plugin.deviceplugin.backend import Backend
-    from aosp_plugin.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
+    from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.deviceplugin.supervisor import Timings
 
 
 class Observed(NamedTuple):
@@ -491,8 +491,8 @@ async def test_without_inotify_nodes_are_found_and_no_latency_is_known(
     nodes: Nodes, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That directories are polled is shown, and nobody knows when a node came."""
-    monkeypatch.setattr("aosp_plugin.watch.POLL_INTERVAL", 0.05)
-    monkeypatch.setattr("aosp_plugin.watch.FileEvents.inotify", lambda _: None)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
     async with observed(binder(nodes), kubelet.directory) as one:
         await listed(kubelet, 0)
         nodes.make(0)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin import nodes_command
-from aosp_plugin.binder import binderfs, provision
-from aosp_plugin.nodes_command import main
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.provision import bulk
+from aosp_plugin.cli import nodes
+from aosp_plugin.cli.nodes import main
 from tests.support import as_nobody
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_the_script_creates_lists_and_deletes_with_the_standard_library_alone(de
 def test_nothing_but_the_standard_library_is_imported() -> None:
     """Neither the command nor what it stands on needs a package, on any path through its imports."""
     program = (
-        f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); import aosp_plugin.nodes_command; "
+        f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); import aosp_plugin.cli.nodes; "
         "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
     )
     done = start([sys.executable, "-I", "-S", "-c", program])
@@ -412,12 +413,12 @@ def test_the_last_line_is_not_drawn_over_the_bar(
 ) -> None:
     """The bar of what failed or was interrupted is wiped first."""
 
-    class Bar(nodes_command.Bar):
+    class Bar(nodes.Bar):
         def __call__(self, done: int, total: int) -> None:
             super().__call__(done, total)
             raise end
 
-    monkeypatch.setattr(nodes_command, "Bar", Bar)
+    monkeypatch.setattr(nodes, "Bar", Bar)
     with terminal() as drawn:
         assert main(["create", "--count", "9", "--way", "file", "--device-dir", str(dev)]) == code
         _, bar, wiped, last = drawn()
@@ -433,7 +434,7 @@ def test_ctrl_c_before_the_first_node_counts_none(
     def press(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(provision, "delete", press)
+    monkeypatch.setattr(bulk, "delete", press)
     assert main(["delete", "--device-dir", str(dev)]) == 130
     assert capsys.readouterr().err == "interrupted after 0 nodes: the same command goes on from there\n"
 
@@ -454,14 +455,14 @@ PAUSED = """
 import sys
 sys.path.insert(0, {checkout!r})
 from aosp_plugin import nodes_command
-class Bar(nodes_command.Bar):
+class Bar(nodes.Bar):
     def __call__(self, done, total):
         super().__call__(done, total)
         if done == 3:
             print("three are done", flush=True)
             sys.stdin.read()
-nodes_command.Bar = Bar
-sys.exit(nodes_command.main(sys.argv[1:]))
+nodes.Bar = Bar
+sys.exit(nodes.main(sys.argv[1:]))
 """
 
 
@@ -513,4 +514,4 @@ def test_the_command_line_of_the_process_is_the_default(
 ) -> None:
     """Without argv, main reads sys.argv, as the script wants."""
     monkeypatch.setattr(sys, "argv", ["x", "list", "--device-dir", str(dev)])
-    assert nodes_command.main() == 0
+    assert nodes.main() == 0

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder import numa
-from aosp_plugin.binder.edits import Policy
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Host
-from aosp_plugin.binder.sets import Named, Numbered, Single
-from aosp_plugin.deviceplugin.device_list import DeviceList
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.devices import numa
+from aosp_plugin.binder.devices.edits import Policy
+from aosp_plugin.binder.devices.sets import Named, Numbered, Single
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.errors import HostError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
-from aosp_plugin.plugin import BinderBackend, Settings
+from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 RESOURCE = "aosp.io/phone"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin.api import podresources_pb2 as pb
-from aosp_plugin.deviceplugin.api import podresources_pb2_grpc as rpc
-from aosp_plugin.deviceplugin.kubelet import identify
-from aosp_plugin.operate import podresources
-from aosp_plugin.operate.podresources import Allocations, Owner, owners_in
-from aosp_plugin.operate.podresources import PodResources as Client
+from aosp_plugin.framework import podresources_client
+from aosp_plugin.framework.api import podresources_pb2 as pb
+from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from aosp_plugin.framework.deviceplugin.kubelet_client import identify
+from aosp_plugin.framework.podresources_client import Allocations, Owner, owners_in
+from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources import PodResources
+from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Nodes, listed, running
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the time, of which only what the test moves counts: a busy machine is waited for."""
-    monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(podresources, "DEADLINE", PATIENCE)
+    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
     return Clock()
 
 
@@ -151,7 +151,7 @@ async def test_it_is_not_asked_before_it_is_wanted_nor_again_at_once(socket: str
         client = Client(socket, [RESOURCE], clock)
         assert kubelet.asked == 0
         first = await client.current()
-        clock.now += podresources.FRESH - 0.01
+        clock.now += podresources_client.FRESH - 0.01
         assert await client.current() is first
         assert kubelet.asked == 1
         clock.now += 0.02
@@ -171,7 +171,7 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
     socket: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it said before is told meanwhile; once that is old, that it is not known."""
-    monkeypatch.setattr(podresources, "PATIENCE", 0.01)
+    monkeypatch.setattr(podresources_client, "PATIENCE", 0.01)
     go, asked = asyncio.Event(), asyncio.Event()
     go.set()
 
@@ -186,15 +186,15 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
             pass
         go.clear()
         asked.clear()
-        clock.now += podresources.VALID
+        clock.now += podresources_client.VALID
         assert await client.current() == GIVEN
         await asked.wait()
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
-        clock.now += podresources.FRESH
+        clock.now += podresources_client.FRESH
         await client.current()
         go.set()
-        monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
+        monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
         assert await client.current() == GIVEN
         assert kubelet.asked == 2
 
@@ -203,7 +203,7 @@ async def test_a_kubelet_that_never_answers_is_given_up(
     socket: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the deadline; the reason says so."""
-    monkeypatch.setattr(podresources, "DEADLINE", 0.1)
+    monkeypatch.setattr(podresources_client, "DEADLINE", 0.1)
 
     async def never(_context: Any) -> None:
         await asyncio.Event().wait()
@@ -228,7 +228,7 @@ async def test_its_refusal_is_told(socket: str, clock: Clock) -> None:
         assert told.problem == f"the kubelet at {socket} does not tell: RESOURCE_EXHAUSTED: too many"
         assert told.owners == {}
         refusing = False
-        clock.now += podresources.FRESH
+        clock.now += podresources_client.FRESH
         assert await client.current() == GIVEN
 
 
@@ -252,7 +252,7 @@ async def test_without_a_socket_the_reason_is_told(socket: str, clock: Clock) ->
     client = Client(socket, [RESOURCE], clock)
     assert (await client.current()).problem.startswith(f"there is no {socket}: ")
     async with answering(socket, given):
-        clock.now += podresources.FRESH
+        clock.now += podresources_client.FRESH
         assert await client.current() == GIVEN
 
 
@@ -265,7 +265,7 @@ async def test_a_socket_that_nobody_listens_at_is_told(socket: str, clock: Clock
     assert (await client.current()).problem.startswith(f"the kubelet at {socket} does not tell: UNAVAILABLE: ")
     os.unlink(socket)
     async with answering(socket, given):
-        clock.now += podresources.FRESH
+        clock.now += podresources_client.FRESH
         assert await client.current() == GIVEN, "gRPC does not go on waiting for the one before"
 
 
@@ -309,10 +309,10 @@ async def test_turned_off_it_is_never_asked(clock: Clock) -> None:
 
 def test_nobody_who_looks_is_kept_from_a_change_for_long() -> None:
     """The page asks twice a second, and its first answer is to be there within one."""
-    assert podresources.PATIENCE < 0.5
-    assert podresources.DEADLINE <= 2.0
-    assert 1.0 <= podresources.FRESH < podresources.VALID
-    assert podresources.RECEIVE_LIMIT == 16 * 1024 * 1024
+    assert podresources_client.PATIENCE < 0.5
+    assert podresources_client.DEADLINE <= 2.0
+    assert 1.0 <= podresources_client.FRESH < podresources_client.VALID
+    assert podresources_client.RECEIVE_LIMIT == 16 * 1024 * 1024
 
 
 # The stand-in

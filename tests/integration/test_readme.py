@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources import PodResources
+from aosp_plugin.testing.podresources_server import PodResources
 from tests.readme import examples, status
 from tests.support import Nodes, Serve, listed
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder import ensure, renew, scanner
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Host
-from aosp_plugin.binder.nodes import Kind
-from aosp_plugin.deviceplugin import DevicePlugin
-from aosp_plugin.deviceplugin.device_list import DeviceList
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import provisioner, recreate
 from aosp_plugin.errors import HostError, NodesExhaustedError, UnhealthyDeviceError
-from aosp_plugin.plugin import BinderBackend, Settings
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
 from tests.support import IN_LIFE, RESOURCE, Nodes, run
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aosp_plugin.binder.nodes import Node
+    from aosp_plugin.binder.discovery.binder_device import Node
 
 
 class Renewals:
@@ -37,8 +38,8 @@ class Renewals:
         self.swept: list[str] = []
         self.failure: HostError | None = None
         self.left = 0
-        monkeypatch.setattr(renew, "renew", self._renew)
-        monkeypatch.setattr(renew, "sweep", self._sweep)
+        monkeypatch.setattr(recreate, "renew", self._renew)
+        monkeypatch.setattr(recreate, "sweep", self._sweep)
         monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
     def _renew(self, node: Node, _host: Host, mode: int | None = None) -> None:
@@ -176,7 +177,7 @@ def test_nodes_that_can_not_be_kept_are_told_once_and_the_others_are_served(
 ) -> None:
     """On a host without binderfs, say: what is there is handed out."""
     caplog.set_level(logging.INFO)
-    wanted = ensure.Wanted(str(nodes.directory), "aosp_binder", 0, 3, str(nodes.directory.parent / "x/binderfs"))
+    wanted = provisioner.Wanted(str(nodes.directory), "aosp_binder", 0, 3, str(nodes.directory.parent / "x/binderfs"))
     backend = BinderBackend(
         Host(),
         Settings(
@@ -198,12 +199,12 @@ def test_nodes_that_were_made_are_told(
     """They are there for the look that follows."""
     caplog.set_level(logging.INFO)
 
-    def look(_keeper: ensure.Keeper) -> int:
+    def look(_keeper: provisioner.Keeper) -> int:
         nodes.make(7)
         return 1
 
-    monkeypatch.setattr(ensure.Keeper, "look", look)
-    wanted = ensure.Wanted(str(nodes.directory), "aosp_binder", 0, 8, "/run/x")
+    monkeypatch.setattr(provisioner.Keeper, "look", look)
+    wanted = provisioner.Wanted(str(nodes.directory), "aosp_binder", 0, 8, "/run/x")
     backend = BinderBackend(
         Host(),
         Settings(

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.plugin import BinderBackend
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, Nodes, listed, names, problem, ready, running, sockets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from aosp_plugin.deviceplugin import DevicePlugin
+    from aosp_plugin.framework import DevicePlugin
 
 
 @contextlib.asynccontextmanager
@@ -106,7 +106,7 @@ async def test_a_node_that_vanished_a_moment_ago(
     nodes.make(0, 1)
     async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
         await listed(kubelet, 2)
-        monkeypatch.setattr("aosp_plugin.watch.Subscription.tell", lambda *_: None)
+        monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.tell", lambda *_: None)
         nodes.remove(1)
         with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
             await DevicePluginStub(channel).Allocate(request(names([0, 1])))
@@ -238,7 +238,7 @@ async def test_a_burst_is_waited_out(nodes: Nodes, kubelet_dir: str, monkeypatch
             await changed.wait()
 
     async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
-        monkeypatch.setattr("aosp_plugin.deviceplugin.refresher.settle", settle)
+        monkeypatch.setattr("aosp_plugin.framework.refresher.settle", settle)
         nodes.make(0)
         await listed(kubelet, 2)
         assert kubelet.resource(RESOURCE).messages == 2
@@ -290,7 +290,7 @@ async def test_more_devices_than_a_message_holds(
     nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What does not fit into the kubelet's message is left out from the end, is said, and costs no stream."""
-    monkeypatch.setattr("aosp_plugin.deviceplugin.inventory.Snapshot.__init__.__defaults__", (1000, None))
+    monkeypatch.setattr("aosp_plugin.framework.inventory.Snapshot.__init__.__defaults__", (1000, None))
     nodes.make(*range(100))
     async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(nodes, kubelet_dir) as plugin:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity > 0)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin import nodes_command
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.ledger import LEDGER
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.provision.ledger import LEDGER
+from aosp_plugin.cli import nodes
 from aosp_plugin.config import load
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.deviceplugin.cdi_file import SpecFile
+from aosp_plugin.daemon import page
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError, UnknownDeviceError
-from aosp_plugin.operate import page
-from aosp_plugin.operate.http import serving
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.cdi.spec_file import SpecFile
+from aosp_plugin.framework.service.http import serving
 from aosp_plugin.testing import Kubelet
 from tests.integration.test_binder_backend import backend, looked, needs_root
 from tests.integration.test_http import LOCAL, raw
@@ -82,7 +82,7 @@ def test_a_cdi_spec_is_never_anybody_else_s_to_write(
 
 def test_the_record_of_what_was_made_is_never_anybody_else_s_to_write(tmp_path: Path, umask: None) -> None:
     """It says what root removes and unmounts; the nodes have the mode that they should, whatever the umask."""
-    assert nodes_command.main(["create", "--count", "1", "--way", "file", "--device-dir", str(tmp_path)]) == 0
+    assert nodes.main(["create", "--count", "1", "--way", "file", "--device-dir", str(tmp_path)]) == 0
     assert mode(tmp_path / LEDGER) & 0o022 == 0
     assert mode(tmp_path / "aosp_binder0") == 0o666
 

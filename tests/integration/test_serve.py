@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin import serve as serving
 from aosp_plugin.config import Config
+from aosp_plugin.daemon import serve as serving
 from aosp_plugin.testing import Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, sockets
 

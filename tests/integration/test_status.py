@@ -25,19 +25,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from rich.console import Console
 
-from aosp_plugin import endpoints, status_command
-from aosp_plugin.assembly import assemble
-from aosp_plugin.binder.health import Verify
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.cli import status
+from aosp_plugin.cli.summary import Table
 from aosp_plugin.config import Config, NumberedSets, Resource
+from aosp_plugin.daemon import endpoints
+from aosp_plugin.daemon.assembly import assemble
+from aosp_plugin.daemon.leak_detector import LeakWatch
 from aosp_plugin.errors import ConfigError, HostError
-from aosp_plugin.leak_watch import LeakWatch
-from aosp_plugin.operate import podresources
-from aosp_plugin.operate.http import Answer, serving
-from aosp_plugin.operate.metrics import Metrics
-from aosp_plugin.operate.summary import Table
+from aosp_plugin.framework import podresources_client
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.service.http import Answer, serving
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources import PodResources
-from aosp_plugin.watch import FileEvents
+from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, until
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
-LOOKS_OFTEN = "from aosp_plugin import cli, status_command; status_command.EVERY = 0.05; raise SystemExit(cli.main())"
+LOOKS_OFTEN = "from aosp_plugin import cli, status_command; status.EVERY = 0.05; raise SystemExit(cli.main())"
 WATCH = [sys.executable, "-c", LOOKS_OFTEN, "status", "--watch"]
 """The same with ``--watch``, but for less than a second between two looks."""
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
@@ -63,8 +64,8 @@ class Node(NamedTuple):
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the kubelet waited for, however busy the machine is, where the plugin is in this process."""
-    monkeypatch.setattr(podresources, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(podresources, "DEADLINE", PATIENCE)
+    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
         await listed(kubelet, 3)
         await serve.logged("registered")
         await kubelet.admit(PHONE)
-        while (await asyncio.to_thread(status_command.ask, f"http://{address}")).allocations.problem:
+        while (await asyncio.to_thread(status.ask, f"http://{address}")).allocations.problem:
             pass  # a busy kubelet is not waited for, and what it said is told for seconds
         yield Node(f"http://{address}", kubelet, nodes, serve)
 
@@ -248,7 +249,7 @@ async def test_metrics_are_told_where_the_loop_is_stuck(
     nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is when they are wanted; /status has nothing to tell then."""
-    monkeypatch.setattr("aosp_plugin.operate.http.ANSWER_WITHIN", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.service.http.ANSWER_WITHIN", 0.05)
     async with plugin(nodes, kubelet_dir) as one:
         answers: list[Answer] = []
         asking = asyncio.get_running_loop().run_in_executor(None, lambda: answers.append(one.routes["/metrics"]()))
@@ -307,12 +308,14 @@ def test_a_daemon_loads_nothing_that_only_people_need() -> None:
         "psutil",
         "yaml",
         "aosp_plugin.testing",
-        "aosp_plugin.demo",
-        "aosp_plugin.status_command",
-        "aosp_plugin.nodes_command",
+        "aosp_plugin.cli.demo",
+        "aosp_plugin.cli.status",
+        "aosp_plugin.cli.nodes",
     ]
-    unwanted += ["aosp_plugin.operate.summary", "importlib.resources", "zipfile", "selenium", "PIL"]
-    program = f"import sys, aosp_plugin.cli, aosp_plugin.serve; print([m for m in {unwanted} if m in sys.modules])"
+    unwanted += ["aosp_plugin.cli.summary", "importlib.resources", "zipfile", "selenium", "PIL"]
+    program = (
+        f"import sys, aosp_plugin.cli, aosp_plugin.daemon.serve; print([m for m in {unwanted} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout == "[]\n"
 
@@ -410,8 +413,8 @@ def test_what_is_left_out_is_counted() -> None:
     """In columns and drawn: where the rest is shown is told below the rows."""
     table = Table("Free", ("DEVICE",), (("aosp_binder0",),), 1234)
     drawn = io.StringIO()
-    Console(file=drawn, width=72).print(status_command._drawn([table]))
-    for text in (status_command.plain([table]), drawn.getvalue()):
+    Console(file=drawn, width=72).print(status._drawn([table]))
+    for text in (status.plain([table]), drawn.getvalue()):
         assert [line.strip() for line in text.splitlines()][-1] == "and 1,234 more: --all shows them"
 
 
@@ -518,7 +521,7 @@ async def test_without_a_plugin_one_line_says_what_to_do() -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     """It is the plugin's, which speaks plain HTTP."""
     with pytest.raises(ConfigError, match=r"flag --url: '.*' is not allowed; allowed: http://HOST:PORT"):
-        status_command.ask(url)
+        status.ask(url)
 
 
 @pytest.mark.parametrize(
@@ -533,19 +536,19 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 )
 def test_the_plugin_is_asked_where_its_variables_have_it_listen(variables: dict[str, str], url: str) -> None:
     """One that listens everywhere is asked on this host."""
-    assert status_command.own_url(variables) == url
+    assert status.own_url(variables) == url
 
 
 def test_a_configuration_file_says_where_as_well(tmp_path: Path) -> None:
     """The one that a variable names."""
     (tmp_path / "c.yaml").write_text("version: v1\nlisten: 127.0.0.1:1234\n")
-    assert status_command.own_url({"AOSP_PLUGIN_CONFIG": str(tmp_path / "c.yaml")}) == "http://127.0.0.1:1234"
+    assert status.own_url({"AOSP_PLUGIN_CONFIG": str(tmp_path / "c.yaml")}) == "http://127.0.0.1:1234"
 
 
 def test_a_plugin_that_listens_nowhere_can_not_be_asked() -> None:
     """That is what an empty address means."""
     with pytest.raises(HostError, match="the plugin listens nowhere"):
-        status_command.own_url({"AOSP_PLUGIN_LISTEN": ""})
+        status.own_url({"AOSP_PLUGIN_LISTEN": ""})
 
 
 @pytest.mark.parametrize(
@@ -559,7 +562,7 @@ def test_a_plugin_that_listens_nowhere_can_not_be_asked() -> None:
 def test_what_else_may_answer_is_told(answer: Answer, complaint: str) -> None:
     """In its own words, or that it is no plugin."""
     with serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(HostError, match=complaint):
-        status_command.ask(f"http://127.0.0.1:{port}")
+        status.ask(f"http://127.0.0.1:{port}")
 
 
 def test_a_path_in_the_address_is_kept() -> None:
@@ -568,7 +571,7 @@ def test_a_path_in_the_address_is_kept() -> None:
     body = json.dumps(told | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
     with serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
         for path in ("/a/b", "/a/b/"):
-            assert status_command.ask(f"http://127.0.0.1:{port}{path}").node == "n"
+            assert status.ask(f"http://127.0.0.1:{port}{path}").node == "n"
 
 
 async def test_help_says_what_the_exit_code_does_not() -> None:

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.deviceplugin import supervisor as real
-from aosp_plugin.deviceplugin.kubelet import register
-from aosp_plugin.deviceplugin.servicer import Servicer
 from aosp_plugin.errors import RegistrationFailedError
+from aosp_plugin.framework.aio import any_set, cancelled_at_end
+from aosp_plugin.framework.deviceplugin import supervisor as real
+from aosp_plugin.framework.deviceplugin.kubelet_client import register
+from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.testing import Kubelet
 from aosp_plugin.testing.registration import PENDING
-from aosp_plugin.waiting import any_set, cancelled_at_end
 from tests.model.events import Event, happen, quiet, reachable
 from tests.model.supervisor import Manner, Phase, State
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, Nodes, make_plugin, sockets
 
 if TYPE_CHECKING:
-    from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 LONG = 100.0
 """Seconds: more than any deadline or pause has."""

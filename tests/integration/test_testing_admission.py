@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2_grpc as rpc
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
 from aosp_plugin.testing import AdmissionError, Behaviour, Container, Kubelet, Pod
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import grpc
 import pytest
 
 from aosp_plugin import testing
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2_grpc as rpc
 from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
-from aosp_plugin.testing import server as kubelet_server
+from aosp_plugin.testing import socket_server as kubelet_server
 from aosp_plugin.testing.checkpoint import Checkpoint, decode
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import pytest
 import pytest_asyncio
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
-from aosp_plugin import watch
-from aosp_plugin.mount_events import MountEvents
-from aosp_plugin.watch import POLL_INTERVAL, SAFETY_INTERVAL, FileEvents, Subscription
+from aosp_plugin.framework.events import file_events
+from aosp_plugin.framework.events.file_events import POLL_INTERVAL, SAFETY_INTERVAL, FileEvents, Subscription
+from aosp_plugin.framework.events.mount_events import MountEvents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -136,7 +136,7 @@ async def test_a_directory_made_again_with_the_same_inode_number_is_picked_up(
     events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File systems use the numbers of removed files again at once: that the watch has ended is what counts."""
-    monkeypatch.setattr(watch, "_identity", lambda _path: (1, 1))
+    monkeypatch.setattr(file_events, "_identity", lambda _path: (1, 1))
     subscription = subscribe(events, directory)
     os.rmdir(directory)
     await told(subscription)
@@ -407,7 +407,7 @@ async def test_without_inotify_directories_are_polled_until_it_can_be_had(
 
 PREAMBLE = """
 import asyncio, json, logging, os, subprocess, sys
-from aosp_plugin.watch import FileEvents
+from aosp_plugin.framework.events.file_events import FileEvents
 
 told = []
 intervals = []
@@ -523,7 +523,7 @@ UNREADABLE = """
         subscription = events.subscribe()
         for _ in range(3):
             look(subscription, directory)
-        held = sum(len(watch.callbacks) for watch in events.inotify()._watch_for_wd.values())
+        held = sum(len(file_events.callbacks) for watch in events.inotify()._watch_for_wd.values())
         subscription.changed.clear()
         events.close()
         await asyncio.sleep(0)

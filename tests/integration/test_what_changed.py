@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
-from aosp_plugin.deviceplugin import refresher
-from aosp_plugin.deviceplugin.inventory import Inventory
-from aosp_plugin.deviceplugin.listed import ListedDevices
-from aosp_plugin.deviceplugin.refresher import Refresher
 from aosp_plugin.errors import HostError
-from aosp_plugin.mount_events import MountEvents
-from aosp_plugin.watch import FileEvents, Subscription
+from aosp_plugin.framework import refresher
+from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.events.mount_events import MountEvents
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.listed import ListedDevices
+from aosp_plugin.framework.refresher import Refresher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -250,7 +250,7 @@ async def test_now_and_then_everything_is_looked_at_though_nothing_was_told(
 ) -> None:
     """But not before so many times the time that it took have passed."""
     monkeypatch.setattr(refresher, "FULL_LOOKS", factor)
-    monkeypatch.setattr("aosp_plugin.watch.SAFETY_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.05)
     backend = Recording(directory)
     async with refreshing(events, backend):
         await another_look(backend)

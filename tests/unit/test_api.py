@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
 API = Path("aosp_plugin/deviceplugin/api")

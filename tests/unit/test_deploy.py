@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from aosp_plugin import config
-from aosp_plugin.endpoints import NODE_VARIABLE
+from aosp_plugin.daemon.endpoints import NODE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

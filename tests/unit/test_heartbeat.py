@@ -7,8 +7,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from aosp_plugin.operate import heartbeat, http
-from aosp_plugin.operate.heartbeat import DOUBT, INTERVAL, LIMIT, Heartbeat
+from aosp_plugin.framework.service import heartbeat, http
+from aosp_plugin.framework.service.heartbeat import DOUBT, INTERVAL, LIMIT, Heartbeat
 
 if TYPE_CHECKING:
     import pytest

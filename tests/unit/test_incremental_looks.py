@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder import nodes
-from aosp_plugin.binder.health import Reason, Verify
-from aosp_plugin.binder.host import Driver, Host
-from aosp_plugin.binder.known import KnownNodes
-from aosp_plugin.binder.nodes import in_natural_order, with_new_ones
-from aosp_plugin.binder.numa import parse
-from aosp_plugin.binder.sets import Layout, Named, Numbered, Single
-from aosp_plugin.plugin import BinderBackend, Settings
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.devices.numa import parse
+from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, Single
+from aosp_plugin.binder.discovery import binder_device
+from aosp_plugin.binder.discovery.binder_device import in_natural_order, with_new_ones
+from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.store import KnownNodes
+from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.deviceplugin.inventory import Device
+    from aosp_plugin.framework.inventory import Device
 
 PREFIX = "aosp_binder"
 LAYOUTS: dict[str, Layout] = {
@@ -126,7 +126,7 @@ def test_whatever_changes_is_found(
     """Files, links, what they lead to, other kinds and time that passes: both backends tell the same."""
     world = World(tmp_path_factory.mktemp("world"), layout, replicas)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(nodes, "SORTED_MEANWHILE", 0.5)  # else all would be sorted, as these are so few
+        patched.setattr(binder_device, "SORTED_MEANWHILE", 0.5)  # else all would be sorted, as these are so few
         for number in range(0, 60, 7):
             world.do("file", "dev", f"{PREFIX}{number}")
         world.look()
@@ -186,7 +186,7 @@ def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is by a look at everything."""
-    monkeypatch.setattr(nodes, "SORTED_MEANWHILE", 0.5)
+    monkeypatch.setattr(binder_device, "SORTED_MEANWHILE", 0.5)
     world = World(tmp_path, "single")
     for name in ("1", "2"):
         world.do("file", "dev", PREFIX + name)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from aosp_plugin.binder.nodes import Identity, Kind, Node
-from aosp_plugin.errors import HostError
-from aosp_plugin.operate import leaks
-from aosp_plugin.operate.leaks import (
+from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.daemon import leaks
+from aosp_plugin.daemon.leaks import (
     LONGEST_COMMAND,
     Changes,
     Holder,
@@ -27,6 +26,7 @@ from aosp_plugin.operate.leaks import (
     judge,
     owners_from,
 )
+from aosp_plugin.errors import HostError
 from aosp_plugin.testing import checkpoint as kubelets
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.deviceplugin.observer import milliseconds, working_for
-from aosp_plugin.operate import logs
-from aosp_plugin.waiting import in_thread
+from aosp_plugin.framework.aio import in_thread
+from aosp_plugin.framework.observer import milliseconds, working_for
+from aosp_plugin.framework.service import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,7 +225,7 @@ def test_what_is_set_up_names_the_resource(capsys: pytest.CaptureFixture[str]) -
     """Whichever room logs, and gRPC and asyncio too."""
     logs.set_up("info", "text")
     with working_for("aosp.io/a"):
-        logging.getLogger("aosp_plugin.binder.known").info("skipped")
+        logging.getLogger("aosp_plugin.binder.discovery.store").info("skipped")
         logging.getLogger("grpc._cython.cygrpc").error("unexpected")
     assert [line[25:] for line in capsys.readouterr().err.splitlines()] == [
         "INFO skipped resource=aosp.io/a",

@@ -13,10 +13,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
-from aosp_plugin.binder.health import Reason
-from aosp_plugin.deviceplugin.inventory import Device, Snapshot
-from aosp_plugin.operate.leaks import Holder, Leaks
-from aosp_plugin.operate.metrics import CODES, Metrics, ResourceMetrics
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.daemon.leaks import Holder, Leaks
+from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

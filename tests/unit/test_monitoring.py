@@ -11,10 +11,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.binder.health import Reason
-from aosp_plugin.deviceplugin.inventory import Device, Snapshot
-from aosp_plugin.operate.leaks import Leaks
-from aosp_plugin.operate.metrics import CODES, Metrics
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.service.metrics import CODES, Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

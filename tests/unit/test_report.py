@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from aosp_plugin.deviceplugin.inventory import Device, Snapshot
-from aosp_plugin.operate.leaks import Holder, Leaks
-from aosp_plugin.operate.podresources import Allocations, Owner
-from aosp_plugin.operate.report import Report, ResourceReport, Seen, SeenResource, report
-from aosp_plugin.operate.summary import Line, Table, ranges, summary
+from aosp_plugin.cli.summary import Line, Table, ranges, summary
+from aosp_plugin.daemon.leaks import Holder, Leaks
+from aosp_plugin.daemon.report import Report, ResourceReport, Seen, SeenResource, report
+from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.podresources_client import Allocations, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.operate.systemd import between_looks, tell, watchdog
-from aosp_plugin.waiting import cancelled_at_end
+from aosp_plugin.framework.aio import cancelled_at_end
+from aosp_plugin.framework.service.systemd import between_looks, tell, watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.waiting import any_set, cancelled_at_end, in_thread, settle
+from aosp_plugin.framework.aio import any_set, cancelled_at_end, in_thread, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -72,7 +72,7 @@ class Clock:
         self.waits: list[float] = []
         self.then: list[float] = []
         """Seconds after which the event is set again, one entry a wait; none: it is not."""
-        monkeypatch.setattr("aosp_plugin.waiting.any_set", self.any_set)
+        monkeypatch.setattr("aosp_plugin.framework.aio.any_set", self.any_set)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def any_set(self, event: asyncio.Event, *, timeout: float) -> bool:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.assembly import socket_name
-from aosp_plugin.deviceplugin import DevicePlugin, ListedDevices
-from aosp_plugin.operate.metrics import Metrics
+from aosp_plugin.daemon.assembly import socket_name
+from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Kubelet
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, run

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
-from aosp_plugin.deviceplugin import refresher
+from aosp_plugin.framework import refresher
 from tests.e2e.deploy.faults import Recorded, recorded
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from aosp_plugin.operate.metrics import Metrics
+from aosp_plugin.framework.service.metrics import Metrics
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, run
 

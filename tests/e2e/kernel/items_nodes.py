@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.world import BINDERFS, NODES, PATIENCE, Done, make_nodes, nodes
 

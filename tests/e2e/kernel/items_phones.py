@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.testing import AdmissionError
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.operations import (
     SHARED,

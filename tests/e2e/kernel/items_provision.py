@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.deploy.manifests import configuration, the
 from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel.item import Item, item

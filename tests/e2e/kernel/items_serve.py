@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_nodes import MANY
 from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, nodes, own

@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.containers import check, start
 from tests.e2e.kernel.item import Item, for_each_runtime
 from tests.e2e.kernel.operations import fixed, inodes, own_binderfs_closed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.binder import binderfs
+from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.world import BINDERFS
 
 if TYPE_CHECKING:

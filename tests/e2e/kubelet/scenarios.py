@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
 
 if TYPE_CHECKING:

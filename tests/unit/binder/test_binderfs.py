@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder import binderfs
-from aosp_plugin.binder.binderfs import Mount, Step
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import Mount, Step
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.edits import (
+from aosp_plugin.binder.devices.edits import (
     OWN_BINDERFS,
     Device,
     Isolation,
@@ -16,7 +16,7 @@ from aosp_plugin.binder.edits import (
     container_path,
     edits_for,
 )
-from aosp_plugin.binder.nodes import Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder import binderfs, provision
-from aosp_plugin.binder import ensure as ensure_module
-from aosp_plugin.binder.ensure import RETRY_AFTER, Keeper, Wanted, ensure
-from aosp_plugin.binder.host import Host
-from aosp_plugin.binder.ledger import LEDGER, locked
-from aosp_plugin.binder.makers import Way
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import bulk
+from aosp_plugin.binder.provision import provisioner as ensure_module
+from aosp_plugin.binder.provision.ledger import LEDGER, locked
+from aosp_plugin.binder.provision.makers import Way
+from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, Keeper, Wanted, ensure
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -306,7 +307,7 @@ def test_nodes_that_others_made_just_so_are_taken_as_they_are(place: Place) -> N
 
 def test_what_create_has_made_is_kept(place: Place) -> None:
     """The command and the daemon are of one ledger: either goes on where the other stopped."""
-    request = provision.Request(
+    request = bulk.Request(
         directory=f"{place.prefix}/dev",
         prefix="a",
         first=0,
@@ -315,17 +316,17 @@ def test_what_create_has_made_is_kept(place: Place) -> None:
         binderfs=f"{place.prefix}/run/binderfs",
         root="" if place.prefix else str(place.tree),
     )
-    assert provision.create(request, place.kernel) == (2, 0)
+    assert bulk.create(request, place.kernel) == (2, 0)
     (place.run / "a0").unlink()
     assert place.ensure(3, max_nodes=2) == 2
-    assert provision.create(request, place.kernel) == (0, 2)
+    assert bulk.create(request, place.kernel) == (0, 2)
 
 
 def test_what_was_ensured_is_deleted_by_the_command(tmp_path: Path) -> None:
     """Nodes, links, ledger and mount go."""
     place = Place(tmp_path, under_root=False)
     place.ensure(3)
-    assert provision.delete(str(place.dev), place.kernel) == (3, ())
+    assert bulk.delete(str(place.dev), place.kernel) == (3, ())
     assert os.listdir(place.dev) == []
     assert place.kernel.mounts == {}
 
@@ -344,9 +345,9 @@ def test_links_on_the_way_are_followed_under_the_root(place: Place) -> None:
 def test_the_other_ways_of_create_know_the_root_as_well(tmp_path: Path, way: Way) -> None:
     """Files and stand-ins stand in the device directory as it is seen."""
     place = Place(tmp_path, under_root=True)
-    request = provision.Request("/dev", "a", 0, 2, way, "", root=str(place.tree))
-    assert provision.create(request, place.kernel) == (2, 0)
-    assert provision.create(request, place.kernel) == (0, 2)
+    request = bulk.Request("/dev", "a", 0, 2, way, "", root=str(place.tree))
+    assert bulk.create(request, place.kernel) == (2, 0)
+    assert bulk.create(request, place.kernel) == (0, 2)
     assert {*os.listdir(place.dev)} == {"a0", "a1", LEDGER}
 
 

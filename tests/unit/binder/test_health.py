@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.binder.health import Reason, Tracked, Verify, follow, judge
-from aosp_plugin.binder.nodes import FileSystem, Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import FileSystem, Identity, Kind, Node
+from aosp_plugin.binder.discovery.health import Reason, Tracked, Verify, follow, judge
 
 FORGET = 300.0
 FS, NEW_FS = (70, 1), (70, 2)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder import host as host_module
-from aosp_plugin.binder.host import Driver, Host, binder_majors, binder_misc_minors, binder_parameters
+from aosp_plugin.binder.driver import host as host_module
+from aosp_plugin.binder.driver.host import Driver, Host, binder_majors, binder_misc_minors, binder_parameters
 
 if TYPE_CHECKING:
     from pathlib import Path

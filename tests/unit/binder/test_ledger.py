@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.ledger import LEDGER, Ledger, Mounted, Origin, locked, ranges
-from aosp_plugin.binder.makers import Way
-from aosp_plugin.binder.nodes import CONTROL_NAME
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
+from aosp_plugin.binder.provision.ledger import LEDGER, Ledger, Mounted, Origin, locked, ranges
+from aosp_plugin.binder.provision.makers import Way
 from aosp_plugin.errors import DeviceDirectoryError, HostError, NotPermittedError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aosp_plugin.binder import binderfs, makers
-from aosp_plugin.binder.makers import FileMaker, LinkMaker, StandInMaker, State, Way
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.provision import makers
+from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, StandInMaker, State, Way
 from aosp_plugin.errors import HostError, NodeExistsError, NotPermittedError
 
 ROOT = os.geteuid() == 0

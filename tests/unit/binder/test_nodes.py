@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.nodes import LONGEST_NAME, Identity, name_problem, natural_key
+from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, Identity, name_problem, natural_key
 
 NAMES = st.text(alphabet="ab0129_", max_size=8)
 

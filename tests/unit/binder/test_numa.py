@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.numa import NumaMap, Range, narrow, parse
+from aosp_plugin.binder.devices.numa import NumaMap, Range, narrow, parse
 
 ORDER = [f"b{number}" for number in range(8)]
 HALVES: dict[str, tuple[int, ...]] = {name: (number // 4,) for number, name in enumerate(ORDER)}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.preference import prefer, spread
-from aosp_plugin.binder.sets import replica_ids, split_replica
+from aosp_plugin.binder.devices.preference import prefer, spread
+from aosp_plugin.binder.devices.sets import replica_ids, split_replica
 
 
 def names(*numbers: int) -> list[str]:

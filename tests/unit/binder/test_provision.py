@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder import binderfs, provision
-from aosp_plugin.binder.ledger import LEDGER, locked
-from aosp_plugin.binder.makers import State, Way
-from aosp_plugin.binder.nodes import CONTROL_NAME, Kind
-from aosp_plugin.binder.provision import Created, Deleted, Made, Request
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, Kind
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.provision import bulk
+from aosp_plugin.binder.provision.bulk import Created, Deleted, Made, Request
+from aosp_plugin.binder.provision.ledger import LEDGER, locked
+from aosp_plugin.binder.provision.makers import State, Way
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -101,7 +102,7 @@ class Place:
         self.kernel = FakeBinderfs()
 
     def create(
-        self, count: int, *, way: Way = Way.FILE, progress: provision.Progress | None = None, **more: object
+        self, count: int, *, way: Way = Way.FILE, progress: bulk.Progress | None = None, **more: object
     ) -> Created:
         """Call create for names a0, a1, ..."""
         request = Request(
@@ -110,15 +111,15 @@ class Place:
                 "binderfs": str(self.run), **more,
             }
         )  # fmt: skip
-        return provision.create(request, self.kernel, progress)
+        return bulk.create(request, self.kernel, progress)
 
-    def delete(self, progress: provision.Progress | None = None) -> Deleted:
+    def delete(self, progress: bulk.Progress | None = None) -> Deleted:
         """Call delete."""
-        return provision.delete(str(self.dev), self.kernel, progress)
+        return bulk.delete(str(self.dev), self.kernel, progress)
 
     def made(self) -> list[str]:
         """List the names that made_in gives."""
-        return [one.name for one in provision.made_in(str(self.dev), self.kernel)]
+        return [one.name for one in bulk.made_in(str(self.dev), self.kernel)]
 
     def names(self) -> set[str]:
         """List what is in the device directory."""
@@ -148,7 +149,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def interrupt_at(point: int) -> provision.Progress:
+def interrupt_at(point: int) -> bulk.Progress:
     """Return a progress callback that presses Ctrl-C after so many nodes."""
 
     def progress(done: int, total: int) -> None:
@@ -175,7 +176,7 @@ def test_the_plan_makes_what_is_missing_and_knows_what_is_taken(
     *, state: State, owned: bool, make: list[int], taken: list[int]
 ) -> None:
     """Only what is in the ledger counts as ours, however much another file looks like it."""
-    assert provision.plan({7: state}, {7} if owned else {8}) == (make, taken)
+    assert bulk.plan({7: state}, {7} if owned else {8}) == (make, taken)
 
 
 def test_binderfs_nodes_are_made_in_our_own_mount_and_linked(place: Place) -> None:
@@ -599,7 +600,7 @@ def test_an_unmounted_binderfs_is_mounted_and_filled_again(place: Place) -> None
     """After an unmount by hand the links are there and dangle; create makes the nodes behind them."""
     place.create(2, way=Way.BINDERFS)
     place.kernel.unmount(str(place.run))
-    assert [one.kind for one in provision.made_in(str(place.dev), place.kernel)] == [Kind.ABSENT] * 2
+    assert [one.kind for one in bulk.made_in(str(place.dev), place.kernel)] == [Kind.ABSENT] * 2
     assert place.create(3, way=Way.BINDERFS) == Created(3, 0)
     assert sorted(binderfs.nodes_in(str(place.run))) == ["a0", "a1", "a2"]
     assert place.delete() == Deleted(3, ())
@@ -663,7 +664,7 @@ def test_the_list_says_what_each_node_is_and_where(place: Place) -> None:
     """Natural order, the kind in the plugin's words, and the target of a link."""
     place.create(11)
     place.create(1, prefix="b", way=Way.BINDERFS)
-    found = provision.made_in(str(place.dev), place.kernel)
+    found = bulk.made_in(str(place.dev), place.kernel)
     assert [one.name for one in found] == [*(f"a{number}" for number in range(11)), "b0"]
     assert found[0] == Made("a0", Kind.FILE, f"{place.dev}/a0", "")
     assert found[-1] == Made("b0", Kind.BINDERFS, f"{place.dev}/b0", f"{place.run}/b0")
@@ -673,7 +674,7 @@ def test_the_list_says_what_each_node_is_and_where(place: Place) -> None:
 def test_the_list_calls_a_null_device_a_stand_in(place: Place) -> None:
     """It does not pass for binder."""
     place.create(1, way=Way.MKNOD)
-    assert provision.made_in(str(place.dev)) == [Made("a0", Kind.STAND_IN, f"{place.dev}/a0", "")]
+    assert bulk.made_in(str(place.dev)) == [Made("a0", Kind.STAND_IN, f"{place.dev}/a0", "")]
 
 
 def test_two_at_once_are_kept_apart(place: Place) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder import binderfs, health, scanner
-from aosp_plugin.binder.health import Verify
-from aosp_plugin.binder.host import Driver, Host
-from aosp_plugin.binder.nodes import CONTROL_NAME, LONGEST_NAME, Kind, Node, name_problem
-from aosp_plugin.binder.renew import MARK, renew, sweep
+from aosp_plugin.binder.discovery import health, scanner
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, LONGEST_NAME, Kind, Node, name_problem
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.provision.recreate import MARK, renew, sweep
 from aosp_plugin.errors import BinderfsError, NodesExhaustedError, NotPermittedError
 from tests.unit.binder.test_provision import FakeBinderfs
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aosp_plugin.binder.health import Tracked
+    from aosp_plugin.binder.discovery.health import Tracked
 
 OPERATIONS = ("lstat", "unlink", "chown", "chmod", "rename")
 """The functions of ``os`` that a renewal calls; BINDER_CTL_ADD is the stand-in's."""

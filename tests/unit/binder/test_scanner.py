@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from aosp_plugin.binder import scanner
-from aosp_plugin.binder.host import Driver, Host
-from aosp_plugin.binder.nodes import Identity, Kind, Node
-from aosp_plugin.binder.scanner import Look, Scan, kind_of, scan_named, usable_names
-from aosp_plugin.binder.sets import Named
+from aosp_plugin.binder.devices.sets import Named
+from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.binder.discovery.scanner import Look, Scan, kind_of, scan_named, usable_names
+from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
     from pathlib import Path

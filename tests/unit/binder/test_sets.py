@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.health import Reason
-from aosp_plugin.binder.nodes import natural_key
-from aosp_plugin.binder.sets import (
+from aosp_plugin.binder.devices.sets import (
     DeviceSet,
     Layout,
     Named,
@@ -21,6 +19,8 @@ from aosp_plugin.binder.sets import (
     split_replica,
     worst,
 )
+from aosp_plugin.binder.discovery.binder_device import natural_key
+from aosp_plugin.binder.discovery.health import Reason
 
 KBOX = [f"aosp_binder{number}" for number in range(400)]
 TRIPLE = ("binder", "hwbinder", "vndbinder")

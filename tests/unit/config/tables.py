@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.binder.edits import Isolation
-from aosp_plugin.binder.health import Verify
+from aosp_plugin.binder.devices.edits import Isolation
+from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import RESOURCE_KEYS, Config, DeviceList, Nodes, NumberedSets, Reset, load
 
 if TYPE_CHECKING:

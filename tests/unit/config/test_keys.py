@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from aosp_plugin import config
-from aosp_plugin.binder.health import Verify
+from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import DEFAULTS, KEYS, RESOURCE_KEYS, Config, NamedSets, Nodes, NumberedSets, Resource, load
 from aosp_plugin.config.keys import keys_of
-from aosp_plugin.config.settings import setting
+from aosp_plugin.config.setting import setting
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import BAD, GOOD, write
 

@@ -20,7 +20,7 @@ from aosp_plugin.config import (
     Resource,
     load,
 )
-from aosp_plugin.config.settings import setting
+from aosp_plugin.config.setting import setting
 from tests.unit.config.tables import write
 
 if TYPE_CHECKING:

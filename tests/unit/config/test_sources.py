@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin import config
-from aosp_plugin.binder.edits import Isolation
-from aosp_plugin.binder.health import Verify
+from aosp_plugin.binder.devices.edits import Isolation
+from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import DEFAULTS, KEYS, Config, load
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import GOOD, value_of, write

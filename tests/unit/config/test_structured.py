@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.config import NamedSets, Nodes, NumberedSets, Reset, load
-from aosp_plugin.config.together import name_of_both
+from aosp_plugin.config.cross_field import name_of_both
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from aosp_plugin.binder.edits import SharedPath
+from aosp_plugin.binder.devices.edits import SharedPath
 from aosp_plugin.config import listen_address, load, shared_path
 from aosp_plugin.config.values import are_node_names, is_set_pattern, normalised
 from aosp_plugin.errors import ConfigError

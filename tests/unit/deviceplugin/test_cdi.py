@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.deviceplugin.cdi import (
+from aosp_plugin.errors import HostError
+from aosp_plugin.framework.cdi.spec import (
     DIRECTORY,
     CdiDevice,
     DeviceNode,
@@ -27,8 +28,7 @@ from aosp_plugin.deviceplugin.cdi import (
     qualified_name,
     spec_of,
 )
-from aosp_plugin.deviceplugin.cdi_file import SpecFile
-from aosp_plugin.errors import HostError
+from aosp_plugin.framework.cdi.spec_file import SpecFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -561,7 +561,7 @@ def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     """For a user other than root; the text says for which."""
     script = (
         "import os, sys\n"
-        "from aosp_plugin.deviceplugin.cdi_file import SpecFile\n"
+        "from aosp_plugin.framework.cdi.spec_file import SpecFile\n"
         "from aosp_plugin.errors import HostError\n"
         "if os.geteuid() == 0:\n"
         f"    os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"

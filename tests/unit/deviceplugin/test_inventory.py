@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.deviceplugin.api.deviceplugin_pb2 import ListAndWatchResponse
-from aosp_plugin.deviceplugin.encoding import CHUNK, chunks, fitting
-from aosp_plugin.deviceplugin.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot
+from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
+from aosp_plugin.framework.deviceplugin.encoding import CHUNK, chunks, fitting
+from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

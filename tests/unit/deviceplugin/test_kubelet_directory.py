@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin.deviceplugin import kubelet
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.deviceplugin.kubelet import (
+from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
+from aosp_plugin.framework.deviceplugin import kubelet_client
+from aosp_plugin.framework.deviceplugin.kubelet_client import (
     LONGEST_SOCKET_PATH,
     PluginDirectory,
     SocketIdentity,
@@ -27,7 +28,6 @@ from aosp_plugin.deviceplugin.kubelet import (
     register,
     socket_address,
 )
-from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -79,7 +79,7 @@ def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: in
     """Both the right to write and the right to enter are needed; a user other than root has them not."""
     script = (
         "import os, sys\n"
-        "from aosp_plugin.deviceplugin.kubelet import PluginDirectory\n"
+        "from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory\n"
         "from aosp_plugin.errors import KubeletDirectoryError\n"
         "import grpc\n"
         "if os.geteuid() == 0:\n"
@@ -212,9 +212,9 @@ def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_d
 
 def test_the_sweep_takes_a_socket_that_went_away_for_swept(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may sweep at the same time: before the connection is tried, or after."""
-    assert not kubelet._answers(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
+    assert not kubelet_client._answers(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     stale(kubelet_dir, f"{STEM}-1-2.sock")
-    monkeypatch.setattr(kubelet, "_answers", os.unlink)
+    monkeypatch.setattr(kubelet_client, "_answers", os.unlink)
     assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
 
 
@@ -280,7 +280,7 @@ def test_an_address_is_a_uri() -> None:
 )
 def test_refusals_that_no_retry_heals_are_known_by_their_words(text: str, permanent: bool) -> None:  # noqa: FBT001
     """They come through gRPC with a code that says nothing."""
-    assert (re.search(kubelet._PERMANENT, text) is not None) is permanent
+    assert (re.search(kubelet_client._PERMANENT, text) is not None) is permanent
 
 
 REQUEST = pb.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="aosp.io/binder")

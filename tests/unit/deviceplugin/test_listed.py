@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.deviceplugin import listed
-from aosp_plugin.deviceplugin.inventory import Device
-from aosp_plugin.deviceplugin.listed import ListedDevices, device_id, serve_listed
 from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.framework import listed
+from aosp_plugin.framework.inventory import Device
+from aosp_plugin.framework.listed import ListedDevices, device_id, serve_listed
 
 if TYPE_CHECKING:
-    from aosp_plugin.deviceplugin.backend import Backend
+    from aosp_plugin.framework.backend import Backend
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from aosp_plugin.deviceplugin.refresher import CAP, LONGEST_CAP, LONGEST_QUIET, QUIET, pace
+from aosp_plugin.framework.refresher import CAP, LONGEST_CAP, LONGEST_QUIET, QUIET, pace
 
 
 def test_the_first_event_after_a_calm_is_looked_at_soonest() -> None:

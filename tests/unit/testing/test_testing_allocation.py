@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.testing.allocation import Choice, SelectionError, Want, by_numa, choose, complete, merge, pick
 from aosp_plugin.testing.behaviour import Behaviour
 from aosp_plugin.testing.checkpoint import Entry

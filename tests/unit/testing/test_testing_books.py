@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aosp_plugin.deviceplugin.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.testing.checkpoint import Checkpoint, Entry
 from aosp_plugin.testing.resources import Books, Listing
 

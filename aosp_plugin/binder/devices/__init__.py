@@ -1,0 +1,1 @@
+"""What the kubelet counts: device sets, preferred allocation and NUMA nodes."""

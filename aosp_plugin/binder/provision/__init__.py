@@ -1,0 +1,1 @@
+"""Creating and recreating binder devices."""

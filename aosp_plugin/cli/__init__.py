@@ -1,0 +1,1 @@
+"""The ``aosp-plugin`` command line."""

@@ -1,0 +1,1 @@
+"""``aosp-plugin serve``: assembly, reload, leak detection, status and the page."""

@@ -1,0 +1,1 @@
+"""File and mount events that call for a scan."""

@@ -1,6 +1,0 @@
-"""Binder as a backend of ``deviceplugin``: the one room where both meet."""
-
-from aosp_plugin.plugin.backend import BinderBackend, identities
-from aosp_plugin.plugin.settings import Settings
-
-__all__ = ["BinderBackend", "Settings", "identities"]
