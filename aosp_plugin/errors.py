@@ -9,9 +9,9 @@
     │   └── BinderfsError            binderfs refuses
     │       ├── BinderMissingError   the kernel has no binder, or no binderfs
     │       ├── NotPermittedError    needs root, or a device cgroup that lets us
-    │       ├── NodeExistsError      the name is taken
-    │       ├── NodeNameError        the kernel does not take this name
-    │       └── NodesExhaustedError  no minors left, or the mount's max= is reached
+    │       ├── DeviceExistsError      the name is taken
+    │       ├── DeviceNameError        the kernel does not take this name
+    │       └── DevicesExhaustedError  no minors left, or the mount's max= is reached
     ├── KubeletError                 the kubelet, or its directory
     │   ├── KubeletDirectoryError    missing, not writable, or its path too long for a socket: exit 1
     │   ├── RegistrationFailedError  the kubelet is away, hangs or answers nonsense: tried again
@@ -62,15 +62,15 @@ class NotPermittedError(BinderfsError):
     """The process lacks a right: root, CAP_SYS_ADMIN, or its device cgroup's leave."""
 
 
-class NodeExistsError(BinderfsError):
+class DeviceExistsError(BinderfsError):
     """A node or file of that name is there already."""
 
 
-class NodeNameError(BinderfsError):
+class DeviceNameError(BinderfsError):
     """The kernel does not accept this name for a node."""
 
 
-class NodesExhaustedError(BinderfsError):
+class DevicesExhaustedError(BinderfsError):
     """No further node can be made: the kernel's minors or the mount's ``max=`` are used up."""
 
 

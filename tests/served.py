@@ -20,7 +20,7 @@ ILL: Final = "aosp_binder8"
 """Missing, and not forgotten yet."""
 
 
-class Served:
+class ResourceRuntime:
     """A plugin that a kubelet listens to, and both's event loop, which turns while something is asked of it."""
 
     def __init__(self, runner: asyncio.Runner, nodes: Nodes, kubelet_dir: str) -> None:

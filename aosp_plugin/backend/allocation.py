@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.binder.devices.edits import Edits, Mount
-    from aosp_plugin.binder.discovery.binder_device import Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 
-class Given(NamedTuple):
+class AllocatedDevice(NamedTuple):
     """A device, and the nodes that a container gets with it."""
 
     id: str
-    nodes: Sequence[Node]
+    nodes: Sequence[BinderDevice]
 
 
 class Responses:
@@ -46,7 +46,9 @@ class Responses:
         """Whether containers are told names that are looked up in a CDI spec."""
         return not self._ways.isdisjoint(CDI)
 
-    def for_container(self, devices: Sequence[Given], present: frozenset[str]) -> pb.ContainerAllocateResponse:
+    def for_container(
+        self, devices: Sequence[AllocatedDevice], present: frozenset[str]
+    ) -> pb.ContainerAllocateResponse:
         """Return the answer for a container with these ``devices``, in the order in which it gets them.
 
         ``present`` are the shared paths that exist. Raises InvalidRequestError where CDI can't have two of the
@@ -65,7 +67,9 @@ class Responses:
                 response.mounts.extend(_mounts(rest))
         return response
 
-    def spec(self, devices: Sequence[Given], present: frozenset[str], real: Callable[[str], str]) -> bytes | None:
+    def spec(
+        self, devices: Sequence[AllocatedDevice], present: frozenset[str], real: Callable[[str], str]
+    ) -> bytes | None:
         """Return the text of the CDI spec of all ``devices``; None where there are none.
 
         ``real`` follows the links in a path of the host.
@@ -75,7 +79,7 @@ class Responses:
         described = [self._described(device, present, real) for device in devices]
         return cdi.encode(cdi.spec_of(self._resource_name, described))
 
-    def _described(self, device: Given, present: frozenset[str], real: Callable[[str], str]) -> cdi.CdiDevice:
+    def _described(self, device: AllocatedDevice, present: frozenset[str], real: Callable[[str], str]) -> cdi.CdiDevice:
         own = edits_for(device.nodes, self._policy_of_one, present)
         return cdi.CdiDevice(
             device.id,
@@ -84,7 +88,7 @@ class Responses:
             own.environment,
         )
 
-    def _name(self, response: pb.ContainerAllocateResponse, devices: Sequence[Given]) -> None:
+    def _name(self, response: pb.ContainerAllocateResponse, devices: Sequence[AllocatedDevice]) -> None:
         names = [cdi.qualified_name(self._resource_name, device.id) for device in devices]
         if DeviceList.CDI_CRI in self._ways:
             response.cdi_devices.extend(pb.CDIDevice(name=name) for name in names)
@@ -92,7 +96,7 @@ class Responses:
             key, value = cdi.annotation(self._resource_name, names)
             response.annotations[key] = value
 
-    def _beyond_spec(self, devices: Sequence[Given], whole: Edits, present: frozenset[str]) -> list[Mount]:
+    def _beyond_spec(self, devices: Sequence[AllocatedDevice], whole: Edits, present: frozenset[str]) -> list[Mount]:
         """Return the mounts that no device has by itself: container paths of nodes that are devices of their own."""
         by_spec = [
             mount for device in devices for mount in edits_for(device.nodes, self._policy_of_one, present).mounts

@@ -11,14 +11,14 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend.allocation import Given, Responses
-from aosp_plugin.backend.device_table import Grouping, View, told
-from aosp_plugin.backend.recreation import Renewal
+from aosp_plugin.backend.allocation import AllocatedDevice, Responses
+from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, told
+from aosp_plugin.backend.recreation import Recreator
 from aosp_plugin.binder.devices import edits, preference, sets
-from aosp_plugin.binder.discovery.binder_device import Kind, in_natural_order
+from aosp_plugin.binder.discovery.binder_device import Kind, natural_sort
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.binder.discovery.store import KnownNodes
-from aosp_plugin.binder.provision.provisioner import Keeper
+from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.errors import DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.settings import Settings
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import Identity, Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.framework.api import deviceplugin_pb2 as pb
     from aosp_plugin.framework.inventory import Device
@@ -38,14 +38,14 @@ LOG = logging.getLogger(__name__)
 class BinderBackend:
     """The binder nodes of one host as devices of one resource."""
 
-    prefers = True
+    get_preferred_allocation_available = True
 
     def __init__(self, host: Host, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._host = host
         self._settings = settings
-        self.prepares = settings.renew
+        self.pre_start_required = settings.renew
         self._known = _known(host, settings, clock)
-        self._keeper = Keeper(settings.keep, host, clock=clock) if settings.keep else None
+        self._keeper = DeviceProvisioner(settings.keep, host, clock=clock) if settings.keep else None
         self._not_kept = ""
         self._responses = Responses(
             settings.resource_name,
@@ -55,10 +55,10 @@ class BinderBackend:
         )
         self._spec = SpecFile(host.seen(host.resolve(settings.cdi_directory)), settings.resource_name)
         self._present: frozenset[str] | None = None
-        self._renewal = Renewal(host, self._known) if settings.renew else None
-        self._grouping = Grouping(settings, self._reason, lambda name: self._known.node(name) is not None)
+        self._renewal = Recreator(host, self._known) if settings.renew else None
+        self._grouping = DeviceTableBuilder(settings, self._reason, lambda name: self._known.node(name) is not None)
         self._specified: tuple[object, bytes | None] = (None, None)
-        self._view = View()
+        self._view = DeviceTable()
 
     def devices(self) -> Sequence[Device]:
         """Return the devices in natural order."""
@@ -88,7 +88,7 @@ class BinderBackend:
         """Have the next look take the nodes that are there for the right ones, whatever was there before."""
         self._known.forget()
 
-    def nodes(self) -> dict[str, Sequence[Node]]:
+    def nodes(self) -> dict[str, Sequence[BinderDevice]]:
         """Return the nodes that are there of each device, replicas counted as one."""
         view = self._view
         return {one: self._nodes_of(view.sets[one]) for one in view.order}
@@ -102,14 +102,14 @@ class BinderBackend:
 
         Each node is looked at once more: between the last look and this moment it may have become something else.
         """
-        again = self._known.looking_again()
+        again = self._known.rechecker()
         given = []
         for one in self._sets_of(ids):
             nodes, reasons = zip(*map(again, one.nodes), strict=True)
             ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
             if ill is not None:
                 raise UnhealthyDeviceError(f"device {one.id!r} is unhealthy: {told(one, *ill)}")
-            given.append(Given(one.id, nodes))
+            given.append(AllocatedDevice(one.id, nodes))
         return self._responses.for_container(given, self._present or frozenset())
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -144,7 +144,7 @@ class BinderBackend:
     def _sets_of(self, ids: Sequence[str]) -> list[DeviceSet]:
         """Return the sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
         found = self._view.sets
-        return [found[one] for one in in_natural_order([*{self._set_of(one) for one in ids}])]
+        return [found[one] for one in natural_sort([*{self._set_of(one) for one in ids}])]
 
     def _set_of(self, device_id: str) -> str:
         """Return the ID of the set that a device, or a replica of one, is. Raises UnknownDeviceError."""
@@ -159,10 +159,10 @@ class BinderBackend:
     def _reason(self, name: str) -> Reason | None:
         reason = self._known.reason(name)
         if reason is None and self._renewal is not None and self._renewal.is_due(name):
-            return Reason.NOT_RENEWED
+            return Reason.NOT_RECREATED
         return reason
 
-    def _nodes_of(self, one: DeviceSet) -> list[Node]:
+    def _nodes_of(self, one: DeviceSet) -> list[BinderDevice]:
         nodes = [self._known.node(name) for name in one.nodes]
         return [node for node in nodes if node is not None and node.kind is not Kind.ABSENT]
 
@@ -186,7 +186,9 @@ class BinderBackend:
         if not self._responses.needs_spec:
             return
         healthy = {sets.split_replica(one.id, self._settings.replicas)[0] for one in self._view.devices if one.healthy}
-        given = [Given(one, self._nodes_of(self._view.sets[one])) for one in self._view.order if one in healthy]
+        given = [
+            AllocatedDevice(one, self._nodes_of(self._view.sets[one])) for one in self._view.order if one in healthy
+        ]
         key = (given, self._present)
         # To put a spec together takes a third of a second for 10,000 devices.
         if key != self._specified[0]:
@@ -221,13 +223,13 @@ def identities(host: Host, settings: Settings) -> dict[Identity, str]:
     return {node.identity: node.path for node in nodes if node is not None and node.identity is not None}
 
 
-def _known(host: Host, settings: Settings, clock: Callable[[], float]) -> KnownNodes:
-    return KnownNodes(
+def _known(host: Host, settings: Settings, clock: Callable[[], float]) -> DeviceStore:
+    return DeviceStore(
         host,
         directory=settings.directory,
         prefix=settings.prefix,
         named=settings.layout if isinstance(settings.layout, sets.Named) else None,
         verify=settings.verify,
-        forget_after=settings.forget_after,
+        missing_device_ttl=settings.missing_device_ttl,
         clock=clock,
     )

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder.devices import sets
-from aosp_plugin.binder.discovery.binder_device import few_among, name_problem, natural_key
+from aosp_plugin.binder.discovery.binder_device import name_problem, natural_key, should_merge
 from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 
-class View(NamedTuple):
+class DeviceTable(NamedTuple):
     """The devices as of one look."""
 
     order: Sequence[str] = ()
@@ -39,7 +39,7 @@ class View(NamedTuple):
     """Of the sets that have any."""
 
 
-class Grouping:
+class DeviceTableBuilder:
     """Makes views of one resource."""
 
     def __init__(
@@ -53,20 +53,20 @@ class Grouping:
         self._known = known
         self._left_out: set[str] = set()
 
-    def of(self, names: Sequence[str], view: View) -> View:
+    def of(self, names: Sequence[str], view: DeviceTable) -> DeviceTable:
         """Return the devices of the nodes ``names``, which are in natural order; ``view`` where it says the same."""
         every = {one.id: one for one in self._layout.sets(names) if not self._too_long(one.id)}
         near = {one.id: place for one in every.values() if (place := self._place(one))}
         devices = [device for one in every.values() for device in self._devices(one, near.get(one.id, ()))]
         same = devices == view.devices and every == view.sets
-        return view if same else View(list(every), every, devices, near)
+        return view if same else DeviceTable(list(every), every, devices, near)
 
-    def after(self, view: View, changed: Collection[str], names: Sequence[str]) -> View:
+    def after(self, view: DeviceTable, changed: Collection[str], names: Sequence[str]) -> DeviceTable:
         """Return what becomes of ``view`` once these nodes have changed; ``names`` are all there are now.
 
         Looks at nothing else where they are few.
         """
-        if not few_among(changed, names):
+        if not should_merge(changed, names):
             return self.of(names, view)
         order, devices = list(view.order), list(view.devices)
         every: dict[str, DeviceSet | None] = {}
@@ -80,7 +80,7 @@ class Grouping:
             devices[at * self._replicas : (at + there) * self._replicas] = self._devices(one, place) if kept else []
             every[one.id] = one if kept else None
             near[one.id] = place if kept and place else None
-        return View(order, _updated(view.sets, every), devices, _updated(view.numa_nodes, near))
+        return DeviceTable(order, _updated(view.sets, every), devices, _updated(view.numa_nodes, near))
 
     def _place(self, one: DeviceSet) -> tuple[int, ...]:
         return self._numa.of(one.numbered) if self._numa.ranges else ()

@@ -10,7 +10,7 @@ from aosp_plugin.binder.provision import recreate
 from aosp_plugin.errors import HostError
 
 if TYPE_CHECKING:
-    from aosp_plugin.binder.discovery.store import KnownNodes
+    from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.driver.host import Host
 
 LOG = logging.getLogger(__name__)
@@ -19,10 +19,10 @@ MODE = 0o666
 """Of a node that is made anew: Android's processes are of many users, and the last tenant may have changed it."""
 
 
-class Renewal:
+class Recreator:
     """Renews nodes of one resource, and remembers those that failed."""
 
-    def __init__(self, host: Host, known: KnownNodes) -> None:
+    def __init__(self, host: Host, known: DeviceStore) -> None:
         self._host = host
         self._known = known
         self._failed: set[str] = set()

@@ -16,7 +16,7 @@ from aosp_plugin.framework.cdi import spec as cdi
 from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:
-    from aosp_plugin.binder.provision.provisioner import Wanted
+    from aosp_plugin.binder.provision.provisioner import ProvisionSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class Settings:
     prefix: str
     """What the nodes' names begin with; not asked of nodes that the layout finds by a pattern."""
     verify: Verify = Verify.CHAR
-    forget_after: float = 300.0
+    missing_device_ttl: float = 300.0
     """Seconds."""
     policy: Policy = field(default_factory=Policy)
     layout: Layout = field(default_factory=Single)
     replicas: int = 1
     numa: NumaMap = field(default_factory=NumaMap)
     ways: frozenset[DeviceList] = frozenset({DeviceList.ENVVAR, DeviceList.VOLUME_MOUNTS})
-    keep: Wanted | None = None
+    keep: ProvisionSpec | None = None
     """Nodes that are made, and made again."""
     renew: bool = False
     """Whether a container's nodes are made anew before it starts."""

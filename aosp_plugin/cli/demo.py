@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aosp_plugin.errors import AospPluginError
-from aosp_plugin.framework.aio import cancelled_at_end
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
 
 async def _while_it_runs(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, None]) -> None:
     """Wait for a step, unless the plugin ends before. Raises TimeoutError."""
-    async with cancelled_at_end(step) as happens, cancelled_at_end(plugin.wait()) as ends:
+    async with background_task(step) as happens, background_task(plugin.wait()) as ends:
         await asyncio.wait((happens, ends), return_when=asyncio.FIRST_COMPLETED)
         if not happens.done():
             raise TimeoutError(f"it ended with {plugin.returncode}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.provision import bulk
-from aosp_plugin.binder.provision.makers import Way, way_here
+from aosp_plugin.binder.provision.makers import ProvisionMethod, detect_method
 from aosp_plugin.errors import AospPluginError
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 _BAR_WIDTH = 40
 
 _WAYS = {
-    Way.BINDERFS: "binderfs at {binderfs}",
-    Way.MKNOD: "stand-ins: null devices, not binder",
-    Way.FILE: "plain files, not devices",
+    ProvisionMethod.BINDERFS: "binderfs at {binderfs}",
+    ProvisionMethod.MKNOD: "stand-ins: null devices, not binder",
+    ProvisionMethod.FILE: "plain files, not devices",
 }
 """What a summary says of the nodes."""
 
-_WHY = {Way.MKNOD: ", since this kernel has no binderfs", Way.FILE: ", since this is not root"}
+_WHY = {ProvisionMethod.MKNOD: ", since this kernel has no binderfs", ProvisionMethod.FILE: ", since this is not root"}
 """What it says as well where the way was chosen, not asked for."""
 
 
@@ -95,7 +95,7 @@ class Bar:
 
 
 def _create(arguments: argparse.Namespace, binderfs: Binderfs, bar: Bar) -> str:
-    way = way_here() if arguments.way == "auto" else Way(arguments.way)
+    way = detect_method() if arguments.way == "auto" else ProvisionMethod(arguments.way)
     request = bulk.Request(
         directory=arguments.device_dir,
         prefix=arguments.prefix,
@@ -104,7 +104,7 @@ def _create(arguments: argparse.Namespace, binderfs: Binderfs, bar: Bar) -> str:
         way=way,
         binderfs=arguments.binderfs_dir,
         mode=arguments.mode,
-        max_nodes=arguments.max,
+        max_devices=arguments.max,
     )
     created = bulk.create(request, binderfs, bar)
     first, last = f"{request.prefix}{request.first}", f"{request.prefix}{request.first + request.count - 1}"
@@ -149,7 +149,7 @@ def _parse(argv: Sequence[str] | None, prog: str) -> argparse.Namespace:
     option("--prefix", default="aosp_binder", help="names are this and a number (%(default)s)")
     option(
         "--way",
-        choices=["auto", *Way],
+        choices=["auto", *ProvisionMethod],
         default="auto",
         help="auto: the first of these that works here",
     )
@@ -180,7 +180,7 @@ def _check(arguments: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> 
         )
     if arguments.binderfs_dir == arguments.device_dir:
         refuse(f"argument --binderfs-dir: {arguments.binderfs_dir!r} is --device-dir too: choose another")
-    if arguments.max is not None and arguments.way in {Way.MKNOD, Way.FILE}:
+    if arguments.max is not None and arguments.way in {ProvisionMethod.MKNOD, ProvisionMethod.FILE}:
         refuse(f"argument --max: {arguments.max} says nothing to --way {arguments.way}: binderfs alone has it")
 
 

@@ -79,8 +79,8 @@ def _counts(resource: ResourceReport) -> str:
     if counts.unknown:
         parts = [f"{counts.unknown:,} healthy, and not known whether in use"]
     parts += [f"{counts.unhealthy:,} unhealthy", f"{counts.leaked:,} leaked"]
-    if resource.left_out:
-        parts.append(f"{resource.left_out:,} of which the kubelet is not told")
+    if resource.truncated:
+        parts.append(f"{resource.truncated:,} of which the kubelet is not told")
     return f"{counts.total:,} devices: {', '.join(parts)}"
 
 

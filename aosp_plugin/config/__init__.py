@@ -13,7 +13,7 @@ from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEY
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, Nodes, NumberedSets, Resource
 from aosp_plugin.config.setting import Setting
 from aosp_plugin.config.sources import flag, load, variable
-from aosp_plugin.config.values import Reset, listen_address, shared_path
+from aosp_plugin.config.values import Recreate, listen_address, shared_path
 from aosp_plugin.framework.device_list import DeviceList
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "NamedSets",
     "Nodes",
     "NumberedSets",
-    "Reset",
+    "Recreate",
     "Resource",
     "Setting",
     "as_yaml",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.binder.discovery.binder_device import name_problem
 from aosp_plugin.config.resource import NamedSets
-from aosp_plugin.config.values import Reset, normalised
+from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
 from aosp_plugin.framework.device_list import CDI
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_DIGITS = 10
 
 
-def require_harmony(resources: Sequence[Mapping[str, Setting]], file: str) -> None:
+def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) -> None:
     """Raise ConfigError where the keys of a resource, or two resources, don't go together.
 
     ``resources`` has every key of each; ``file`` is where there is more than one.
@@ -44,12 +44,12 @@ def require_harmony(resources: Sequence[Mapping[str, Setting]], file: str) -> No
 
 
 def _require_reset_of_one(resource: Mapping[str, Setting]) -> None:
-    reset, replicas = resource["reset"], resource["replicas"]
-    if reset.value is Reset.ON_START and replicas.value > 1:
+    recreate, replicas = resource["recreate"], resource["replicas"]
+    if recreate.value is Recreate.ON_START and replicas.value > 1:
         raise ConfigError(
-            f"{reset.source}: {reset.value} does not go with {replicas.value} replicas ({replicas.source}): at the "
-            f"start of a container another one of the same phone would lose its nodes; allowed: reset {Reset.NEVER}, "
-            "or 1 replica"
+            f"{recreate.source}: {recreate.value} conflicts with {replicas.value} replicas ({replicas.source}): "
+            f"starting one container would take the devices of another; "
+            f"allowed: recreate {Recreate.NEVER}, or 1 replica"
         )
 
 

@@ -36,7 +36,7 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = "127.0.0.1:9478"
     log_level: Annotated[LogLevel, Key("The least that is logged.", ", ".join(get_args(LogLevel)))] = "info"
     log_format: Annotated[LogFormat, Key("How it is logged.", ", ".join(get_args(LogFormat)))] = "text"
-    require_nodes: Annotated[bool, Key("Exit at the start where there is no node.", "true, false")] = False
+    require_devices: Annotated[bool, Key("Exit at the start where there is no node.", "true, false")] = False
     cdi_dir: Annotated[AbsolutePath, Key("Host directory of CDI files.", "an absolute path", flag=False)] = (
         "/var/run/cdi"
     )
@@ -49,7 +49,7 @@ class Config(Struct, frozen=True, kw_only=True):
             flag=False,
         ),
     ] = "/var/lib/kubelet/pod-resources/kubelet.sock"
-    leaks_every: Annotated[
+    leak_scan_interval: Annotated[
         float,
         Key(
             "Seconds between looks for leaked nodes; 0: never.",

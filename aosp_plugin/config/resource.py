@@ -14,7 +14,7 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, NodeNumber, Reset
+from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, NodeNumber, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
@@ -177,13 +177,15 @@ class Resource(Struct, frozen=True, kw_only=True):
             variable=False,
         ),
     ] = {}
-    reset: Annotated[Reset, Key("When a container's nodes are renewed.", ", ".join(Reset), flag=False)] = Reset.NEVER
+    recreate: Annotated[Recreate, Key("When a container's nodes are renewed.", ", ".join(Recreate), flag=False)] = (
+        Recreate.NEVER
+    )
     replicas: Annotated[
         int,
         Meta(ge=1, le=1000),
         Key("How many containers may have the same device.", "a number from 1 to 1000", flag=False),
     ] = 1
-    forget_after: Annotated[
+    missing_device_ttl: Annotated[
         float,
         Key(
             "Seconds until a missing node is dropped, and a replaced one taken for good.",

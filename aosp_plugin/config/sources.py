@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.config.cross_field import require_harmony
+from aosp_plugin.config.cross_field import validate_cross_field
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.config.setting import Setting, listed, refused, require_known, setting, shown
@@ -34,7 +34,7 @@ def load(
     common = _DEFAULTS | top | given
     resources = [_of_resource(_DEFAULTS | top | entry | given) for entry in entries or [{}]]
     process = {name: one for name, one in common.items() if name not in RESOURCE_KEYS}
-    require_harmony(resources, file or "")
+    validate_cross_field(resources, file or "")
     made = Config(**_values(process), resources=tuple(Resource(**_values(one)) for one in resources))
     if not entries:
         return made, common

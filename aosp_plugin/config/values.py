@@ -30,7 +30,7 @@ NodeNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 NUMA_RANGE = "^[0-9]{1,9}(-[0-9]{1,9})?$"
 
 
-class Reset(enum.StrEnum):
+class Recreate(enum.StrEnum):
     """When a container's nodes are renewed, so that nothing is left of whoever had them before."""
 
     NEVER = "never"

@@ -14,7 +14,7 @@ from aosp_plugin.binder.provision import provisioner
 from aosp_plugin.errors import ConfigError, DeviceDirectoryError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.observer import NOBODY
+from aosp_plugin.framework.observer import NULL_OBSERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _SPARE_NODES = 1
 """Beside those that are ensured: a node is renewed by way of another one."""
 
 
-class Served(NamedTuple):
+class ResourceRuntime(NamedTuple):
     """One resource."""
 
     name: str
@@ -39,8 +39,8 @@ class Served(NamedTuple):
 
 
 def assemble(
-    current: Config, files: FileEvents, observer: Callable[[str], Observer] = lambda _: NOBODY
-) -> list[Served]:
+    current: Config, files: FileEvents, observer: Callable[[str], Observer] = lambda _: NULL_OBSERVER
+) -> list[ResourceRuntime]:
     """Return the plugins of a configuration, each with the observer for its resource; for the event loop that runs."""
     served = []
     for resource in current.resources:
@@ -53,7 +53,7 @@ def assemble(
             files=files,
             observer=observer(resource.resource_name),
         )
-        served.append(Served(resource.resource_name, backend, plugin))
+        served.append(ResourceRuntime(resource.resource_name, backend, plugin))
     return served
 
 
@@ -95,7 +95,7 @@ def settings_of(current: Config, resource: Resource) -> Settings:
         directory=resource.device_dir,
         prefix=resource.device_prefix,
         verify=resource.verify,
-        forget_after=resource.forget_after,
+        missing_device_ttl=resource.missing_device_ttl,
         policy=Policy(
             permissions=resource.permissions,
             isolation=resource.isolation,
@@ -110,7 +110,7 @@ def settings_of(current: Config, resource: Resource) -> Settings:
         numa=numa.parse(resource.numa),
         ways=frozenset(resource.device_list),
         keep=_wanted(resource),
-        renew=resource.reset is config.Reset.ON_START,
+        renew=resource.recreate is config.Recreate.ON_START,
         cdi_directory=current.cdi_dir,
     )
 
@@ -125,17 +125,17 @@ def _layout(resource: Resource) -> sets.Layout:
             return sets.Named(names, pattern)
 
 
-def _wanted(resource: Resource) -> provisioner.Wanted | None:
+def _wanted(resource: Resource) -> provisioner.ProvisionSpec | None:
     nodes = resource.nodes
     if nodes is None:
         return None
-    return provisioner.Wanted(
+    return provisioner.ProvisionSpec(
         directory=resource.device_dir,
         prefix=resource.device_prefix,
         first=nodes.first,
         count=nodes.ensure,
         binderfs=nodes.directory,
-        max_nodes=nodes.max,
+        max_devices=nodes.max,
     )
 
 

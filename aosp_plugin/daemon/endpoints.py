@@ -17,7 +17,7 @@ import msgspec
 
 from aosp_plugin import __version__
 from aosp_plugin.daemon import page
-from aosp_plugin.daemon.report import Seen, SeenResource, report
+from aosp_plugin.daemon.report import NodeStatus, ResourceStatus, report
 from aosp_plugin.framework.podresources_client import Allocations, PodResources
 from aosp_plugin.framework.service.http import Answer, in_loop, probe
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.daemon.assembly import Served
+    from aosp_plugin.daemon.assembly import ResourceRuntime
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.service.http import Route
@@ -39,7 +39,7 @@ _COMPRESSION = 1
 
 
 def routes(
-    served: Sequence[Served],
+    served: Sequence[ResourceRuntime],
     files: FileEvents,
     leaks: Callable[[], Mapping[str, Leaks]],
     metrics: Metrics,
@@ -71,7 +71,7 @@ class Look:
 
     def __init__(
         self,
-        served: Sequence[Served],
+        served: Sequence[ResourceRuntime],
         files: FileEvents,
         leaks: Callable[[], Mapping[str, Leaks]],
         pod_resources: PodResources,
@@ -83,12 +83,12 @@ class Look:
         self.allocations = Allocations("nobody has asked yet")
         """As of the last time."""
 
-    async def seen(self) -> Seen:
+    async def seen(self) -> NodeStatus:
         """Return what is known now."""
         self.allocations = await self._pod_resources.current()
         leaks = self._leaks()
         resources = tuple(
-            SeenResource(
+            ResourceStatus(
                 one.name,
                 one.plugin.inventory.snapshot,
                 one.plugin.unready,
@@ -97,13 +97,13 @@ class Look:
             )
             for one in self._served
         )
-        return Seen("polling" if self._files.polling else "inotify", self.allocations, resources)
+        return NodeStatus("polling" if self._files.polling else "inotify", self.allocations, resources)
 
 
 class Status:
     """``/status``: the report, which is made anew only where something has changed. For any number of threads."""
 
-    def __init__(self, look: Callable[[], Seen], backends: Sequence[BinderBackend]) -> None:
+    def __init__(self, look: Callable[[], NodeStatus], backends: Sequence[BinderBackend]) -> None:
         """``backends`` are those of the resources that ``look`` returns, in their order."""
         self._look = look
         self._backends = backends
@@ -126,7 +126,7 @@ class Status:
                 self._answer = self._made_of(seen)
             return self._answer
 
-    def _made_of(self, seen: Seen) -> Answer:
+    def _made_of(self, seen: NodeStatus) -> Answer:
         nodes = [_names_of_nodes(backend) for backend in self._backends]
         made = report(seen, nodes, version=__version__, node=self._node, started=self._started)
         self._made += 1

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.daemon import leaks
 from aosp_plugin.errors import HostError
-from aosp_plugin.framework.aio import any_set, in_thread
+from aosp_plugin.framework.aio import run_in_daemon_thread, wait_any
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping, Sequence
 
-    from aosp_plugin.daemon.assembly import Served
+    from aosp_plugin.daemon.assembly import ResourceRuntime
     from aosp_plugin.daemon.leaks import Holder, Leaks
 
 LOG = logging.getLogger(__name__)
 
 
-class LeakWatch:
+class LeakDetector:
     """The leaks of all resources as of the last round."""
 
-    def __init__(self, served: Sequence[Served], kubelet_dir: str, interval: float) -> None:
+    def __init__(self, served: Sequence[ResourceRuntime], kubelet_dir: str, interval: float) -> None:
         """``interval`` is in seconds; 0: only on request."""
         self._served = served
         self._checkpoint = os.path.join(kubelet_dir, leaks.CHECKPOINT)
@@ -35,12 +35,12 @@ class LeakWatch:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look at every interval until ``stop`` is set."""
-        while self._interval and not await any_set(stop, timeout=self._interval):
+        while self._interval and not await wait_any(stop, timeout=self._interval):
             await self.look()
 
     async def look(self) -> Mapping[str, Leaks]:
         """Look once, log what is new, and return what there is."""
-        self.latest = await in_thread(self._find, "leaks")
+        self.latest = await run_in_daemon_thread(self._find, "leaks")
         for resource, found in self.latest.items():
             self._tell(resource, found)
         return self.latest
@@ -48,7 +48,7 @@ class LeakWatch:
     def _find(self) -> dict[str, Leaks]:
         return {one.name: self._find_of(one) for one in self._served}
 
-    def _find_of(self, one: Served) -> Leaks:
+    def _find_of(self, one: ResourceRuntime) -> Leaks:
         nodes = one.backend.nodes()
 
         def owners() -> dict[str, frozenset[str]] | None:

@@ -31,7 +31,7 @@ from aosp_plugin.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from aosp_plugin.binder.discovery.binder_device import Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
     Owners = Mapping[str, Collection[str]]  # a node's name to the UIDs of the pods that were given it
     Wanted = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to the names of nodes
@@ -89,7 +89,7 @@ class Changes(NamedTuple):
     told: tuple[Holder, ...]
 
 
-def find(nodes: Iterable[Node], owners: Callable[[], Owners | None], proc: str = "/proc") -> Leaks:
+def find(nodes: Iterable[BinderDevice], owners: Callable[[], Owners | None], proc: str = "/proc") -> Leaks:
     """Return the leaks of ``nodes``, as ``judge`` has it; never this process. Raises OSError where ``proc`` is none.
 
     ``owners`` is called after the look, as a pod is in the checkpoint before its processes start; what it raises is
@@ -175,7 +175,7 @@ def _is_whole() -> bool:
         return False
 
 
-def _wanted(nodes: Iterable[Node]) -> Wanted:
+def _wanted(nodes: Iterable[BinderDevice]) -> Wanted:
     """Key nodes by their number where any copy of it opens; a stand-in with that of /dev/null by its inode."""
     wanted: dict[int | tuple[int, int], list[str]] = {}
     for name, _, kind, identity, _ in nodes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
 
-LEFT_OUT, GONE = "left-out", "gone"
+TRUNCATED, GONE = "truncated", "gone"
 """Reasons beside the plugin's own: the kubelet is not told of a device; a pod has one that the plugin has no longer."""
 
 
@@ -103,7 +103,7 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """Why not, or why the devices may not be as the host is."""
     revision: int
     """Of the list of devices; each change makes it one more."""
-    left_out: int
+    truncated: int
     """How many devices the kubelet is not told of, as they don't fit into a message."""
     counts: Counts
     devices: tuple[DeviceReport, ...]
@@ -132,7 +132,7 @@ class Report(Struct, frozen=True, gc=False):
     resources: tuple[ResourceReport, ...]
 
 
-class SeenResource(NamedTuple):
+class ResourceStatus(NamedTuple):
     """What is known of one resource."""
 
     name: str
@@ -145,16 +145,16 @@ class SeenResource(NamedTuple):
     """None: nobody has looked."""
 
 
-class Seen(NamedTuple):
+class NodeStatus(NamedTuple):
     """What is known of the node at one moment."""
 
     watching: str
     allocations: Allocations
-    resources: tuple[SeenResource, ...]
+    resources: tuple[ResourceStatus, ...]
 
 
 def report(
-    seen: Seen, nodes: Sequence[Mapping[str, Sequence[str]]], *, version: str, node: str, started: float
+    seen: NodeStatus, nodes: Sequence[Mapping[str, Sequence[str]]], *, version: str, node: str, started: float
 ) -> Report:
     """Return the report of what was ``seen``.
 
@@ -173,7 +173,7 @@ def report(
     )
 
 
-def _resource(one: SeenResource, allocations: Allocations, nodes: Mapping[str, Sequence[str]]) -> ResourceReport:
+def _resource(one: ResourceStatus, allocations: Allocations, nodes: Mapping[str, Sequence[str]]) -> ResourceReport:
     owners = None if allocations.problem else allocations.owners.get(one.name, {})
     leaks = one.leaks.found if one.leaks else ()
     devices = (*_devices(one, owners, nodes), *_gone(one.snapshot, owners or {}))
@@ -183,7 +183,7 @@ def _resource(one: SeenResource, allocations: Allocations, nodes: Mapping[str, S
         registered=not one.unready,
         problem="; ".join(problem for problem in (one.unready, one.unhealthy) if problem),
         revision=one.snapshot.revision,
-        left_out=one.snapshot.left_out,
+        truncated=one.snapshot.truncated,
         counts=Counts(total=len(devices), **{state.value: states[state] for state in State}),
         devices=devices,
         leaks=tuple(
@@ -195,15 +195,15 @@ def _resource(one: SeenResource, allocations: Allocations, nodes: Mapping[str, S
 
 
 def _devices(
-    one: SeenResource, owners: Mapping[str, Sequence[Owner]] | None, nodes: Mapping[str, Sequence[str]]
+    one: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None, nodes: Mapping[str, Sequence[str]]
 ) -> Iterator[DeviceReport]:
     """Report of every device that the plugin has, in its order."""
     leaked = {holder.node for holder in one.leaks.found} if one.leaks else set()
-    advertised = len(one.snapshot.devices) - one.snapshot.left_out
+    advertised = len(one.snapshot.devices) - one.snapshot.truncated
     for place, device in enumerate(one.snapshot.devices):
         reason, detail = device.reason, device.detail
         if not reason and place >= advertised:
-            reason, detail = LEFT_OUT, f"{LEFT_OUT}: the kubelet is not told of it"
+            reason, detail = TRUNCATED, f"{TRUNCATED}: the kubelet is not told of it"
         own = tuple(nodes.get(device.id, ()))
         pods = _pods(owners, device.id)
         yield DeviceReport(

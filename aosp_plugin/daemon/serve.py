@@ -16,7 +16,7 @@ from aosp_plugin import __version__, config
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import assemble, check, check_overlap
 from aosp_plugin.errors import AospPluginError
-from aosp_plugin.framework.aio import any_set, cancelled_at_end, in_thread
+from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service import http, logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.assembly import Served
+    from aosp_plugin.daemon.assembly import ResourceRuntime
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework import DevicePlugin
 
@@ -70,7 +70,7 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
     logs.set_up(current.log_level, current.log_format)
     names = ",".join(resource.resource_name for resource in current.resources)
     LOG.info("starting", extra={"version": __version__, "resources": names})
-    await in_thread(partial(check_overlap, current), "overlap")
+    await run_in_daemon_thread(partial(check_overlap, current), "overlap")
     files = FileEvents()
     metrics, heartbeat = Metrics(), Heartbeat()
     served = assemble(current, files, metrics.observer)
@@ -80,21 +80,21 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
         stack.enter_context(contextlib.closing(files))
         metrics.leaks = await stack.enter_async_context(_watching_for_leaks(current, served, stop))
         stack.enter_context(_listening(current, served, files, metrics, heartbeat))
-        await stack.enter_async_context(cancelled_at_end(heartbeat.run()))
+        await stack.enter_async_context(background_task(heartbeat.run()))
         plugins = [one.plugin for one in served]
         told = systemd.tell(lambda: [one.unready for one in plugins], lambda: [one.unhealthy for one in plugins], stop)
-        await stack.enter_async_context(cancelled_at_end(told))
+        await stack.enter_async_context(background_task(told))
         running = asyncio.create_task(_run_all(plugins, current))
         running.add_done_callback(lambda _: ended.set())
         following = current
         while following == current and not (stop.is_set() or ended.is_set()):
-            if await any_set(reload, stop, ended) and reload.is_set():
+            if await wait_any(reload, stop, ended) and reload.is_set():
                 reload.clear()
                 if (read := await _reloaded(current, load)) is not None:
                     following = read
                     for one in served:
                         one.backend.forget()
-                        one.plugin.look_again()
+                        one.plugin.rescan()
         for one in served:
             one.plugin.stop()
         await running
@@ -104,7 +104,7 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
 
 async def _run_all(plugins: Sequence[DevicePlugin], current: Config) -> None:
     """Run every plugin to its end; one that fails ends the others, and raises."""
-    running = [asyncio.create_task(plugin.run(require_devices=current.require_nodes)) for plugin in plugins]
+    running = [asyncio.create_task(plugin.run(require_devices=current.require_devices)) for plugin in plugins]
     await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
     for plugin in plugins:
         plugin.stop()
@@ -113,22 +113,22 @@ async def _run_all(plugins: Sequence[DevicePlugin], current: Config) -> None:
 
 @contextlib.asynccontextmanager
 async def _watching_for_leaks(
-    current: Config, served: Sequence[Served], stop: asyncio.Event
+    current: Config, served: Sequence[ResourceRuntime], stop: asyncio.Event
 ) -> AsyncIterator[Callable[[], Mapping[str, Leaks]]]:
     """Look for leaks while the context lasts, where that is wanted; yield what returns those of the last round."""
-    if not current.leaks_every:
+    if not current.leak_scan_interval:
         yield dict
         return
-    from aosp_plugin.daemon.leak_detector import LeakWatch  # noqa: PLC0415 - psutil is a megabyte
+    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil is a megabyte
 
-    watch = LeakWatch(served, current.kubelet_dir, current.leaks_every)
-    async with cancelled_at_end(watch.run(stop)):
+    watch = LeakDetector(served, current.kubelet_dir, current.leak_scan_interval)
+    async with background_task(watch.run(stop)):
         yield lambda: watch.latest
 
 
 def _listening(
     current: Config,
-    served: Sequence[Served],
+    served: Sequence[ResourceRuntime],
     files: FileEvents,
     metrics: Metrics,
     heartbeat: Heartbeat,
@@ -147,7 +147,7 @@ async def _reloaded(current: Config, load: Callable[[], Config]) -> Config | Non
     """Return the configuration as it reads now; None where that is wrong, or could not be served."""
     try:
         following = load()
-        await in_thread(partial(check, following), "check")
+        await run_in_daemon_thread(partial(check, following), "check")
     except (AospPluginError, OSError) as error:
         LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
         return None

@@ -1,4 +1,4 @@
-"""Waiting: for one of several asyncio events, for a burst of them to settle, for work in a thread."""
+"""Waiting: for one of several asyncio events, for a burst of them to debounce, for work in a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def cancelled_at_end(work: Coroutine[None, None, T]) -> AsyncIterator[asyncio.Task[T]]:
+async def background_task(work: Coroutine[None, None, T]) -> AsyncIterator[asyncio.Task[T]]:
     """Have ``work`` go on as a task while the context lasts. What it raises is for whoever asks the task."""
     task = asyncio.create_task(work)
     try:
@@ -27,17 +27,17 @@ async def cancelled_at_end(work: Coroutine[None, None, T]) -> AsyncIterator[asyn
             task.exception()  # seen, or asyncio would log it as never retrieved
 
 
-async def any_set(*events: asyncio.Event, timeout: float | None = None) -> bool:
+async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool:
     """Wait until one of ``events`` is set; return False where ``timeout`` seconds went by before."""
     if any(event.is_set() for event in events):
         return True
     async with contextlib.AsyncExitStack() as stack:
-        tasks = [await stack.enter_async_context(cancelled_at_end(event.wait())) for event in events]
+        tasks = [await stack.enter_async_context(background_task(event.wait())) for event in events]
         done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     return bool(done)
 
 
-async def settle(changed: asyncio.Event, quiet: float, cap: float) -> None:
+async def debounce(changed: asyncio.Event, quiet: float, cap: float) -> None:
     """Wait until ``changed`` was not set again for ``quiet`` seconds, but for ``cap`` seconds at the most.
 
     Clears the event, so that what comes after the return counts as new.
@@ -46,11 +46,11 @@ async def settle(changed: asyncio.Event, quiet: float, cap: float) -> None:
     while True:
         changed.clear()
         left = end - asyncio.get_running_loop().time()
-        if left <= 0 or not await any_set(changed, timeout=min(quiet, left)):
+        if left <= 0 or not await wait_any(changed, timeout=min(quiet, left)):
             return
 
 
-async def in_thread(function: Callable[[], T], name: str) -> T:
+async def run_in_daemon_thread(function: Callable[[], T], name: str) -> T:
     """Run ``function`` in a thread of its own, and return or raise what it does.
 
     A daemon, unlike those of ``asyncio.to_thread``: a call that hangs, as on a dead file system, must not keep

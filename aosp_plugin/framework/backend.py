@@ -18,9 +18,9 @@ class Backend(Protocol):
     methods answer from memory: the kubelet waits for them in the loop that starts its pods.
     """
 
-    prefers: bool
+    get_preferred_allocation_available: bool
     """Whether the kubelet should ask ``prefer`` before it chooses devices."""
-    prepares: bool
+    pre_start_required: bool
     """Whether the kubelet should call ``pre_start`` before every start of a container."""
 
     def devices(self) -> Sequence[Device]:

@@ -67,14 +67,14 @@ class Snapshot:
         return [device for device in self.devices if device.reason]
 
     @property
-    def left_out(self) -> int:
+    def truncated(self) -> int:
         """How many devices, the last ones in order, did not fit into the message."""
         return len(self.devices) - self._told
 
     @cached_property
     def healthy(self) -> int:
         """How many devices the kubelet may hand out."""
-        if not self.left_out:
+        if not self.truncated:
             return self._told - len(self.unhealthy)
         return sum(device.healthy for device in self.devices[: self._told])
 

@@ -20,8 +20,8 @@ class ListedDevices:
     A device's ID is its path below /dev with dashes for slashes; a container gets the node at the same path.
     """
 
-    prefers = False
-    prepares = False
+    get_preferred_allocation_available = False
+    pre_start_required = False
 
     def __init__(self, list_devices: Callable[[], Iterable[str]], directories: Iterable[str]) -> None:
         """``directories`` are those in which devices come and go."""
@@ -49,11 +49,11 @@ class ListedDevices:
         )
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Have no preference: never asked, as ``prefers`` is false."""
+        """Have no preference: never asked, as ``get_preferred_allocation_available`` is false."""
         return [*must_include, *available][:size]
 
     def pre_start(self, ids: Sequence[str]) -> None:
-        """Do nothing: never asked, as ``prepares`` is false."""
+        """Do nothing: never asked, as ``pre_start_required`` is false."""
 
     def close(self) -> None:
         """Hold nothing."""

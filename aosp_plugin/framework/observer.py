@@ -70,7 +70,7 @@ class Observer(Protocol):
         """Take note that a request was answered. ``code`` is the name of a ``grpc.StatusCode``."""
 
 
-class Nobody:
+class NullObserver:
     """Takes no notice."""
 
     def _nothing(self, *_: object, **__: object) -> None:
@@ -80,4 +80,4 @@ class Nobody:
     stream_opened = stream_closed = sent = answered = _nothing
 
 
-NOBODY: Observer = Nobody()
+NULL_OBSERVER: Observer = NullObserver()

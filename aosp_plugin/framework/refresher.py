@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.errors import AospPluginError
-from aosp_plugin.framework.aio import any_set, cancelled_at_end, in_thread, settle
-from aosp_plugin.framework.observer import NOBODY, milliseconds
+from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
+from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -34,7 +34,7 @@ soon after its end, and a node that flaps costs a message in two seconds."""
 CALM = 0.25
 """Seconds without an event after which the next one is another burst's."""
 
-FULL_LOOKS = 1000
+FULL_SCAN_FACTOR = 1000
 """How many times as long as a look at everything took there is none without a cause. Events tell of every change; this
 is for a defect of theirs, and takes a thousandth of a processor at the most, however many devices there are."""
 
@@ -54,7 +54,7 @@ class Refresher:
         inventory: Inventory,
         files: Subscription,
         stop: asyncio.Event,
-        observer: Observer = NOBODY,
+        observer: Observer = NULL_OBSERVER,
     ) -> None:
         self._backend = backend
         self._inventory = inventory
@@ -63,7 +63,7 @@ class Refresher:
         self._observer = observer
         self._everything = True
         self._everything_due = 0.0
-        self._looks_in_a_row = 0
+        self._scans_in_a_row = 0
         self._last_look = -CALM
         self._looking_since: float | None = None
         self._changed_since: float | None = None
@@ -126,7 +126,7 @@ class Refresher:
         """Have the backend look, and say so where it does not return."""
         started = self._looking_since = time.monotonic()
         try:
-            async with cancelled_at_end(in_thread(partial(self._backend.refresh, changed), "look")) as look:
+            async with background_task(run_in_daemon_thread(partial(self._backend.refresh, changed), "look")) as look:
                 done, _ = await asyncio.wait({look}, timeout=HUNG_AFTER)
                 if not done:
                     self._observer.scanned("hung", time.monotonic() - started)
@@ -135,7 +135,7 @@ class Refresher:
         finally:
             self._looking_since = None
         if changed is None:
-            self._everything_due = time.monotonic() + FULL_LOOKS * (time.monotonic() - started)
+            self._everything_due = time.monotonic() + FULL_SCAN_FACTOR * (time.monotonic() - started)
         if not done:
             LOG.info("the look at the devices has returned", extra=_since(started))
 
@@ -143,7 +143,7 @@ class Refresher:
         """Keep the inventory up to date until ``stop`` is set. A look that fails leaves it as it was."""
         while not self._stop.is_set():
             interval = min(self._files.interval, AGAIN) if self._failure else self._files.interval
-            if await any_set(self._files.changed, self._stop, timeout=interval):
+            if await wait_any(self._files.changed, self._stop, timeout=interval):
                 await self._settled()
             elif time.monotonic() >= self._everything_due:
                 self._everything = True
@@ -160,8 +160,8 @@ class Refresher:
     async def _settled(self) -> None:
         """Wait until the burst that has begun is over, or has to be looked at though it is not."""
         calm = time.monotonic() - self._last_look >= CALM
-        self._looks_in_a_row = 0 if calm else self._looks_in_a_row + 1
-        await settle(self._files.changed, *pace(self._looks_in_a_row))
+        self._scans_in_a_row = 0 if calm else self._scans_in_a_row + 1
+        await debounce(self._files.changed, *pace(self._scans_in_a_row))
 
     def _failed(self, error: str) -> None:
         failure = f"the devices can't be looked at: {error}"
@@ -183,19 +183,19 @@ class Refresher:
             "unhealthy": ",".join(f"{why}:{n}" for why, n in sorted(ill.items())),
         }
         LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
-        if snapshot.left_out and snapshot.left_out != self._left_out:
+        if snapshot.truncated and snapshot.truncated != self._left_out:
             LOG.error(
                 "devices are left out, as the kubelet takes no message over 4 MiB; spread them over several resources",
-                extra={"left_out": snapshot.left_out, **counts},
+                extra={"truncated": snapshot.truncated, **counts},
             )
-        elif self._left_out and not snapshot.left_out:
+        elif self._left_out and not snapshot.truncated:
             LOG.info("all devices fit into the message again", extra=counts)
-        self._left_out = snapshot.left_out
+        self._left_out = snapshot.truncated
 
 
-def pace(looks_in_a_row: int) -> tuple[float, float]:
+def pace(scans_in_a_row: int) -> tuple[float, float]:
     """Return how long events have to pause for a look, and how long one waits for that at the most, in seconds."""
-    growth = 2 ** min(looks_in_a_row, 10)
+    growth = 2 ** min(scans_in_a_row, 10)
     return min(QUIET * growth, LONGEST_QUIET), min(CAP * growth, LONGEST_CAP)
 
 

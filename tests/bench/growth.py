@@ -73,7 +73,7 @@ def beyond(trial: Trial, count: int) -> tuple[int, int, str]:
     with measures.started(trial):
         message = trial.kubelet.listed(lambda devices: len(devices) > 0)
         told = len(message.devices)
-    complaint = next((line for line in trial.said().splitlines() if "left_out" in line), "nothing")
+    complaint = next((line for line in trial.said().splitlines() if "truncated" in line), "nothing")
     return told, len(message.data), complaint
 
 

@@ -50,7 +50,7 @@ class Node:
             self.port: int = free.getsockname()[1]
         self._environment = os.environ | {
             "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
-            "AOSP_PLUGIN_LEAKS_EVERY": "4",
+            "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "4",
             "NODE_NAME": "phone-node-07",
         }
 

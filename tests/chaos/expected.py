@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.chaos.files import Nodes
     from tests.chaos.setups import Served
 
-FORGET_AFTER = 300.0
-"""Seconds: the configuration's ``forget_after``."""
+MISSING_DEVICE_TTL = 300.0
+"""Seconds: the configuration's ``missing_device_ttl``."""
 
 CLOSE_TO_IT = 240.0
 """Seconds after which it may be forgotten as well as not: the plugin's seconds begin when it sees something."""

@@ -79,7 +79,10 @@ SETUPS = (
     Setup("two replicas", (Served(replicas=2),), {"replicas": 2}),
     Setup("strict isolation", keys={"isolation": "strict"}),
     Setup("cdi", keys={"device_list": ["envvar", "cdi-cri"]}),
-    Setup("two resources", (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2))),
+    Setup(
+        "two resources",
+        (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2)),
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.testing import Behaviour, Kubelet
 from tests.chaos import place
-from tests.chaos.expected import FORGET_AFTER, Model
+from tests.chaos.expected import MISSING_DEVICE_TTL, Model
 from tests.chaos.files import Nodes
 from tests.chaos.plugin import Plugin
 from tests.chaos.pods import Pods
@@ -86,7 +86,7 @@ class World:
                 "cdi_dir": self.cdi,
                 "listen": f"127.0.0.1:{self.port}",
                 "verify": self.nodes.kind,
-                "forget_after": FORGET_AFTER,
+                "missing_device_ttl": MISSING_DEVICE_TTL,
                 "pod_resources_socket": "",
             }
             | self._keys

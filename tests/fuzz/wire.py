@@ -16,7 +16,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin"]):
-    from tests.served import DOCUMENTED, Served
+    from tests.served import DOCUMENTED, ResourceRuntime
     from tests.support import Nodes
 
 RPCS: Final = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")
@@ -29,7 +29,7 @@ LOOKED_AT: Final = 1000
 class Wire:
     """The plugin, and what is checked with each input."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ResourceRuntime) -> None:
         self._served = served
         self._count = itertools.count(1)
 
@@ -48,6 +48,6 @@ class Wire:
 
 if __name__ == "__main__":
     with asyncio.Runner() as runner:
-        wire = Wire(Served(runner, Nodes(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
+        wire = Wire(ResourceRuntime(runner, Nodes(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
         atheris.Setup(sys.argv, wire.check)
         atheris.Fuzz()

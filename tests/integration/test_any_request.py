@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.binder_device import in_natural_order
+from aosp_plugin.binder.discovery.binder_device import natural_sort
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from tests.served import DOCUMENTED, HEALTHY, ILL, Served
+from tests.served import DOCUMENTED, HEALTHY, ILL, ResourceRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,10 +69,10 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @pytest.fixture
-def served(nodes: Nodes, kubelet_dir: str) -> Iterator[Served]:
+def served(nodes: Nodes, kubelet_dir: str) -> Iterator[ResourceRuntime]:
     """Return a plugin that runs, and check at the end that it still does."""
     with asyncio.Runner() as runner:
-        made = Served(runner, nodes, kubelet_dir)
+        made = ResourceRuntime(runner, nodes, kubelet_dir)
         yield made
         made.goes_on()
         made.run(made.end())
@@ -83,7 +83,7 @@ EXAMPLES = settings(max_examples=300)
 
 @given(st.sampled_from([*REQUESTS, "ListAndWatch2", ""]), st.binary(max_size=64) | damaged())
 @EXAMPLES
-def check_bytes(served: Served, method: str, data: bytes) -> None:
+def check_bytes(served: ResourceRuntime, method: str, data: bytes) -> None:
     code, _, error = served.run(served.call(method, data))
     allowed = DOCUMENTED if method in REQUESTS else {"UNIMPLEMENTED"}
     assert code in allowed, f"{method} {data!r}: {code} {error}"
@@ -91,7 +91,7 @@ def check_bytes(served: Served, method: str, data: bytes) -> None:
     assert "\n" not in error
 
 
-def test_any_bytes_are_answered_with_a_documented_code(served: Served) -> None:
+def test_any_bytes_are_answered_with_a_documented_code(served: ResourceRuntime) -> None:
     """And each error has a text of one line."""
     check_bytes(served)
 
@@ -110,34 +110,34 @@ def expected_of(wanted: Sequence[Sequence[str]]) -> str:
 
 @given(MESSAGES["Allocate"])
 @EXAMPLES
-def check_allocate(served: Served, request_: pb.AllocateRequest) -> None:
+def check_allocate(served: ResourceRuntime, request_: pb.AllocateRequest) -> None:
     wanted = [list(one.devices_ids) for one in request_.container_requests]
     code, reply, _ = served.run(served.call("Allocate", request_.SerializeToString()))
     assert code == expected_of(wanted)
     given_ = [one.envs["BINDER_VISIBLE_DEVICES"] for one in pb.AllocateResponse.FromString(reply).container_responses]
-    assert given_ == ([",".join(in_natural_order([*{*ids}])) for ids in wanted] if code == "OK" else [])
+    assert given_ == ([",".join(natural_sort([*{*ids}])) for ids in wanted] if code == "OK" else [])
 
 
-def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: Served) -> None:
+def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: ResourceRuntime) -> None:
     """The code is that of the first thing that is wrong with it."""
     check_allocate(served)
 
 
 @given(MESSAGES["PreStartContainer"])
 @EXAMPLES
-def check_pre_start(served: Served, request_: pb.PreStartContainerRequest) -> None:
+def check_pre_start(served: ResourceRuntime, request_: pb.PreStartContainerRequest) -> None:
     code, _, _ = served.run(served.call("PreStartContainer", request_.SerializeToString()))
     assert code == expected_of([list(request_.devices_ids)])
 
 
-def test_any_pre_start_is_answered_as_allocate_is(served: Served) -> None:
+def test_any_pre_start_is_answered_as_allocate_is(served: ResourceRuntime) -> None:
     """For one container."""
     check_pre_start(served)
 
 
 @given(MESSAGES["GetPreferredAllocation"])
 @EXAMPLES
-def check_prefer(served: Served, request_: pb.PreferredAllocationRequest) -> None:
+def check_prefer(served: ResourceRuntime, request_: pb.PreferredAllocationRequest) -> None:
     code, reply, error = served.run(served.call("GetPreferredAllocation", request_.SerializeToString()))
     assert code == ("OK" if request_.container_requests else "INVALID_ARGUMENT"), error
     chosen = [one.deviceIDs for one in pb.PreferredAllocationResponse.FromString(reply).container_responses]
@@ -146,7 +146,7 @@ def check_prefer(served: Served, request_: pb.PreferredAllocationRequest) -> Non
         assert len(ids) == len({*ids})
 
 
-def test_any_preference_is_a_choice_of_what_is_offered(served: Served) -> None:
+def test_any_preference_is_a_choice_of_what_is_offered(served: ResourceRuntime) -> None:
     """Each device once, whatever number is asked for, and however often one is offered."""
     check_prefer(served)
 
@@ -168,12 +168,12 @@ def frames(draw: st.DrawFn) -> bytes:
 
 @given(st.binary(max_size=64) | frames().map(PREFACE.__add__))
 @settings(max_examples=100)
-def check_noise(served: Served, data: bytes) -> None:
+def check_noise(served: ResourceRuntime, data: bytes) -> None:
     served.run(served.say(data))
     assert not served.task.done()
 
 
-def test_any_bytes_on_the_socket_cost_a_connection_at_most(served: Served) -> None:
+def test_any_bytes_on_the_socket_cost_a_connection_at_most(served: ResourceRuntime) -> None:
     """Whether they begin as HTTP/2 or as nothing at all; the next one is served, and the kubelet's goes on."""
     check_noise(served)
     assert served.run(served.call("GetDevicePluginOptions", b""))[0] == "OK"

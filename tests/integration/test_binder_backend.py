@@ -78,7 +78,7 @@ def backend(directory: Path | str, clock: Clock | None = None, **options: Any) -
     settings: dict[str, Any] = {
         "prefix": "aosp_binder",
         "verify": Verify.FILE,
-        "forget_after": FORGET,
+        "missing_device_ttl": FORGET,
         "policy": NO_SHARED,
         "resource_name": "aosp.io/binder",
     }
@@ -117,7 +117,7 @@ def test_nothing_is_known_before_the_first_look(dev: Path) -> None:
     made: Backend = backend(dev)
     assert list(made.devices()) == []
     assert made.directories() == {str(dev)}
-    assert (made.prefers, made.prepares) == (True, False)
+    assert (made.get_preferred_allocation_available, made.pre_start_required) == (True, False)
 
 
 def test_devices_come_in_natural_order(dev: Path) -> None:
@@ -688,7 +688,11 @@ def test_the_clock_is_the_machine_s_unless_another_is_given(dev: Path) -> None:
     """One that no change of the date can turn back."""
     make(dev, 1)
     settings = Settings(
-        resource_name="aosp.io/binder", directory=str(dev), prefix="aosp_binder", verify=Verify.FILE, forget_after=0.0
+        resource_name="aosp.io/binder",
+        directory=str(dev),
+        prefix="aosp_binder",
+        verify=Verify.FILE,
+        missing_device_ttl=0.0,
     )
     made = BinderBackend(Host(), settings)
     looked(made)

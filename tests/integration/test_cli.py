@@ -50,14 +50,14 @@ def test_config_says_where_each_value_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nverify: binder\nisolation: strict\n")
     code, out, _ = run(
-        "config", "--config", str(file), "--isolation", "shared", environment={"AOSP_PLUGIN_FORGET_AFTER": "5"}
+        "config", "--config", str(file), "--isolation", "shared", environment={"AOSP_PLUGIN_MISSING_DEVICE_TTL": "5"}
     )
     assert code == 0
     assert yaml.safe_load(out).keys() == {"version", *config.KEYS}
     lines = dict(line.split(": ", 1) for line in out.splitlines())
     assert lines["verify"] == f'"binder"  # file {file}: verify'
     assert lines["isolation"] == '"shared"  # flag --isolation'
-    assert lines["forget_after"] == "5.0  # variable AOSP_PLUGIN_FORGET_AFTER"
+    assert lines["missing_device_ttl"] == "5.0  # variable AOSP_PLUGIN_MISSING_DEVICE_TTL"
     assert lines["device_dir"] == '"/dev"  # default'
 
 

@@ -16,8 +16,8 @@ from aosp_plugin.backend import BinderBackend, Settings
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.daemon import leaks
-from aosp_plugin.daemon.assembly import Served
-from aosp_plugin.daemon.leak_detector import LeakWatch
+from aosp_plugin.daemon.assembly import ResourceRuntime
+from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.leaks import Holder, Leaks
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -26,7 +26,7 @@ from tests.support import RESOURCE, Nodes, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from aosp_plugin.binder.discovery.binder_device import Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 APPEARED, GONE = "a process holds a node of a pod that it is not in", "a process no longer holds a node"
 
@@ -39,7 +39,7 @@ def nodes(tmp_path: Path) -> Nodes:
 
 
 @pytest.fixture
-async def watch(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[LeakWatch]:
+async def watch(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[LeakDetector]:
     """Return what looks at nodes that are each given out twice."""
     settings = Settings(
         resource_name=RESOURCE, directory=str(nodes.directory), prefix="aosp_binder", verify=Verify.FILE, replicas=2
@@ -50,7 +50,7 @@ async def watch(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[LeakWatch]:
         plugin = DevicePlugin(
             backend, resource_name=RESOURCE, socket_name="leaking", kubelet_dir=kubelet_dir, files=files
         )
-        yield LeakWatch([Served(RESOURCE, backend, plugin)], kubelet_dir, 0.01)
+        yield LeakDetector([ResourceRuntime(RESOURCE, backend, plugin)], kubelet_dir, 0.01)
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ def told(caplog: pytest.LogCaptureFixture, message: str) -> list[logging.LogReco
 
 
 async def test_a_leak_is_told_when_it_appears_and_when_it_is_gone(
-    watch: LeakWatch, nodes: Nodes, caplog: pytest.LogCaptureFixture
+    watch: LeakDetector, nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once each, with what finds the process."""
     caplog.set_level(logging.INFO)
@@ -92,7 +92,7 @@ async def test_a_leak_is_told_when_it_appears_and_when_it_is_gone(
     assert len(told(caplog, GONE)) == 1
 
 
-async def test_it_looks_at_every_interval_until_it_is_stopped(watch: LeakWatch, nodes: Nodes) -> None:
+async def test_it_looks_at_every_interval_until_it_is_stopped(watch: LeakDetector, nodes: Nodes) -> None:
     """And what it saw last is there for who asks."""
     stop = asyncio.Event()
     assert watch.latest == {}
@@ -105,7 +105,7 @@ async def test_it_looks_at_every_interval_until_it_is_stopped(watch: LeakWatch, 
 
 async def test_an_interval_of_nothing_means_on_request_alone(nodes: Nodes, kubelet_dir: str) -> None:
     """The default: most plugins can't see the host's processes."""
-    watch = LeakWatch([], kubelet_dir, 0)
+    watch = LeakDetector([], kubelet_dir, 0)
     await watch.run(asyncio.Event())
     assert watch.latest == {}
 
@@ -115,7 +115,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return what ``find`` was told of owners; it finds nothing."""
     seen: list[object] = []
 
-    def find(_nodes: Iterable[Node], owners: Callable[[], object], proc: str = "/proc") -> Leaks:
+    def find(_nodes: Iterable[BinderDevice], owners: Callable[[], object], proc: str = "/proc") -> Leaks:
         seen.append(owners())
         return Leaks((), (), 0, whole=True)
 
@@ -124,7 +124,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 async def test_a_node_s_owners_are_the_pods_that_have_any_of_its_replicas(
-    watch: LeakWatch, kubelet_dir: str, owners: list[object]
+    watch: LeakDetector, kubelet_dir: str, owners: list[object]
 ) -> None:
     """By the kubelet's checkpoint, and of this resource alone."""
     entries = [
@@ -142,7 +142,7 @@ async def test_a_node_s_owners_are_the_pods_that_have_any_of_its_replicas(
 
 @pytest.mark.parametrize("checkpoint", [None, "{", "{}"])
 async def test_without_a_checkpoint_owners_are_unknown_not_none(
-    watch: LeakWatch, kubelet_dir: str, owners: list[object], checkpoint: str | None
+    watch: LeakDetector, kubelet_dir: str, owners: list[object], checkpoint: str | None
 ) -> None:
     """A kubelet that has just been set up has none."""
     if checkpoint is not None:
@@ -152,7 +152,7 @@ async def test_without_a_checkpoint_owners_are_unknown_not_none(
 
 
 async def test_that_processes_can_not_be_seen_is_told_when_it_changes(
-    watch: LeakWatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    watch: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing found is no proof then, and an operator has to know."""
     rounds = [Leaks((), (), 0, whole=True), Leaks((), (), 3, whole=True), Leaks((), (), 3, whole=False)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.daemon.leaks import Holder, changes, find
 from tests.support import as_nobody
 
@@ -46,26 +46,26 @@ def holding(path: str | Path, how: str = "open") -> Iterator[subprocess.Popen[st
         process.communicate("")
 
 
-def node_at(path: str | Path, kind: Kind) -> Node:
+def node_at(path: str | Path, kind: Kind) -> BinderDevice:
     """Return the node that a scan would make of the file at ``path``."""
     seen = os.stat(path)
-    return Node("aosp_binder0", str(path), kind, Identity(seen.st_dev, seen.st_rdev, seen.st_ino))
+    return BinderDevice("aosp_binder0", str(path), kind, Identity(seen.st_dev, seen.st_rdev, seen.st_ino))
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path) -> BinderDevice:
     """Return a node that is a plain file."""
     path = tmp_path / "aosp_binder0"
     path.touch()
     return node_at(path, Kind.FILE)
 
 
-def found(node: Node, proc: str = "/proc") -> tuple[Holder, ...]:
+def found(node: BinderDevice, proc: str = "/proc") -> tuple[Holder, ...]:
     """Return the leaks of a node that nobody was given."""
     return find([node], dict, proc).found
 
 
-def test_a_process_that_holds_a_node_is_found_until_it_ends(node: Node) -> None:
+def test_a_process_that_holds_a_node_is_found_until_it_ends(node: BinderDevice) -> None:
     """Its PID, start, user and command line are those that psutil knows."""
     with holding(node.path) as process:
         (leak,) = found(node)
@@ -78,7 +78,7 @@ def test_a_process_that_holds_a_node_is_found_until_it_ends(node: Node) -> None:
     assert changes(told, find([node], dict)).gone == (leak,)
 
 
-def test_a_node_that_was_unlinked_is_found_under_its_old_identity(node: Node) -> None:
+def test_a_node_that_was_unlinked_is_found_under_its_old_identity(node: BinderDevice) -> None:
     """And not under that of a node that takes its name."""
     with holding(node.path) as process:
         Path(node.path).rename(f"{node.path}.old")
@@ -88,13 +88,13 @@ def test_a_node_that_was_unlinked_is_found_under_its_old_identity(node: Node) ->
         assert found(node_at(node.path, Kind.FILE)) == ()
 
 
-def test_this_process_is_not_found(node: Node) -> None:
+def test_this_process_is_not_found(node: BinderDevice) -> None:
     """The plugin probes nodes, and holds none."""
     with open(node.path, "rb"):
         assert found(node) == ()
 
 
-def test_a_path_only_descriptor_is_not_found(node: Node) -> None:
+def test_a_path_only_descriptor_is_not_found(node: BinderDevice) -> None:
     """It can't reach a driver."""
     with holding(node.path, "path"):
         assert found(node) == ()
@@ -108,7 +108,7 @@ def test_a_device_is_found_by_its_number_wherever_its_inode_is() -> None:
         number = os.stat(path).st_rdev
         os.close(theirs)
         with holding(path) as process:
-            node = Node("aosp_binder0", "/dev/aosp_binder0", Kind.CDEV, Identity(0, number, 0))
+            node = BinderDevice("aosp_binder0", "/dev/aosp_binder0", Kind.CDEV, Identity(0, number, 0))
             assert [leak.pid for leak in found(node)] == [process.pid]
     finally:
         os.close(ours)
@@ -123,7 +123,7 @@ def test_a_stand_in_is_found_though_its_number_is_open_everywhere(tmp_path: Path
         assert [leak.pid for leak in found(node_at(path, Kind.STAND_IN))] == [process.pid]
 
 
-def test_proc_may_be_somewhere_else(node: Node, tmp_path: Path) -> None:
+def test_proc_may_be_somewhere_else(node: BinderDevice, tmp_path: Path) -> None:
     """In a container the host's is; psutil reads the usual one afterwards."""
     elsewhere = tmp_path / "proc"
     elsewhere.symlink_to("/proc")
@@ -138,14 +138,14 @@ def test_the_hosts_pid_namespace_is_told_from_others() -> None:
 
 
 @pytest.mark.skipif(ROOT and shutil.which("setpriv") is None, reason="needs setpriv, which util-linux brings")
-def test_what_could_not_be_looked_at_is_counted(node: Node) -> None:
+def test_what_could_not_be_looked_at_is_counted(node: BinderDevice) -> None:
     """To an ordinary user other users' processes, and those that are not dumpable, are closed."""
     program = textwrap.dedent("""\
         import sys
-        from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+        from aosp_plugin.binder.discovery.binder_device import Identity, Kind, BinderDevice
         from aosp_plugin.daemon.leaks import find
         identity = Identity(*map(int, sys.argv[1:]))
-        seen = find([Node("n0", "/dev/n0", Kind.FILE, identity)], dict)
+        seen = find([BinderDevice("n0", "/dev/n0", Kind.FILE, identity)], dict)
         print(len(seen.found), seen.unreadable > 0)
         """)
     assert node.identity is not None

@@ -98,12 +98,12 @@ async def test_a_look_that_fails_leaves_the_devices_as_they_were(
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(5, "Input/output error")
         for _ in range(3):
-            plugin.look_again()
+            plugin.rescan()
             await asyncio.to_thread(things.failed.acquire)
         await until(lambda: plugin.unhealthy == "the devices can't be looked at: [Errno 5] Input/output error")
         assert kubelet.resource(RESOURCE).capacity == 3
         things.failure, things.things = None, ["/dev/thing0"]
-        plugin.look_again()
+        plugin.rescan()
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
         await until(lambda: plugin.unhealthy == "")
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
@@ -117,7 +117,7 @@ async def test_a_look_that_fails_is_tried_again_without_an_event(
     things = Things()
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(28, "No space left on device")
-        plugin.look_again()
+        plugin.rescan()
         await until(lambda: plugin.unhealthy != "")
         things.failure, things.things = None, ["/dev/thing0"]
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)

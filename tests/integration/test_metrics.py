@@ -103,7 +103,7 @@ def lines() -> Iterator[Lines]:
     """Return what collects the lines of the plugin."""
     collected = Lines()
     logger = logging.getLogger("aosp_plugin")
-    rooms = [logging.getLogger(f"aosp_plugin.{room}") for room in ("deviceplugin", "plugin", "binder", "watch")]
+    rooms = [logging.getLogger(f"aosp_plugin.{room}") for room in ("framework", "backend", "binder")]
     logger.setLevel(logging.INFO)
     for room in rooms:
         room.addHandler(collected)
@@ -304,7 +304,7 @@ async def test_requests_that_fail(
                 await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
             assert raised.value.code() is code
         assert one.values("allocations_total", "code") == {code.name: 1}
-        assert one.values("renewals_total", "result") == {"failed": 1}
+        assert one.values("recreations_total", "result") == {"failed": 1}
         told = [(level, "request failed", rpc, code.name, "a") for rpc in ("Allocate", "PreStartContainer") if level]
         assert lines.take("rpc", "code", "device") == told
 
@@ -329,7 +329,7 @@ async def test_each_request_is_logged_for_who_looks_for_it(
             (*answered, "Allocate", "OK", "aosp_binder0"),
             (*answered, "PreStartContainer", "OK", "aosp_binder0"),
         ]
-        assert one.values("renewals_total", "result") == {"ok": 1}
+        assert one.values("recreations_total", "result") == {"ok": 1}
         nodes.make(2)
         await listed(kubelet, 3)
         assert ("debug", "devices sent", 2) in lines.take("revision")
@@ -432,7 +432,7 @@ async def test_a_look_that_fails_and_recovers(nodes: Nodes, kubelet: Kubelet, li
         lines.take()
         nodes.directory.rename(elsewhere)
         nodes.directory.symlink_to(nodes.directory)  # a link that leads to itself can't be listed
-        one.plugin.look_again()
+        one.plugin.rescan()
         await until(lambda: one.plugin.unhealthy != "")
         healthy, unready = await one.probes()
         assert healthy.startswith("the devices can't be looked at: [Errno 40]")
@@ -442,7 +442,7 @@ async def test_a_look_that_fails_and_recovers(nodes: Nodes, kubelet: Kubelet, li
         assert one.values("devices", "health") == {"healthy": 1}
         nodes.directory.unlink()
         elsewhere.rename(nodes.directory)
-        one.plugin.look_again()
+        one.plugin.rescan()
         await until(lambda: one.plugin.unhealthy == "")
         assert await one.probes() == ("", "")
         assert one.value("aosp_plugin_scans_total", result="ok") >= 2
@@ -473,16 +473,16 @@ async def test_an_update_that_a_failing_look_held_up(
         broken.append(OSError(5, "gone"))
         (directory / "a").touch()
         await looks(1)
-        one.plugin.look_again()
+        one.plugin.rescan()
         await looks(2)
         assert lines.take("error") == [("error", "the devices can't be looked at", "[Errno 5] gone")]
         broken.clear()
-        one.plugin.look_again()
+        one.plugin.rescan()
         await listed(kubelet, 1)
         assert one.value("aosp_plugin_update_latency_seconds_count") == 1
         assert one.values("scans_total", "result") == {"ok": 2, "failed": 2}
         further.append("/dev/b")
-        one.plugin.look_again()
+        one.plugin.rescan()
         await listed(kubelet, 2)
         assert one.value("aosp_plugin_update_latency_seconds_count") == 1
 
@@ -585,7 +585,7 @@ async def test_a_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: py
         lines.take()
         monkeypatch.setattr(refresher, "HUNG_AFTER", 0.0)
         go_on.clear()
-        one.plugin.look_again()
+        one.plugin.rescan()
         await until(lambda: one.plugin.unhealthy != "")
         healthy, unready = await one.probes()
         assert healthy.startswith("the look at the devices has not returned for ")

@@ -203,9 +203,9 @@ class RefusingBinderfs:
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
 
-    def mount(self, directory: str, max_nodes: int | None = None, *, again: bool = False) -> None:
+    def mount(self, directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
         """Note what is asked for."""
-        self.asked.append((directory, max_nodes, again))
+        self.asked.append((directory, max_devices, again))
 
     def unmount(self, directory: str) -> None:
         """Have no part in these tests."""
@@ -215,15 +215,15 @@ class RefusingBinderfs:
         """Be mounted everywhere."""
         return binderfs.Mount(directory, 1, 5)
 
-    def nodes_in(self, directory: str) -> list[str]:
+    def devices_in(self, directory: str) -> list[str]:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 
-    def add_node(self, directory: str, name: str) -> int:
+    def add_device(self, directory: str, name: str) -> int:
         """Have no minor left."""
         raise binderfs.exhausted(f"{directory}/{name}", 0, 5)
 
-    def remove_node(self, directory: str, name: str) -> bool:
+    def remove_device(self, directory: str, name: str) -> bool:
         """Have no part in these tests."""
         raise NotImplementedError(directory, name)
 
@@ -454,7 +454,7 @@ def test_a_closed_pipe_is_exit_code_1(
 PAUSED = """
 import sys
 sys.path.insert(0, {checkout!r})
-from aosp_plugin import nodes_command
+from aosp_plugin.cli import nodes
 class Bar(nodes.Bar):
     def __call__(self, done, total):
         super().__call__(done, total)

@@ -290,7 +290,7 @@ def test_a_plain_file_can_not_be_renewed_and_says_so(dev: Path) -> None:
     """Only nodes of a binderfs can be made anew: better no phone than one with the last tenant in it."""
     make(dev, 1)
     made = backend(dev, renew=True, layout=Single())
-    assert made.prepares
-    assert reasons(made) == {"aosp_binder1": "not-renewed"}
+    assert made.pre_start_required
+    assert reasons(made) == {"aosp_binder1": "not-recreated"}
     with pytest.raises(UnhealthyDeviceError, match=r"aosp_binder1.*only nodes of a binderfs can be"):
         made.pre_start(names(1))

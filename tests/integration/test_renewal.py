@@ -16,7 +16,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import provisioner, recreate
-from aosp_plugin.errors import HostError, NodesExhaustedError, UnhealthyDeviceError
+from aosp_plugin.errors import DevicesExhaustedError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.binder_device import Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 
 class Renewals:
@@ -42,7 +42,7 @@ class Renewals:
         monkeypatch.setattr(recreate, "sweep", self._sweep)
         monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
-    def _renew(self, node: Node, _host: Host, mode: int | None = None) -> None:
+    def _renew(self, node: BinderDevice, _host: Host, mode: int | None = None) -> None:
         if self.failure is not None:
             raise self.failure
         self.renewed.append(node.name)
@@ -113,10 +113,10 @@ def test_a_node_that_can_not_be_renewed_is_unhealthy_until_it_is(
 ) -> None:
     """Each look tries again; the error has the node's name and what to do."""
     backend = make()
-    renewals.failure = NodesExhaustedError("can't renew /dev/aosp_binder1: max= is reached")
+    renewals.failure = DevicesExhaustedError("can't renew /dev/aosp_binder1: max= is reached")
     with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' can't be given to a container: can't renew"):
         backend.pre_start(["aosp_binder1"])
-    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-renewed"}
+    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
     renewals.failure = None
     backend.refresh(frozenset())  # a look for which no event has come
     assert {device.id: device.reason for device in backend.devices()} == {"aosp_binder0": "", "aosp_binder1": ""}
@@ -134,7 +134,7 @@ async def test_the_kubelet_is_told_at_once_of_a_node_that_can_not_be_renewed(
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         pod = Pod("phone", [Container("main", {RESOURCE: 1})])
         await kubelet.admit(pod)
-        renewals.failure = NodesExhaustedError("can't renew /dev/aosp_binder0: max= is reached")
+        renewals.failure = DevicesExhaustedError("can't renew /dev/aosp_binder0: max= is reached")
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
@@ -177,7 +177,9 @@ def test_nodes_that_can_not_be_kept_are_told_once_and_the_others_are_served(
 ) -> None:
     """On a host without binderfs, say: what is there is handed out."""
     caplog.set_level(logging.INFO)
-    wanted = provisioner.Wanted(str(nodes.directory), "aosp_binder", 0, 3, str(nodes.directory.parent / "x/binderfs"))
+    wanted = provisioner.ProvisionSpec(
+        str(nodes.directory), "aosp_binder", 0, 3, str(nodes.directory.parent / "x/binderfs")
+    )
     backend = BinderBackend(
         Host(),
         Settings(
@@ -199,12 +201,12 @@ def test_nodes_that_were_made_are_told(
     """They are there for the look that follows."""
     caplog.set_level(logging.INFO)
 
-    def look(_keeper: provisioner.Keeper) -> int:
+    def look(_keeper: provisioner.DeviceProvisioner) -> int:
         nodes.make(7)
         return 1
 
-    monkeypatch.setattr(provisioner.Keeper, "look", look)
-    wanted = provisioner.Wanted(str(nodes.directory), "aosp_binder", 0, 8, "/run/x")
+    monkeypatch.setattr(provisioner.DeviceProvisioner, "look", look)
+    wanted = provisioner.ProvisionSpec(str(nodes.directory), "aosp_binder", 0, 8, "/run/x")
     backend = BinderBackend(
         Host(),
         Settings(

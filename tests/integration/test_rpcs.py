@@ -220,7 +220,7 @@ async def test_no_news_is_no_message(
     async with dialled(nodes, kubelet_dir) as (_, kubelet, plugin):
         await listed(kubelet, 1)
         monkeypatch.setattr(BinderBackend, "refresh", refresh_and_tell)
-        plugin.look_again()
+        plugin.rescan()
         await asyncio.wait_for(looked.wait(), PATIENCE)
         nodes.make(1)
         await listed(kubelet, 2)
@@ -231,14 +231,14 @@ async def test_no_news_is_no_message(
 async def test_a_burst_is_waited_out(nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that appear while a burst of events settles come with the first message after it."""
 
-    async def settle(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
+    async def debounce(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
         changed.clear()
         if len(os.listdir(nodes.directory)) == 1:
             nodes.make(1)
             await changed.wait()
 
     async with dialled(nodes, kubelet_dir) as (_, kubelet, _):
-        monkeypatch.setattr("aosp_plugin.framework.refresher.settle", settle)
+        monkeypatch.setattr("aosp_plugin.framework.refresher.debounce", debounce)
         nodes.make(0)
         await listed(kubelet, 2)
         assert kubelet.resource(RESOURCE).messages == 2
@@ -295,12 +295,12 @@ async def test_more_devices_than_a_message_holds(
     async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(nodes, kubelet_dir) as plugin:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity > 0)
         view = kubelet.resource(RESOURCE)
-        left_out = 100 - view.capacity
-        assert 0 < left_out < 100
+        truncated = 100 - view.capacity
+        assert 0 < truncated < 100
         assert list(view.devices) == names(range(view.capacity))
-        await problem(plugin, f"{left_out} devices do not fit into the message to the kubelet")
+        await problem(plugin, f"{truncated} devices do not fit into the message to the kubelet")
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert [vars(record)["left_out"] for record in errors] == [left_out]
+        assert [vars(record)["truncated"] for record in errors] == [truncated]
         nodes.remove(*range(10))
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == view.capacity - 10)
         assert kubelet.resource(RESOURCE).last_message_size <= 1000

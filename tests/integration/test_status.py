@@ -31,7 +31,7 @@ from aosp_plugin.cli.summary import Table
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import assemble
-from aosp_plugin.daemon.leak_detector import LeakWatch
+from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.errors import ConfigError, HostError
 from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
-LOOKS_OFTEN = "from aosp_plugin import cli, status_command; status.EVERY = 0.05; raise SystemExit(cli.main())"
+LOOKS_OFTEN = "from aosp_plugin.cli import main, status; status.EVERY = 0.05; raise SystemExit(main.main())"
 WATCH = [sys.executable, "-c", LOOKS_OFTEN, "status", "--watch"]
 """The same with ``--watch``, but for less than a second between two looks."""
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
@@ -74,7 +74,11 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
     nodes.make(0, 1, 2)
     address = f"127.0.0.1:{free_port()}"
     path = os.path.join(kubelet_dir, "pod-resources.sock")
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": path, "NODE_NAME": "node-7", "AOSP_PLUGIN_LEAKS_EVERY": "0"}
+    environment = {
+        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": path,
+        "NODE_NAME": "node-7",
+        "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0",
+    }
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, path, {"phone-1": "games"}),
@@ -112,12 +116,12 @@ class Plugin:
         self.files = FileEvents()
         self.metrics = Metrics()
         self.served = assemble(current, self.files, self.metrics.observer)
-        self.leak_watch = LeakWatch(self.served, current.kubelet_dir, current.leaks_every)
+        self.leak_detector = LeakDetector(self.served, current.kubelet_dir, current.leak_scan_interval)
         self.stuck = ""
         self.routes = endpoints.routes(
             self.served,
             self.files,
-            lambda: self.leak_watch.latest,
+            lambda: self.leak_detector.latest,
             self.metrics,
             stuck=lambda: self.stuck,
             pod_resources_socket=current.pod_resources_socket,
@@ -181,7 +185,7 @@ async def test_whatever_changes_is_told(nodes: Nodes, kubelet_dir: str) -> None:
         assert before["resources"][0]["problem"] == problem
         assert (await one.ask("/readyz")).body.decode() == f"{problem}\n"
         assert before["resources"][0]["leaks_problem"] == "nobody has looked for leaks yet"
-        await one.leak_watch.look()
+        await one.leak_detector.look()
         looked = await one.report()
         assert looked["resources"][0]["leaks_problem"] != before["resources"][0]["leaks_problem"]
         async with Kubelet(kubelet_dir) as kubelet:

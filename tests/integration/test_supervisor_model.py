@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.errors import RegistrationFailedError
-from aosp_plugin.framework.aio import any_set, cancelled_at_end
+from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.deviceplugin import supervisor as real
 from aosp_plugin.framework.deviceplugin.kubelet_client import register
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
@@ -52,7 +52,7 @@ class Time:
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the supervisor go by it."""
         monkeypatch.setattr(real, "time", SimpleNamespace(monotonic=lambda: self._now, time=time.time))
-        monkeypatch.setattr(real, "any_set", self._any_set)
+        monkeypatch.setattr(real, "wait_any", self._any_set)
         monkeypatch.setattr(real, "register", self._register_in_time)
         monkeypatch.setattr(real, "Servicer", self._serve)
 
@@ -70,7 +70,7 @@ class Time:
         self.waits_for = events
         self.moved.set()
         try:
-            return await any_set(*events, self._passed)
+            return await wait_any(*events, self._passed)
         finally:
             self.waits_for = ()
             self._passed.clear()
@@ -78,9 +78,9 @@ class Time:
     async def _register_in_time(self, path: str, request: pb.RegisterRequest, _deadline: float) -> None:
         self._late = asyncio.Event()
         answered = asyncio.Event()
-        async with cancelled_at_end(register(path, request, 2 * PATIENCE)) as call:
+        async with background_task(register(path, request, 2 * PATIENCE)) as call:
             call.add_done_callback(lambda _: answered.set())
-            await any_set(answered, self._late)
+            await wait_any(answered, self._late)
             if not call.done():
                 raise RegistrationFailedError("DEADLINE_EXCEEDED")
             call.result()
@@ -170,7 +170,7 @@ class Walk:
                     alike = {one for one in expected if one.phase is seen and one.own is served}
                     if alike:
                         return alike
-                    await any_set(self._clock.moved, self.kubelet._changed, timeout=0.05)
+                    await wait_any(self._clock.moved, self.kubelet._changed, timeout=0.05)
                     self._clock.moved.clear()
         except TimeoutError:
             phases = sorted({state.phase for state in expected})

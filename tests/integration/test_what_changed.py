@@ -249,7 +249,7 @@ async def test_now_and_then_everything_is_looked_at_though_nothing_was_told(
     events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch, factor: int, expected: list[object]
 ) -> None:
     """But not before so many times the time that it took have passed."""
-    monkeypatch.setattr(refresher, "FULL_LOOKS", factor)
+    monkeypatch.setattr(refresher, "FULL_SCAN_FACTOR", factor)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.05)
     backend = Recording(directory)
     async with refreshing(events, backend):

@@ -11,7 +11,7 @@ import pytest
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
-API = Path("aosp_plugin/deviceplugin/api")
+API = Path("aosp_plugin/framework/api")
 
 
 @pytest.mark.parametrize("name", ["deviceplugin", "podresources"])

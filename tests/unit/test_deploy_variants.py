@@ -99,9 +99,9 @@ def test_provision_configuration() -> None:
     effective, _ = config.load({}, {}, str(PROVISION / "config.yaml"))
     (resource,) = effective.resources
     assert resource.nodes is not None
-    assert resource.reset is config.Reset.ON_START
+    assert resource.recreate is config.Recreate.ON_START
     assert resource.verify == "probe"
-    assert effective.leaks_every > 0
+    assert effective.leak_scan_interval > 0
 
 
 def test_provision_makes_nodes_below_the_mount() -> None:

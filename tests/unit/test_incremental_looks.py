@@ -13,9 +13,9 @@ from aosp_plugin.backend import BinderBackend, Settings
 from aosp_plugin.binder.devices.numa import parse
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, Single
 from aosp_plugin.binder.discovery import binder_device
-from aosp_plugin.binder.discovery.binder_device import in_natural_order, with_new_ones
+from aosp_plugin.binder.discovery.binder_device import merge_sorted, natural_sort
 from aosp_plugin.binder.discovery.health import Reason, Verify
-from aosp_plugin.binder.discovery.store import KnownNodes
+from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class World:
             directory="/dev",
             prefix=PREFIX,
             verify=Verify.FILE,
-            forget_after=10,
+            missing_device_ttl=10,
             layout=LAYOUTS[layout],
             replicas=replicas,
             numa=parse({"0-30": 0, "31-90": 1}),
@@ -126,7 +126,7 @@ def test_whatever_changes_is_found(
     """Files, links, what they lead to, other kinds and time that passes: both backends tell the same."""
     world = World(tmp_path_factory.mktemp("world"), layout, replicas)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(binder_device, "SORTED_MEANWHILE", 0.5)  # else all would be sorted, as these are so few
+        patched.setattr(binder_device, "MERGE_FACTOR", 0.5)  # else all would be sorted, as these are so few
         for number in range(0, 60, 7):
             world.do("file", "dev", f"{PREFIX}{number}")
         world.look()
@@ -140,11 +140,11 @@ def test_whatever_changes_is_found(
             world.agree()
 
 
-def known_nodes(root: Path, host: Host | None = None) -> KnownNodes:
+def known_nodes(root: Path, host: Host | None = None) -> DeviceStore:
     """Return the nodes of a device directory that is there."""
     (root / "dev").mkdir(exist_ok=True)
-    return KnownNodes(
-        host or Host(str(root)), directory="/dev", prefix=PREFIX, named=None, verify=Verify.FILE, forget_after=300
+    return DeviceStore(
+        host or Host(str(root)), directory="/dev", prefix=PREFIX, named=None, verify=Verify.FILE, missing_device_ttl=300
     )
 
 
@@ -186,7 +186,7 @@ def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is by a look at everything."""
-    monkeypatch.setattr(binder_device, "SORTED_MEANWHILE", 0.5)
+    monkeypatch.setattr(binder_device, "MERGE_FACTOR", 0.5)
     world = World(tmp_path, "single")
     for name in ("1", "2"):
         world.do("file", "dev", PREFIX + name)
@@ -301,6 +301,6 @@ def test_devices_that_stay_are_told_as_the_same_objects(tmp_path: Path) -> None:
 @settings(derandomize=True, deadline=None)
 def test_new_names_come_in_natural_order(numbers: set[int], new: set[int]) -> None:
     """Whether each is put in its place or all are sorted."""
-    names = in_natural_order([f"b{number}" for number in numbers])
+    names = natural_sort([f"b{number}" for number in numbers])
     added = {f"b{number}" for number in new - numbers}
-    assert with_new_ones(names, added) == in_natural_order([*names, *added])
+    assert merge_sorted(names, added) == natural_sort([*names, *added])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leaks import (
     LONGEST_COMMAND,
@@ -114,21 +114,21 @@ def as_nobody() -> Iterator[None]:
             os.seteuid(0)
 
 
-def file_node(path: Path, name: str = "") -> Node:
+def file_node(path: Path, name: str = "") -> BinderDevice:
     """Return a node that is a plain file; it is made where it is missing."""
     path.touch()
     seen = path.stat()
-    return Node(name or path.name, str(path), Kind.FILE, Identity(seen.st_dev, seen.st_rdev, seen.st_ino))
+    return BinderDevice(name or path.name, str(path), Kind.FILE, Identity(seen.st_dev, seen.st_rdev, seen.st_ino))
 
 
-def device_node(path: str, kind: Kind, *, elsewhere: bool = False) -> Node:
+def device_node(path: str, kind: Kind, *, elsewhere: bool = False) -> BinderDevice:
     """Return a node of the device at ``path``, or one of the same number ``elsewhere``."""
     seen = Path(path).stat()
     inode = seen.st_ino + 1000 if elsewhere else seen.st_ino
-    return Node("aosp_binder0", path, kind, Identity(seen.st_dev, seen.st_rdev, inode))
+    return BinderDevice("aosp_binder0", path, kind, Identity(seen.st_dev, seen.st_rdev, inode))
 
 
-def found(nodes: Sequence[Node], proc: Proc) -> list[tuple[str, int]]:
+def found(nodes: Sequence[BinderDevice], proc: Proc) -> list[tuple[str, int]]:
     """Return node and PID of each holder, where nobody was given anything, in the order they are told."""
     return [(holder.node, holder.pid) for holder in find(nodes, dict, proc.path).found]
 
@@ -418,7 +418,7 @@ def test_nodes_that_are_gone_or_no_device_are_not_looked_for(proc: Proc, tmp_pat
     """An absent one has no identity; a socket in its place is never handed out."""
     node = file_node(tmp_path / "n0")
     proc.process(70, node.path)
-    absent = Node("n1", "/dev/n1", Kind.ABSENT)
+    absent = BinderDevice("n1", "/dev/n1", Kind.ABSENT)
     assert found([absent, node._replace(kind=Kind.OTHER)], proc) == []
 
 

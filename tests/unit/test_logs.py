@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.aio import in_thread
+from aosp_plugin.framework.aio import run_in_daemon_thread
 from aosp_plugin.framework.observer import milliseconds, working_for
 from aosp_plugin.framework.service import logs
 
@@ -212,7 +212,7 @@ async def test_tasks_and_threads_work_for_the_resource_that_they_were_begun_for(
     async def of(resource: str) -> tuple[dict[str, object], dict[str, object]]:
         with working_for(resource):
             in_task = asyncio.create_task(asyncio.sleep(0, named()))
-            return await in_thread(named, "look"), await in_task
+            return await run_in_daemon_thread(named, "look"), await in_task
 
     first, second = await asyncio.gather(of("aosp.io/a"), of("aosp.io/b"))
     assert first == ({"resource": "aosp.io/a"},) * 2

@@ -74,7 +74,7 @@ def test_every_reason_is_there_before_the_first_look() -> None:
     assert value(metrics, "aosp_plugin_devices", resource=A, health="healthy", reason="") == 0
     for reason in Reason:
         assert value(metrics, "aosp_plugin_devices", resource=A, health="unhealthy", reason=reason.value) == 0
-    assert value(metrics, "aosp_plugin_devices_left_out", resource=A) == 0
+    assert value(metrics, "aosp_plugin_devices_truncated", resource=A) == 0
 
 
 def test_devices_are_counted_by_reason() -> None:
@@ -103,7 +103,7 @@ def test_devices_that_are_left_out_are_counted_apart() -> None:
     metrics = Metrics()
     metrics.observer(A).published(Snapshot(1, devices(5), limit=60), None)
     assert value(metrics, "aosp_plugin_devices", resource=A, health="healthy", reason="") == 3
-    assert value(metrics, "aosp_plugin_devices_left_out", resource=A) == 2
+    assert value(metrics, "aosp_plugin_devices_truncated", resource=A) == 2
 
 
 def test_a_thousand_devices_have_as_many_series_as_three() -> None:
@@ -118,7 +118,7 @@ def test_leaks_are_absent_before_they_were_looked_for() -> None:
     """No leak and not knowing are not the same."""
     metrics = Metrics()
     metrics.observer(A)
-    assert value(metrics, "aosp_plugin_leaked_nodes", resource=A) is None
+    assert value(metrics, "aosp_plugin_leaked_devices", resource=A) is None
     assert value(metrics, "aosp_plugin_leak_unreadable_processes") is None
 
 
@@ -126,8 +126,8 @@ def test_a_leaked_node_counts_once_however_many_hold_it() -> None:
     """And a process that could not be looked at counts once for all resources."""
     metrics = Metrics()
     metrics.leaks = lambda: {A: leaks(("b1", 7), ("b1", 8), ("b2", 7), unreadable=3), B: leaks(unreadable=4)}
-    assert value(metrics, "aosp_plugin_leaked_nodes", resource=A) == 2
-    assert value(metrics, "aosp_plugin_leaked_nodes", resource=B) == 0
+    assert value(metrics, "aosp_plugin_leaked_devices", resource=A) == 2
+    assert value(metrics, "aosp_plugin_leaked_devices", resource=B) == 0
     assert value(metrics, "aosp_plugin_leak_unreadable_processes") == 4
 
 
@@ -286,8 +286,8 @@ def test_renewals_are_ok_or_failed(metrics: Metrics, observer: ResourceMetrics) 
     """Whatever the code; they are no allocations."""
     for code in ("OK", "FAILED_PRECONDITION", "INTERNAL"):
         observer.answered("PreStartContainer", code, 0.1)
-    assert value(metrics, "aosp_plugin_renewals_total", resource=A, result="ok") == 1
-    assert value(metrics, "aosp_plugin_renewals_total", resource=A, result="failed") == 2
+    assert value(metrics, "aosp_plugin_recreations_total", resource=A, result="ok") == 1
+    assert value(metrics, "aosp_plugin_recreations_total", resource=A, result="failed") == 2
     assert value(metrics, "aosp_plugin_allocation_duration_seconds_count", resource=A) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.cli.summary import Line, Table, ranges, summary
 from aosp_plugin.daemon.leaks import Holder, Leaks
-from aosp_plugin.daemon.report import Report, ResourceReport, Seen, SeenResource, report
+from aosp_plugin.daemon.report import NodeStatus, Report, ResourceReport, ResourceStatus, report
 from aosp_plugin.framework.inventory import Device, Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 
@@ -40,10 +40,10 @@ def made(
 ) -> Report:
     """Return the report of one resource."""
     snapshot = Snapshot(revision, devices, limit)
-    seen = SeenResource(RESOURCE, snapshot, unready, unhealthy, found if found is not None else leaks())
+    seen = ResourceStatus(RESOURCE, snapshot, unready, unhealthy, found if found is not None else leaks())
     told = allocations or Allocations("", {RESOURCE: owners or {}})
     named = nodes if nodes is not None else {device.id: (device.id,) for device in devices}
-    return report(Seen("inotify", told, (seen,)), [named], version="1.2.3", node="here", started=1700000000.0)
+    return report(NodeStatus("inotify", told, (seen,)), [named], version="1.2.3", node="here", started=1700000000.0)
 
 
 def of_resource(devices: list[Device], **more: Any) -> ResourceReport:
@@ -134,10 +134,10 @@ def test_devices_that_the_kubelet_is_not_told_of_are_not_free() -> None:
     devices = [Device("n0"), Device("n1"), Device("n2", "missing")]
     room = len(Snapshot(1, devices[:1]).message) + 2
     one = of_resource(devices, limit=room)
-    assert one.left_out == 2
+    assert one.truncated == 2
     assert [(str(device.state), device.reason) for device in one.devices] == [
         ("free", ""),
-        ("unhealthy", "left-out"),
+        ("unhealthy", "truncated"),
         ("unhealthy", "missing"),
     ]
 
@@ -169,8 +169,8 @@ def test_what_may_keep_leaks_from_being_seen_is_told(found: Leaks, problem: str)
 
 def test_that_nobody_has_looked_for_leaks_is_told() -> None:
     """As it is before the first round."""
-    seen = SeenResource(RESOURCE, Snapshot(1, []), "", "", None)
-    told = report(Seen("polling", Allocations(), (seen,)), [{}], version="", node="", started=0.0)
+    seen = ResourceStatus(RESOURCE, Snapshot(1, []), "", "", None)
+    told = report(NodeStatus("polling", Allocations(), (seen,)), [{}], version="", node="", started=0.0)
     assert told.resources[0].leaks_problem == "nobody has looked for leaks yet"
     assert told.watching == "polling"
 
@@ -193,7 +193,7 @@ def test_as_json_the_fields_are_what_they_are_called() -> None:
             "registered": True,
             "problem": "",
             "revision": 7,
-            "left_out": 0,
+            "truncated": 0,
             "counts": {"total": 1, "free": 0, "allocated": 0, "unhealthy": 1, "leaked": 0, "unknown": 0},
             "devices": [
                 {
@@ -214,10 +214,10 @@ def test_as_json_the_fields_are_what_they_are_called() -> None:
 
 def test_every_resource_has_its_own_owners_leaks_and_nodes() -> None:
     """Two may have devices of the same name."""
-    one = SeenResource("x.io/a", Snapshot(1, [Device("d")]), "", "", leaks(HOLDER))
-    other = SeenResource("x.io/b", Snapshot(1, [Device("d")]), "", "", leaks())
+    one = ResourceStatus("x.io/a", Snapshot(1, [Device("d")]), "", "", leaks(HOLDER))
+    other = ResourceStatus("x.io/b", Snapshot(1, [Device("d")]), "", "", leaks())
     told = report(
-        Seen("inotify", Allocations("", {"x.io/b": {"d": (PHONE,)}}), (one, other)),
+        NodeStatus("inotify", Allocations("", {"x.io/b": {"d": (PHONE,)}}), (one, other)),
         [{"d": ("n1",)}, {"d": ("n1",)}],
         version="",
         node="",

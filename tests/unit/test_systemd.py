@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.aio import cancelled_at_end
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.service.systemd import between_looks, tell, watchdog
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ async def until(systemd: Systemd, wanted: Callable[[str], bool]) -> str:
 async def test_ready_once_registered(systemd: Systemd) -> None:
     """READY=1 is told when nothing is in the way any more, and not before; until then the status says what is."""
     plugin = Plugin()
-    async with cancelled_at_end(plugin.tell(systemd.environment)):
+    async with background_task(plugin.tell(systemd.environment)):
         assert await systemd.told() == "STATUS=not registered yet"
         plugin.unready = [""]
         assert await systemd.told() == "READY=1\nSTATUS=registered"
@@ -93,7 +93,7 @@ async def test_every_resource_has_to_be_registered(systemd: Systemd) -> None:
     """With one of two resources left, the service is not ready; the status is one line."""
     plugin = Plugin()
     plugin.unready = ["", "no\nkubelet", "no socket"]
-    async with cancelled_at_end(plugin.tell(systemd.environment)):
+    async with background_task(plugin.tell(systemd.environment)):
         assert await systemd.told() == "STATUS=no kubelet; no socket"
 
 
@@ -101,7 +101,7 @@ async def test_ready_is_told_once(systemd: Systemd) -> None:
     """A service that was ready stays it: the status alone tells that the kubelet is away, and that it is back."""
     plugin = Plugin()
     plugin.unready = []
-    async with cancelled_at_end(plugin.tell(systemd.environment)):
+    async with background_task(plugin.tell(systemd.environment)):
         assert (await systemd.told()).startswith("READY=1")
         plugin.unready = ["waiting for the kubelet"]
         assert await systemd.told() == "STATUS=waiting for the kubelet"
@@ -138,7 +138,7 @@ async def test_stopping(systemd: Systemd) -> None:
 async def test_stopping_is_told_though_the_task_is_cancelled(systemd: Systemd) -> None:
     """The stop may end whoever runs this before it takes note."""
     plugin = Plugin()
-    async with cancelled_at_end(plugin.tell(systemd.environment)):
+    async with background_task(plugin.tell(systemd.environment)):
         await systemd.told()
         plugin.stop.set()
     assert systemd.pending() == ["STOPPING=1"]
@@ -147,7 +147,7 @@ async def test_stopping_is_told_though_the_task_is_cancelled(systemd: Systemd) -
 async def test_another_configuration_is_no_stop(systemd: Systemd) -> None:
     """Cancelled without a stop, as at a reload, nothing is told."""
     plugin = Plugin()
-    async with cancelled_at_end(plugin.tell(systemd.environment)):
+    async with background_task(plugin.tell(systemd.environment)):
         await systemd.told()
     assert systemd.pending() == []
 
@@ -155,7 +155,7 @@ async def test_another_configuration_is_no_stop(systemd: Systemd) -> None:
 async def test_watchdog_beats_while_all_is_well(systemd: Systemd) -> None:
     """WATCHDOG=1 comes again and again, before the plugin is registered too."""
     plugin = Plugin()
-    async with cancelled_at_end(plugin.tell(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
+    async with background_task(plugin.tell(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
         assert "WATCHDOG=1" in await systemd.told()
         assert await systemd.told() == "WATCHDOG=1"
         assert await systemd.told() == "WATCHDOG=1"
@@ -165,7 +165,7 @@ async def test_watchdog_is_left_to_bite_where_the_plugin_is_unhealthy(systemd: S
     """What fails /healthz keeps WATCHDOG=1 back, until it is over."""
     plugin = Plugin()
     plugin.unhealthy = ["the look at the devices does not return"]
-    async with cancelled_at_end(plugin.tell(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
+    async with background_task(plugin.tell(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
         assert await systemd.told() == "STATUS=not registered yet"
         plugin.unready = ["still not"]
         assert await systemd.told() == "STATUS=still not"
@@ -177,7 +177,7 @@ async def test_a_watchdog_that_is_short_is_met(systemd: Systemd) -> None:
     """A sign of life comes at half the time that there is, however long the looks are apart otherwise."""
     plugin = Plugin()
     environment = systemd.environment | {"WATCHDOG_USEC": "2000"}
-    async with cancelled_at_end(tell(list, list, plugin.stop, environment, interval=3600.0)):
+    async with background_task(tell(list, list, plugin.stop, environment, interval=3600.0)):
         await systemd.told()
         assert await systemd.told() == "WATCHDOG=1"
 
@@ -203,7 +203,7 @@ async def test_abstract_socket() -> None:
     name = f"aosp-plugin-test-{os.getpid()}"
     receiver = Systemd(f"@{name}", f"\0{name}")
     try:
-        async with cancelled_at_end(Plugin().tell(receiver.environment)):
+        async with background_task(Plugin().tell(receiver.environment)):
             assert await receiver.told() == "STATUS=not registered yet"
     finally:
         receiver.close()
@@ -221,7 +221,7 @@ async def test_what_could_not_be_told_is_told_later(tmp_path: Path) -> None:
         asyncio.get_running_loop().call_soon(failed.set)
         return [""]
 
-    async with cancelled_at_end(tell(unready, list, plugin.stop, {"NOTIFY_SOCKET": path}, OFTEN)):
+    async with background_task(tell(unready, list, plugin.stop, {"NOTIFY_SOCKET": path}, OFTEN)):
         await failed.wait()
         receiver = Systemd(path, path)
         assert await receiver.told() == "READY=1\nSTATUS=registered"

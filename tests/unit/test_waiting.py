@@ -1,4 +1,4 @@
-"""Waiting for events, for a burst to settle, and for work in a thread."""
+"""Waiting for events, for a burst to debounce, and for work in a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.aio import any_set, cancelled_at_end, in_thread, settle
+from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,7 +30,7 @@ async def test_an_event_that_is_set_already_is_not_waited_for() -> None:
     """The answer comes without a turn of the loop."""
     one, two = asyncio.Event(), asyncio.Event()
     two.set()
-    waiting = any_set(one, two)
+    waiting = wait_any(one, two)
     with pytest.raises(StopIteration) as done:
         waiting.send(None)
     assert done.value.value is True
@@ -40,7 +40,7 @@ async def test_an_event_that_is_set_already_is_not_waited_for() -> None:
 async def test_any_of_several_events_ends_the_wait(which: int) -> None:
     """Whichever comes first, and nothing is left running."""
     events = [asyncio.Event() for _ in range(3)]
-    waiting = asyncio.create_task(any_set(*events))
+    waiting = asyncio.create_task(wait_any(*events))
     await spin()
     assert not waiting.done()
     events[which].set()
@@ -50,13 +50,13 @@ async def test_any_of_several_events_ends_the_wait(which: int) -> None:
 
 async def test_no_event_within_the_time_is_false() -> None:
     """And nothing is left running."""
-    assert await any_set(asyncio.Event(), asyncio.Event(), timeout=0.001) is False
+    assert await wait_any(asyncio.Event(), asyncio.Event(), timeout=0.001) is False
     assert others() == set()
 
 
 async def test_a_cancelled_wait_leaves_nothing_running() -> None:
     """A plugin that stops cancels what waits."""
-    waiting = asyncio.create_task(any_set(asyncio.Event(), asyncio.Event()))
+    waiting = asyncio.create_task(wait_any(asyncio.Event(), asyncio.Event()))
     await spin()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -72,11 +72,11 @@ class Clock:
         self.waits: list[float] = []
         self.then: list[float] = []
         """Seconds after which the event is set again, one entry a wait; none: it is not."""
-        monkeypatch.setattr("aosp_plugin.framework.aio.any_set", self.any_set)
+        monkeypatch.setattr("aosp_plugin.framework.aio.wait_any", self.wait_any)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
-    async def any_set(self, event: asyncio.Event, *, timeout: float) -> bool:
-        """Wait, as any_set does."""
+    async def wait_any(self, event: asyncio.Event, *, timeout: float) -> bool:
+        """Wait, as wait_any does."""
         assert not event.is_set()
         self.waits.append(timeout)
         after = self.then.pop(0) if self.then else timeout + 1
@@ -87,10 +87,10 @@ class Clock:
 
 
 async def settled(clock: Clock, quiet: float, cap: float) -> asyncio.Event:
-    """Let a burst settle."""
+    """Let a burst debounce."""
     changed = asyncio.Event()
     changed.set()
-    await settle(changed, quiet, cap)
+    await debounce(changed, quiet, cap)
     return changed
 
 
@@ -138,7 +138,7 @@ async def test_settling_with_real_events_returns() -> None:
     """Over the real loop, too."""
     changed = asyncio.Event()
     changed.set()
-    await settle(changed, 0.001, 0.002)
+    await debounce(changed, 0.001, 0.002)
     assert not changed.is_set()
 
 
@@ -152,7 +152,7 @@ async def test_work_in_a_thread_returns_its_result() -> None:
         assert go.wait(30)
         return 42
 
-    waiting = asyncio.create_task(in_thread(work, "look"))
+    waiting = asyncio.create_task(run_in_daemon_thread(work, "look"))
     await spin()
     go.set()
     assert await waiting == 42
@@ -163,7 +163,7 @@ async def test_work_in_a_thread_returns_its_result() -> None:
 async def test_none_is_a_result() -> None:
     """Work that returns nothing is done as well."""
     nothing: Callable[[], None] = lambda: None  # noqa: E731
-    assert await in_thread(nothing, "x") is None  # type: ignore[func-returns-value]
+    assert await run_in_daemon_thread(nothing, "x") is None  # type: ignore[func-returns-value]
 
 
 class OddError(BaseException):
@@ -178,7 +178,7 @@ async def test_what_the_work_raises_is_raised(error: BaseException) -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        await in_thread(work, "x")
+        await run_in_daemon_thread(work, "x")
     assert raised.value is error
 
 
@@ -211,7 +211,7 @@ async def test_work_whose_waiter_was_cancelled_ends_by_itself(monkeypatch: pytes
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     for fails in (False, True):
         held = Held(fails=fails)
-        waiting = asyncio.create_task(in_thread(held.work, "x"))
+        waiting = asyncio.create_task(run_in_daemon_thread(held.work, "x"))
         await spin()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -229,7 +229,7 @@ def test_work_that_outlives_the_loop_ends_by_itself(monkeypatch: pytest.MonkeyPa
     held = Held()
 
     async def give_up() -> None:
-        waiting = asyncio.create_task(in_thread(held.work, "x"))
+        waiting = asyncio.create_task(run_in_daemon_thread(held.work, "x"))
         await spin()
         waiting.cancel()
 
@@ -250,7 +250,7 @@ async def test_a_task_goes_on_while_its_context_lasts() -> None:
             await asyncio.sleep(0)
             seen.append("ended")
 
-    async with cancelled_at_end(work()) as task:
+    async with background_task(work()) as task:
         await spin()
         assert seen == ["begun"]
     assert seen == ["begun", "ended"]
@@ -263,7 +263,7 @@ async def test_a_task_that_is_done_gives_its_result() -> None:
     async def work() -> int:
         return 3
 
-    async with cancelled_at_end(work()) as task:
+    async with background_task(work()) as task:
         assert await task == 3
     assert task.result() == 3
 
@@ -276,7 +276,7 @@ async def test_what_the_task_raises_is_for_whoever_asks() -> None:
     async def work() -> None:
         raise OSError("away")
 
-    async with cancelled_at_end(work()) as task:
+    async with background_task(work()) as task:
         await spin()
     with pytest.raises(OSError, match="away"):
         task.result()
@@ -288,7 +288,7 @@ async def test_what_the_task_raises_is_for_whoever_asks() -> None:
             raise OSError("away")
 
     async def unasked(work: Callable[[], Coroutine[None, None, None]]) -> None:
-        async with cancelled_at_end(work()):
+        async with background_task(work()):
             await spin()
 
     await unasked(work)
@@ -300,7 +300,7 @@ async def test_what_the_task_raises_is_for_whoever_asks() -> None:
 async def test_what_the_context_raises_comes_out_and_the_task_is_over() -> None:
     """Whatever ends the context ends the task."""
     with pytest.raises(ValueError, match="here"):
-        async with cancelled_at_end(asyncio.Event().wait()) as task:
+        async with background_task(asyncio.Event().wait()) as task:
             raise ValueError("here")
     assert task.cancelled()
 
@@ -308,4 +308,4 @@ async def test_what_the_context_raises_comes_out_and_the_task_is_over() -> None:
 async def test_a_function_that_stops_an_iteration_is_an_error() -> None:
     """StopIteration, which no future takes, comes out as an error that names the work, and not as a wait for ever."""
     with pytest.raises(RuntimeError, match=r"look: StopIteration"):
-        await asyncio.wait_for(in_thread(lambda: next(iter([])), "look"), 10)
+        await asyncio.wait_for(run_in_daemon_thread(lambda: next(iter([])), "look"), 10)

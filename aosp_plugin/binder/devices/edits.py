@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ class Policy(NamedTuple):
     """Where a container finds its first nodes as well, in turn."""
 
 
-def edits_for(nodes: Sequence[Node], policy: Policy, present: frozenset[str]) -> Edits:
+def edits_for(nodes: Sequence[BinderDevice], policy: Policy, present: frozenset[str]) -> Edits:
     """Return what a container with these ``nodes`` needs.
 
     ``nodes`` are in the order in which the container gets them; one that comes again is passed over. ``present`` are
@@ -107,12 +107,12 @@ def edits_for(nodes: Sequence[Node], policy: Policy, present: frozenset[str]) ->
     return Edits(tuple(devices), tuple(mounts), _environment(own, policy))
 
 
-def container_path(node: Node) -> str:
+def container_path(node: BinderDevice) -> str:
     """Return where a container finds the node."""
     return f"{CONTAINER_DIRECTORY}/{node.name}"
 
 
-def _shared_mounts(own: Sequence[Node], policy: Policy, present: frozenset[str]) -> list[Mount]:
+def _shared_mounts(own: Sequence[BinderDevice], policy: Policy, present: frozenset[str]) -> list[Mount]:
     """Read-only always: in a writable binderfs any root could unlink or rename every tenant's nodes."""
     if policy.isolation is Isolation.STRICT:
         return []
@@ -125,7 +125,7 @@ def _shared_mounts(own: Sequence[Node], policy: Policy, present: frozenset[str])
     return mounts
 
 
-def _environment(own: Sequence[Node], policy: Policy) -> dict[str, str]:
+def _environment(own: Sequence[BinderDevice], policy: Policy) -> dict[str, str]:
     environment = {}
     if policy.visible_devices_variable:
         environment[policy.visible_devices_variable] = ",".join(node.name for node in own)

@@ -10,7 +10,7 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, in_natural_order, name_problem
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem, natural_sort
 from aosp_plugin.binder.discovery.health import Reason
 
 if TYPE_CHECKING:
@@ -93,27 +93,27 @@ class Named:
         entry, slash, file = pattern.partition("/")
         self.nested = bool(slash)
         self.files = tuple(file.replace("{name}", name) for name in names)  # in a directory of such a set
-        self._around = _around(pattern, names)
-        self._around_entry = _around(entry, names)
+        self._affixes = _affixes(pattern, names)
+        self._around_entry = _affixes(entry, names)
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return the sets; the ID of each is what {set} stands for. What can't be an ID makes no set."""
-        found = {one for name in names if (one := _between(self._around, name))}
-        ids = in_natural_order([one for one in found if name_problem(one) is None])
-        return [DeviceSet(one, tuple([before + one + behind for before, behind in self._around])) for one in ids]
+        found = {one for name in names if (one := _match(self._affixes, name))}
+        ids = natural_sort([one for one in found if name_problem(one) is None])
+        return [DeviceSet(one, tuple([before + one + behind for before, behind in self._affixes])) for one in ids]
 
     def set_at(self, entry: str) -> str | None:
         """Return what {set} stands for in a file of the device directory, or None: a directory where nested."""
-        return _between(self._around_entry, entry)
+        return _match(self._around_entry, entry)
 
 
-def _around(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
+def _affixes(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
     """Return what stands before and behind {set} for each name."""
     before, _, behind = pattern.partition("{set}")
     return [(before.replace("{name}", name), behind.replace("{name}", name)) for name in names]
 
 
-def _between(around: Iterable[tuple[str, str]], text: str) -> str | None:
+def _match(around: Iterable[tuple[str, str]], text: str) -> str | None:
     for before, behind in around:
         found = text[len(before) : len(text) - len(behind)]
         if found and "/" not in found and text == before + found + behind:
@@ -140,7 +140,7 @@ def pattern_problem(pattern: str, names: Sequence[str]) -> str | None:
             problem = name_problem(part) or ("it makes nodes, and is none" if part == CONTROL_NAME else None)
             if problem:
                 return f"{part!r} can't be a node: {problem}"
-    for (one, (a, b)), (other, (c, d)) in combinations(zip(names, _around(pattern, names), strict=True), 2):
+    for (one, (a, b)), (other, (c, d)) in combinations(zip(names, _affixes(pattern, names), strict=True), 2):
         if (a.startswith(c) or c.startswith(a)) and (b.endswith(d) or d.endswith(b)):
             return f"the pattern can't tell the names {one!r} and {other!r} apart"
     return None

@@ -65,7 +65,7 @@ FileSystem = tuple[int, int]
 """st_dev, and when it was mounted."""
 
 
-class Node(NamedTuple):
+class BinderDevice(NamedTuple):
     """One node as one look at the host found it. Paths are the host's, as the kubelet knows them."""
 
     name: str
@@ -89,7 +89,7 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(parts), name
 
 
-def in_natural_order(names: Sequence[str]) -> list[str]:
+def natural_sort(names: Sequence[str]) -> list[str]:
     """Sort by ``natural_key``; in a third of the time where names differ in the number at their end alone."""
     texts = {name.rstrip("0123456789") for name in names}
     zero = texts.pop() + "0" if len(texts) == 1 else ""
@@ -98,19 +98,19 @@ def in_natural_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=natural_key)
 
 
-SORTED_MEANWHILE = 50
+MERGE_FACTOR = 50
 """Names that are sorted in the time that it takes to put one in its place."""
 
 
-def few_among(some: Collection[str], names: Collection[str]) -> bool:
+def should_merge(some: Collection[str], names: Collection[str]) -> bool:
     """Say whether ``some`` are so few that it is quicker to put each in its place than to sort all ``names`` anew."""
-    return len(some) * SORTED_MEANWHILE < len(names)
+    return len(some) * MERGE_FACTOR < len(names)
 
 
-def with_new_ones(names: Sequence[str], new: Collection[str]) -> Sequence[str]:
+def merge_sorted(names: Sequence[str], new: Collection[str]) -> Sequence[str]:
     """Return ``names``, which are in natural order, with ``new`` ones among them in natural order."""
-    if not few_among(new, names):
-        return in_natural_order([*names, *new])
+    if not should_merge(new, names):
+        return natural_sort([*names, *new])
     merged = list(names)
     for name in new:
         insort(merged, name, key=natural_key)

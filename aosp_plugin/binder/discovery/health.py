@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ class Reason(enum.StrEnum):
     REPLACED = "replaced"
     """It is on another file system than at first: the binderfs was mounted anew, and running containers hold
     nodes of the old one."""
-    NOT_RENEWED = "not-renewed"
+    NOT_RECREATED = "not-recreated"
     """A new one could not be put in its place before a container started, and it may still be the last tenant's."""
     PROBE_FAILED = "probe-failed"
     """The driver did not answer BINDER_VERSION with 8."""
@@ -49,10 +49,10 @@ _BINDER_ONLY = frozenset({Verify.BINDER, Verify.PROBE})
 _NOT_BINDER = frozenset({Kind.STAND_IN, Kind.FILE})
 
 
-class Tracked(NamedTuple):
+class TrackedDevice(NamedTuple):
     """A node as of the last look, and what is remembered of it."""
 
-    node: Node
+    node: BinderDevice
     file_system: FileSystem | None
     """That of the first look that found it fit; None where none has yet, so that no container can have it."""
     reason: Reason | None
@@ -62,10 +62,10 @@ class Tracked(NamedTuple):
 
 
 def judge(
-    node: Node,
+    node: BinderDevice,
     verify: Verify,
     file_system: FileSystem | None,
-    probe: Callable[[Node], bool] | None = None,
+    probe: Callable[[BinderDevice], bool] | None = None,
 ) -> Reason | None:
     """Say why ``node`` can't be handed out, or None if it can.
 
@@ -86,46 +86,46 @@ def judge(
 
 
 def follow(
-    before: Mapping[str, Tracked],
-    nodes: Iterable[Node],
+    before: Mapping[str, TrackedDevice],
+    nodes: Iterable[BinderDevice],
     now: float,
-    forget_after: float,
-    judgement: Callable[[Node, FileSystem | None], Reason | None],
-) -> dict[str, Tracked]:
+    missing_device_ttl: float,
+    judgement: Callable[[BinderDevice, FileSystem | None], Reason | None],
+) -> dict[str, TrackedDevice]:
     """Return what is known after a look that found ``nodes``, given what was known ``before``.
 
-    A node that is no longer there stays as missing for ``forget_after`` seconds. A node that was missing or
+    A node that is no longer there stays as missing for ``missing_device_ttl`` seconds. A node that was missing or
     replaced for so long counts as a new one: its file system of today is the right one from then on.
     """
-    after: dict[str, Tracked] = {}
+    after: dict[str, TrackedDevice] = {}
     file_systems: dict[FileSystem, FileSystem] = {}  # each is kept once, rather than once a node
     for node in nodes:
         known = before.get(node.name)
-        if known is not None and _expired(known, now, forget_after):
+        if known is not None and _expired(known, now, missing_device_ttl):
             known = None
         after[node.name] = _next(known, node, now, judgement, file_systems)
     for name, known in before.items():
-        if name not in after and not _expired(known, now, forget_after):
-            absent = Node(name, known.node.path, Kind.ABSENT)
+        if name not in after and not _expired(known, now, missing_device_ttl):
+            absent = BinderDevice(name, known.node.path, Kind.ABSENT)
             after[name] = _next(known, absent, now, judgement, file_systems)
     return after
 
 
-def _expired(known: Tracked, now: float, forget_after: float) -> bool:
-    return known.reason in {Reason.MISSING, Reason.REPLACED} and now - known.since >= forget_after
+def _expired(known: TrackedDevice, now: float, missing_device_ttl: float) -> bool:
+    return known.reason in {Reason.MISSING, Reason.REPLACED} and now - known.since >= missing_device_ttl
 
 
 def _next(
-    known: Tracked | None,
-    node: Node,
+    known: TrackedDevice | None,
+    node: BinderDevice,
     now: float,
-    judgement: Callable[[Node, FileSystem | None], Reason | None],
+    judgement: Callable[[BinderDevice, FileSystem | None], Reason | None],
     file_systems: dict[FileSystem, FileSystem],
-) -> Tracked:
+) -> TrackedDevice:
     file_system = known.file_system if known is not None else None
     reason = judgement(node, file_system)
     if reason is None and node.identity is not None:
         file_system = file_systems.setdefault(node.identity.file_system, node.identity.file_system)
     since = known.since if known is not None and known.reason is reason else now
-    tracked = Tracked(node, file_system, reason, since)
+    tracked = TrackedDevice(node, file_system, reason, since)
     return known if tracked == known else tracked

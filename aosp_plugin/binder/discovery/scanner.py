@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aosp_plugin.binder.discovery.binder_device import (
     CONTROL_NAME,
+    BinderDevice,
     Identity,
     Kind,
-    Node,
-    in_natural_order,
     name_problem,
+    natural_sort,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Files(Protocol):
 class Scan(NamedTuple):
     """What one look found."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[BinderDevice, ...]
     """In natural order."""
     skipped: Mapping[str, str]
     """Names that were asked for and can't be devices, with the reason."""
@@ -145,11 +145,11 @@ class Look:
         self.targets: set[str] = {*map(posixpath.dirname, on_the_way)}
         self.links: dict[str, list[str]] = {}
 
-    def at_all(self, names: Iterable[str]) -> tuple[Node, ...]:
+    def at_all(self, names: Iterable[str]) -> tuple[BinderDevice, ...]:
         """Look at nodes, and return those that are there in natural order."""
-        return tuple([node for name in in_natural_order(list(names)) if (node := self.at(name))])
+        return tuple([node for name in natural_sort(list(names)) if (node := self.at(name))])
 
-    def at(self, name: str) -> Node | None:
+    def at(self, name: str) -> BinderDevice | None:
         """Look at one node; None where the name is a directory's, or gone since the directory was listed.
 
         A node in a directory of its set is called phone7/binder.
@@ -195,7 +195,7 @@ class Look:
             return None
         return target if stat.S_ISDIR(seen.st_mode) else None
 
-    def _through_link(self, name: str, path: str, real: str) -> Node | None:
+    def _through_link(self, name: str, path: str, real: str) -> BinderDevice | None:
         on_the_way: set[str] = set()
         try:
             target = self._files.resolve(real, on_the_way)
@@ -203,7 +203,7 @@ class Look:
             directory = target.rpartition("/")[0] or "/"
             seen = self._files.lstat(target)
         except OSError:
-            return Node(name, path, Kind.ABSENT)
+            return BinderDevice(name, path, Kind.ABSENT)
         finally:
             self._watch(on_the_way - {real}, name)
         if stat.S_ISDIR(seen.st_mode):
@@ -216,7 +216,7 @@ class Look:
             self.targets.add(posixpath.dirname(file))
             self.links.setdefault(file, []).append(name)
 
-    def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> Node:
+    def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> BinderDevice:
         kind = kind_of(seen, self._driver)
         binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
         if binderfs.control == seen.st_ino:
@@ -224,7 +224,7 @@ class Look:
         shared = self._numbers.setdefault
         device, number = shared(seen.st_dev, seen.st_dev), shared(seen.st_rdev, seen.st_rdev)
         identity = Identity(device, number, seen.st_ino, binderfs.since)
-        return Node(name, path, kind, identity, binderfs.directory)
+        return BinderDevice(name, path, kind, identity, binderfs.directory)
 
     def _binderfs_at(self, directory: str, device: int) -> Binderfs:
         """Look at the binderfs that ``directory`` is.

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import in_natural_order, with_new_ones
+from aosp_plugin.binder.discovery.binder_device import merge_sorted, natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aosp_plugin.binder.devices.sets import Named
-    from aosp_plugin.binder.discovery.binder_device import FileSystem, Node
-    from aosp_plugin.binder.discovery.health import Reason, Tracked, Verify
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
+    from aosp_plugin.binder.discovery.health import Reason, TrackedDevice, Verify
     from aosp_plugin.binder.discovery.scanner import Scan
     from aosp_plugin.binder.driver.host import Host
 
 LOG = logging.getLogger(__name__)
 
 
-class KnownNodes:
+class DeviceStore:
     """The nodes of one resource, by name."""
 
     def __init__(
@@ -41,21 +41,21 @@ class KnownNodes:
         prefix: str,
         named: Named | None,
         verify: Verify,
-        forget_after: float,
+        missing_device_ttl: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take those of ``directory`` that ``named`` says, or else that begin with ``prefix``.
 
-        ``forget_after`` is in seconds.
+        ``missing_device_ttl`` is in seconds.
         """
         self._host = host
         self._directory = os.path.normpath(directory)
         self._prefix = prefix
         self._named = named
         self._verify = verify
-        self._forget_after = forget_after
+        self._forget_after = missing_device_ttl
         self._clock = clock
-        self._tracked: Mapping[str, Tracked] | None = None
+        self._tracked: Mapping[str, TrackedDevice] | None = None
         self._skipped: set[str] = set()
         self._targets: frozenset[str] = frozenset({self._directory})
         self._links: dict[str, set[str]] = {}
@@ -115,7 +115,7 @@ class KnownNodes:
         self._forget = False
         tracked = self._followed(known, nodes)
         in_order = [node.name for node in scan.nodes]
-        names = in_order if len(tracked) == len(in_order) else in_natural_order(list(tracked))
+        names = in_order if len(tracked) == len(in_order) else natural_sort(list(tracked))
         self._driver = driver
         self._looked_in = self._host.seen(self._host.resolve(self._directory))
         self._targets = scan.directories
@@ -138,10 +138,10 @@ class KnownNodes:
         for target, through in look.links.items():
             self._links.setdefault(self._host.seen(target), set()).update(through)
         self._targets |= look.targets
-        self.names = with_new_ones(left, new) if new else left
+        self.names = merge_sorted(left, new) if new else left
         self._tracked = tracked
 
-    def _followed(self, known: Mapping[str, Tracked], nodes: Iterable[Node]) -> dict[str, Tracked]:
+    def _followed(self, known: Mapping[str, TrackedDevice], nodes: Iterable[BinderDevice]) -> dict[str, TrackedDevice]:
         judgement = partial(self._judge, probe=self._probe)
         return health.follow(known, nodes, self._clock(), self._forget_after, judgement)
 
@@ -154,12 +154,12 @@ class KnownNodes:
         known = (self._tracked or {}).get(name)
         return known.reason if known is not None else health.Reason.MISSING
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: str) -> BinderDevice | None:
         """Return a node as the last look found it; None where none did."""
         known = (self._tracked or {}).get(name)
         return known.node if known is not None else None
 
-    def looking_again(self) -> Callable[[str], tuple[Node | None, Reason | None]]:
+    def rechecker(self) -> Callable[[str], tuple[BinderDevice | None, Reason | None]]:
         """Return what looks at one node once more, and says what is wrong with it now.
 
         Between the last look and this moment it may have become something else. What belongs to the driver is taken
@@ -168,7 +168,7 @@ class KnownNodes:
         """
         look = scanner.Look(self._host, self._driver, self._directory)
 
-        def again(name: str) -> tuple[Node | None, Reason | None]:
+        def again(name: str) -> tuple[BinderDevice | None, Reason | None]:
             known = (self._tracked or {}).get(name)
             node = look.at(name)
             if known is None or node is None:
@@ -182,7 +182,7 @@ class KnownNodes:
             return scanner.scan_named(self._host, driver, self._directory, self._named)
         return scanner.scan(self._host, driver, self._directory, self._prefix)
 
-    def _overlooked(self, scan: Scan, driver: Driver) -> Sequence[Node]:
+    def _overlooked(self, scan: Scan, driver: Driver) -> Sequence[BinderDevice]:
         """Look at each known node that the listing lacks before it counts as missing.
 
         A binderfs is listed in several steps (fs/libfs.c ``dcache_readdir``): a node that is renewed between two of
@@ -192,11 +192,11 @@ class KnownNodes:
         return scanner.Look(self._host, driver, self._directory).at_all(missing) if missing else ()
 
     def _judge(
-        self, node: Node, file_system: FileSystem | None, probe: Callable[[Node], bool] | None = None
+        self, node: BinderDevice, file_system: FileSystem | None, probe: Callable[[BinderDevice], bool] | None = None
     ) -> Reason | None:
         return health.judge(node, self._verify, file_system, probe)
 
-    def _probe(self, node: Node) -> bool:
+    def _probe(self, node: BinderDevice) -> bool:
         """Ask the driver behind a node for its version; what may not be opened can't be judged, and passes."""
         try:
             version = binderfs.binder_version(self._host.seen(self._host.resolve(node.path)))

@@ -19,9 +19,9 @@ from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
-    NodeExistsError,
-    NodeNameError,
-    NodesExhaustedError,
+    DeviceExistsError,
+    DeviceNameError,
+    DevicesExhaustedError,
     NotPermittedError,
 )
 
@@ -62,7 +62,7 @@ class Mount(NamedTuple):
     """Where it is mounted, as an absolute path free of links."""
     device: int
     """st_dev of every file in it: changes when it is mounted anew."""
-    max_nodes: int | None
+    max_devices: int | None
     """Its ``max=``: nodes it holds at most, binder-control not counted. None if the kernel does not say."""
 
 
@@ -94,15 +94,15 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.MOUNT, errno.EPERM): _NO_ROOT,
     (Step.MOUNT, errno.EACCES): _NO_ROOT,
     (Step.MOUNT, errno.EINVAL): (BinderfsError, f"the options are refused: max= takes 0 to {ALL_MINORS}"),
-    (Step.MOUNT, errno.ENOSPC): (NodesExhaustedError, _NO_MINOR),
+    (Step.MOUNT, errno.ENOSPC): (DevicesExhaustedError, _NO_MINOR),
     (Step.UNMOUNT, errno.EPERM): _NO_ROOT,
     (Step.UNMOUNT, errno.EBUSY): (BinderfsError, "a process holds a node of it open: end it, and try again"),
     (Step.UNMOUNT, errno.EINVAL): (BinderfsError, "nothing is mounted there"),
     (Step.CONTROL, errno.EACCES): _BAD_MODE,
     (Step.CONTROL, errno.EPERM): _NO_OPEN,
     (Step.CONTROL, errno.ENOENT): (BinderfsError, _NO_CONTROL),
-    (Step.ADD, errno.EEXIST): (NodeExistsError, "the name is taken: choose another, or remove what is there"),
-    (Step.ADD, errno.EACCES): (NodeNameError, "the kernel does not take this name: choose another"),
+    (Step.ADD, errno.EEXIST): (DeviceExistsError, "the name is taken: choose another, or remove what is there"),
+    (Step.ADD, errno.EACCES): (DeviceNameError, "the kernel does not take this name: choose another"),
     (Step.ADD, errno.EINVAL): (BinderfsError, _NO_CONTROL),
     (Step.ADD, errno.ENOTTY): (BinderfsError, _NO_CONTROL),
     (Step.REMOVE, errno.EACCES): (NotPermittedError, "it needs root"),
@@ -132,39 +132,39 @@ def refusal(step: Step, number: int, path: str) -> BinderfsError:
     return kind(f"can't {step.value} {path}: {text}")
 
 
-def exhausted(path: str, held: int, max_nodes: int | None) -> NodesExhaustedError:
+def exhausted(path: str, held: int, max_devices: int | None) -> DevicesExhaustedError:
     """Return the error for ENOSPC while ``path`` was made in a binderfs that holds ``held`` nodes.
 
-    The kernel says the same for both of its limits; the count against ``max_nodes`` (max=) tells them apart.
+    The kernel says the same for both of its limits; the count against ``max_devices`` (max=) tells them apart.
     """
-    if max_nodes is not None and held >= max_nodes:
-        text = f"the mount's max={max_nodes} is reached: remount it with a larger max="
+    if max_devices is not None and held >= max_devices:
+        text = f"the mount's max={max_devices} is reached: remount it with a larger max="
     else:
-        limit = "an unknown max=" if max_nodes is None else f"max={max_nodes}"
+        limit = "an unknown max=" if max_devices is None else f"max={max_devices}"
         text = (
             f"the mount holds {held} nodes of {limit}, so {_NO_MINOR}, or end the processes that hold "
             f"removed nodes open"
         )
-    return NodesExhaustedError(f"can't make the node {path}: {text}")
+    return DevicesExhaustedError(f"can't make the node {path}: {text}")
 
 
 def add_request(name: str) -> bytearray:
     """Pack the argument of BINDER_CTL_ADD, which the kernel writes the device number back into.
 
-    Raises NodeNameError for what the kernel refuses (EACCES) and what it would cut short or misread.
+    Raises DeviceNameError for what the kernel refuses (EACCES) and what it would cut short or misread.
     """
     raw = os.fsencode(name)
     if not raw or len(raw) > LONGEST_FILE_NAME or raw in {b".", b".."} or b"/" in raw or b"\0" in raw:
-        raise NodeNameError(
+        raise DeviceNameError(
             f"{name!r} can't be a node's name: 1 to {LONGEST_FILE_NAME} bytes, no '/' or NUL, not '.' or '..'"
         )
     return bytearray(_DEVICE.pack(raw, 0, 0))
 
 
-def add_node(directory: str, name: str) -> int:
+def add_device(directory: str, name: str) -> int:
     """Make the node ``name`` in the binderfs at ``directory``; return its device number (as in st_rdev).
 
-    It is root's, with mode 0600. Raises NodeExistsError, NodeNameError, NodesExhaustedError,
+    It is root's, with mode 0600. Raises DeviceExistsError, DeviceNameError, DevicesExhaustedError,
     NotPermittedError, or BinderfsError for anything else.
     """
     request, path = add_request(name), f"{directory}/{name}"
@@ -175,7 +175,7 @@ def add_node(directory: str, name: str) -> int:
         number = error.errno or 0
         if number == errno.ENOSPC and not os.path.lexists(path):
             limit = mount_at(directory)
-            raise exhausted(path, len(nodes_in(directory)), limit and limit.max_nodes) from error
+            raise exhausted(path, len(devices_in(directory)), limit and limit.max_devices) from error
         # A full mount says ENOSPC before it looks at the name, and a name that is there is there.
         raise refusal(Step.ADD, errno.EEXIST if number == errno.ENOSPC else number, path) from error
     finally:
@@ -198,7 +198,7 @@ def open_control(directory: str) -> int:
         raise refusal(Step.CONTROL, error.errno or 0, control) from error
 
 
-def remove_node(directory: str, name: str) -> bool:
+def remove_device(directory: str, name: str) -> bool:
     """Unlink the node ``name``, and say whether it was there. Processes that have it open keep it.
 
     Raises NotPermittedError, or BinderfsError for anything else.
@@ -213,7 +213,7 @@ def remove_node(directory: str, name: str) -> bool:
     return True
 
 
-def nodes_in(directory: str) -> list[str]:
+def devices_in(directory: str) -> list[str]:
     """List the nodes of the binderfs at ``directory``: all but its directories and its control file."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries if entry.name != CONTROL_NAME and not entry.is_dir()]
@@ -257,7 +257,7 @@ def binder_mounts(mountinfo: str) -> tuple[Mount, ...]:
             Mount(
                 directory=_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]),
                 device=os.makedev(int(major), int(minor)),
-                max_nodes=int(limit) if limit.isdigit() else None,
+                max_devices=int(limit) if limit.isdigit() else None,
             )
         )
     return tuple(found)
@@ -275,14 +275,14 @@ def mount_at(directory: str) -> Mount | None:
     return next((one for one in found if (one.directory, one.device) == (path, device)), None)
 
 
-def mount(directory: str, max_nodes: int | None = None, *, again: bool = False) -> None:
-    """Mount a new, empty binderfs on ``directory``; ``max_nodes`` is its max= (None: the kernel's default).
+def mount(directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
+    """Mount a new, empty binderfs on ``directory``; ``max_devices`` is its max= (None: the kernel's default).
 
     ``again`` changes max= of the one that is mounted there instead. Raises BinderMissingError,
-    NotPermittedError, NodesExhaustedError, or BinderfsError for anything else.
+    NotPermittedError, DevicesExhaustedError, or BinderfsError for anything else.
     """
     # No flags on purpose: nodev would make every open of a node fail with EACCES.
-    options = b"" if max_nodes is None else b"max=%d" % max_nodes
+    options = b"" if max_devices is None else b"max=%d" % max_devices
     kind = FILESYSTEM.encode()
     number = _call("mount", kind, os.fsencode(directory), kind, _MS_REMOUNT if again else 0, options)
     if number:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.binder.discovery.binder_device import Kind, natural_key
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.provision.ledger import Ledger, Mounted, Origin, locked
-from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, StandInMaker, State, Way, telling
-from aosp_plugin.errors import BinderfsError, HostError, NodeExistsError
+from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, ProvisionMethod, StandInMaker, State, telling
+from aosp_plugin.errors import BinderfsError, DeviceExistsError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -35,11 +35,11 @@ class Request:
     prefix: str
     first: int
     count: int
-    way: Way
+    way: ProvisionMethod
     binderfs: str
     """Where our binderfs is or will be mounted: an absolute path free of links."""
     mode: int = 0o666
-    max_nodes: int | None = None
+    max_devices: int | None = None
     """The ``max=`` of that mount; None leaves it as it is."""
     root: str = ""
     """Where this process sees the host's files: ``directory`` and ``binderfs`` are the host's own paths."""
@@ -87,10 +87,10 @@ def plan(states: Mapping[int, State], owned: Collection[int]) -> tuple[list[int]
 def create(request: Request, binderfs: Binderfs = kernel, progress: Progress | None = None) -> Created:
     """Make the nodes that are missing. Interrupted at any point, a second call goes on where it stopped.
 
-    Raises NodeExistsError before anything is made if a name is taken, and HostError or one of its kinds
+    Raises DeviceExistsError before anything is made if a name is taken, and HostError or one of its kinds
     for all else that stands in the way; what was made until then stays and is in the ledger.
     """
-    origin = Origin(request.way, request.prefix, request.binderfs if request.way is Way.BINDERFS else "")
+    origin = Origin(request.way, request.prefix, request.binderfs if request.way is ProvisionMethod.BINDERFS else "")
     with locked(request.root + request.directory) as ledger:
         if _replaced(origin.binderfs, ledger, binderfs, request.root):
             raise BinderfsError(
@@ -108,7 +108,7 @@ def create(request: Request, binderfs: Binderfs = kernel, progress: Progress | N
         owned |= unmade
         ledger.save()
         try:
-            if request.way is Way.BINDERFS:
+            if request.way is ProvisionMethod.BINDERFS:
                 _mount(request, ledger, binderfs)
                 maker = _maker(origin, request.directory, request.mode, ledger, binderfs, request.root)
             _make(maker, request.prefix, {number: states[number] for number in todo}, unmade, progress)
@@ -126,7 +126,7 @@ def _make(maker: Maker, prefix: str, todo: Mapping[int, State], unmade: set[int]
         try:
             maker.make(f"{prefix}{number}", state)
         except HostError as error:
-            if isinstance(error, NodeExistsError) or maker.look(f"{prefix}{number}") is State.ABSENT:
+            if isinstance(error, DeviceExistsError) or maker.look(f"{prefix}{number}") is State.ABSENT:
                 unmade.add(number)
             raise
         if progress is not None:
@@ -176,23 +176,27 @@ def made_in(directory: str, binderfs: Binderfs = kernel) -> list[Made]:
 
 
 def _describe(origin: Origin, name: str, path: str) -> Made:
-    kinds = {Way.BINDERFS: Kind.BINDERFS, Way.MKNOD: Kind.STAND_IN, Way.FILE: Kind.FILE}
+    kinds = {
+        ProvisionMethod.BINDERFS: Kind.BINDERFS,
+        ProvisionMethod.MKNOD: Kind.STAND_IN,
+        ProvisionMethod.FILE: Kind.FILE,
+    }
     target = f"{origin.binderfs}/{name}" if origin.binderfs else ""
     return Made(name, kinds[origin.way] if os.path.exists(path) else Kind.ABSENT, path, target)
 
 
-def _taken(path: str, count: int, way: Way) -> NodeExistsError:
+def _taken(path: str, count: int, way: ProvisionMethod) -> DeviceExistsError:
     more = f" (and {count - 1} more)" if count > 1 else ""
-    return NodeExistsError(
+    return DeviceExistsError(
         f"{path}{more} is taken by something that was not made here by way of {way}: "
         f"remove it, or choose another prefix or start"
     )
 
 
 def _maker(origin: Origin, directory: str, mode: int, ledger: Ledger, binderfs: Binderfs, root: str = "") -> Maker:
-    if origin.way is Way.FILE:
+    if origin.way is ProvisionMethod.FILE:
         return FileMaker(root + directory, mode)
-    if origin.way is Way.MKNOD:
+    if origin.way is ProvisionMethod.MKNOD:
         return StandInMaker(root + directory, mode)
     mount = origin.binderfs
     mounted = binderfs.mount_at(root + mount) is not None and not _replaced(mount, ledger, binderfs, root)
@@ -205,10 +209,10 @@ def _mount(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
     there = binderfs.mount_at(seen)
     if there is None:
         _mount_new(request, ledger, binderfs)
-    elif request.max_nodes not in {None, there.max_nodes}:
-        binderfs.mount(seen, request.max_nodes, again=True)
+    elif request.max_devices not in {None, there.max_devices}:
+        binderfs.mount(seen, request.max_devices, again=True)
     if directory in ledger.mounts and ledger.mounts[directory] is None:
-        ledger.mounts[directory] = Mounted.at(seen, tuple(sorted(binderfs.nodes_in(seen))))
+        ledger.mounts[directory] = Mounted.at(seen, tuple(sorted(binderfs.devices_in(seen))))
         ledger.save()
 
 
@@ -224,7 +228,7 @@ def _mount_new(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
         if new:
             with telling(f"make the directory {directory}"):
                 os.mkdir(directory)
-        binderfs.mount(directory, request.max_nodes)
+        binderfs.mount(directory, request.max_devices)
     except HostError:
         del ledger.mounts[request.binderfs]
         if new:
@@ -244,7 +248,7 @@ def _unmount(directory: str, ledger: Ledger, binderfs: Binderfs) -> str | None:
         text = f"{directory} stays mounted: it is not the binderfs that was mounted there for the nodes"
     elif binderfs.mount_at(directory) is not None:
         # Not recorded: it was interrupted before any node of ours was made, or anybody's of note.
-        others = {*binderfs.nodes_in(directory)} - {*ours.first_nodes} if ours else None
+        others = {*binderfs.devices_in(directory)} - {*ours.first_nodes} if ours else None
         if others:
             return f"{directory} stays mounted, with nodes that were not made here ({min(others)})"
         binderfs.unmount(directory)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem
-from aosp_plugin.binder.provision.makers import Way, telling
+from aosp_plugin.binder.provision.makers import ProvisionMethod, telling
 from aosp_plugin.errors import DeviceDirectoryError, HostError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LEDGER = ".aosp-binder-nodes.json"
 class Origin(NamedTuple):
     """What a set of numbers in the ledger has in common."""
 
-    way: Way
+    way: ProvisionMethod
     prefix: str
     binderfs: str
     """The directory of the binderfs that the links lead to; empty for the other ways."""
@@ -134,7 +134,7 @@ def _decode(data: Any) -> tuple[dict[Origin, set[int]], dict[str, Mounted | None
     """Undo ``_encode``. Raises ValueError, KeyError or TypeError for what it did not write."""
     made: dict[Origin, set[int]] = {}
     for one in data["made"]:
-        origin = Origin(Way(one["way"]), one["prefix"], one["binderfs"])
+        origin = Origin(ProvisionMethod(one["way"]), one["prefix"], one["binderfs"])
         if name_problem(f"{origin.prefix}0") is not None:
             raise ValueError(f"prefix {origin.prefix!r}")
         made[origin] = {number for first, count in one["ranges"] for number in range(first, first + count)}

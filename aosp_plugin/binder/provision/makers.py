@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from aosp_plugin.binder.driver.binderfs import FILESYSTEM
-from aosp_plugin.errors import HostError, NodeExistsError, NotPermittedError
+from aosp_plugin.errors import DeviceExistsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.driver.binderfs import Mount
 
 
-class Way(enum.StrEnum):
+class ProvisionMethod(enum.StrEnum):
     """How nodes are made."""
 
     BINDERFS = "binderfs"
@@ -46,7 +46,7 @@ class State(enum.Enum):
 class Binderfs(Protocol):
     """What is needed of a binderfs: the module ``binderfs``, or a stand-in for it in tests."""
 
-    def mount(self, directory: str, max_nodes: int | None = None, *, again: bool = False) -> None:
+    def mount(self, directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
         """As ``binderfs.mount``."""
 
     def unmount(self, directory: str) -> None:
@@ -55,28 +55,28 @@ class Binderfs(Protocol):
     def mount_at(self, directory: str) -> Mount | None:
         """As ``binderfs.mount_at``."""
 
-    def nodes_in(self, directory: str) -> list[str]:
-        """As ``binderfs.nodes_in``."""
+    def devices_in(self, directory: str) -> list[str]:
+        """As ``binderfs.devices_in``."""
 
-    def add_node(self, directory: str, name: str) -> int:
-        """As ``binderfs.add_node``."""
+    def add_device(self, directory: str, name: str) -> int:
+        """As ``binderfs.add_device``."""
 
-    def remove_node(self, directory: str, name: str) -> bool:
-        """As ``binderfs.remove_node``."""
+    def remove_device(self, directory: str, name: str) -> bool:
+        """As ``binderfs.remove_device``."""
 
 
-def choose_way(filesystems: str, *, root: bool) -> Way:
+def choose_method(filesystems: str, *, root: bool) -> ProvisionMethod:
     """Choose the best way that a host offers, given the text of its /proc/filesystems."""
     if not root:
-        return Way.FILE
+        return ProvisionMethod.FILE
     known = {line.rpartition("\t")[2] for line in filesystems.splitlines()}
-    return Way.BINDERFS if FILESYSTEM in known else Way.MKNOD
+    return ProvisionMethod.BINDERFS if FILESYSTEM in known else ProvisionMethod.MKNOD
 
 
-def way_here() -> Way:
+def detect_method() -> ProvisionMethod:
     """Choose the best way that this host offers to this process."""
     with open("/proc/filesystems", encoding="ascii") as file:
-        return choose_way(file.read(), root=os.geteuid() == 0)
+        return choose_method(file.read(), root=os.geteuid() == 0)
 
 
 @contextlib.contextmanager
@@ -85,7 +85,7 @@ def telling(what: str, advice: str = "run as root, or choose a directory of your
     try:
         yield
     except FileExistsError as error:
-        raise NodeExistsError(f"can't {what}: the name was taken meanwhile: try again") from error
+        raise DeviceExistsError(f"can't {what}: the name was taken meanwhile: try again") from error
     except PermissionError as error:
         raise NotPermittedError(f"can't {what}: {error.strerror}: {advice}") from error
     except OSError as error:
@@ -187,15 +187,15 @@ class LinkMaker:
         node, link = f"{self._mount}/{name}", f"{self._directory}/{name}"
         # What was ABSENT is made without another look: whoever has taken the name meanwhile is found out.
         if state is State.ABSENT or not os.path.lexists(node):
-            self._binderfs.add_node(self._mount, name)
+            self._binderfs.add_device(self._mount, name)
         try:
             with telling(f"make {link}"):
                 os.chmod(node, self._mode)
                 # Last, since those who watch the directory take the node for usable from here on.
                 if state is State.ABSENT or not os.path.lexists(link):
                     os.symlink(f"{self._target}/{name}", link)
-        except NodeExistsError:
-            self._binderfs.remove_node(self._mount, name)
+        except DeviceExistsError:
+            self._binderfs.remove_device(self._mount, name)
             raise
 
     def remove(self, name: str, state: State) -> None:
@@ -205,7 +205,7 @@ class LinkMaker:
             with telling(f"remove {link}"), contextlib.suppress(FileNotFoundError):
                 os.unlink(link)
         if self._mounted:
-            self._binderfs.remove_node(self._mount, name)
+            self._binderfs.remove_device(self._mount, name)
 
 
 Maker = FileMaker | LinkMaker

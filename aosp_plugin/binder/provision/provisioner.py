@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.provision.bulk import Request, create
 from aosp_plugin.binder.provision.ledger import ranges
-from aosp_plugin.binder.provision.makers import LinkMaker, State, Way, telling
-from aosp_plugin.errors import BinderfsError, HostError, NodeExistsError
+from aosp_plugin.binder.provision.makers import LinkMaker, ProvisionMethod, State, telling
+from aosp_plugin.errors import BinderfsError, DeviceExistsError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ take the other for a command at work, or mount where the other is about to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProvisionSpec:
     """The nodes that are to be there: ``count`` of them, ``<prefix><first>`` being the first. Paths are the host's."""
 
     directory: str
@@ -47,18 +47,22 @@ class Wanted:
     binderfs: str
     """Where our binderfs is or will be mounted. Outside /dev, since every privileged container gets a device for each
     node below that."""
-    max_nodes: int | None = None
+    max_devices: int | None = None
     """Its ``max=`` at the least: all nodes, one more for ``renew``, and one for each old node that is still held; None
     for what the kernel gives."""
     mode: int = 0o666
     """Android's processes are of many users: system (1000), and one for each app."""
 
 
-class Keeper:
+class DeviceProvisioner:
     """Ensures again and again, with a pause after a failure."""
 
     def __init__(
-        self, wanted: Wanted, host: Host, binderfs: Binderfs = kernel, clock: Callable[[], float] = time.monotonic
+        self,
+        wanted: ProvisionSpec,
+        host: Host,
+        binderfs: Binderfs = kernel,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wanted = wanted
         self._host = host
@@ -75,53 +79,53 @@ class Keeper:
             return 0
         try:
             return ensure(self._wanted, self._host, self._binderfs)
-        except NodeExistsError:
+        except DeviceExistsError:
             raise
         except HostError:
             self._not_before = self._clock() + RETRY_AFTER
             raise
 
 
-def ensure(wanted: Wanted, host: Host, binderfs: Binderfs = kernel) -> int:
+def ensure(wanted: ProvisionSpec, host: Host, binderfs: Binderfs = kernel) -> int:
     """Make the nodes that are missing, whatever became of them; return how many were made or put right.
 
     A node or link that was removed, and a mode that was changed, comes back as it was. A binderfs that was unmounted is
     mounted again and filled: nodes of another file system, which ``health`` calls replaced for as long as containers
-    may hold the old ones (``forget_after``). One that somebody else mounted over ours is an error, and stays: its
-    nodes are missing or replaced. A ``max=`` below ``max_nodes`` is raised, never lowered. Nodes that are all there and
-    as they should be are taken as they are, whoever made them.
+    may hold the old ones (``missing_device_ttl``). One that somebody else mounted over ours is an error, and stays: its
+    nodes are missing or replaced. A ``max=`` below ``max_devices`` is raised, never lowered. Nodes that are all there
+    and as they should be are taken as they are, whoever made them.
 
     Under a root other than / the mount has to reach the host (mountPropagation: Bidirectional).
 
-    Raises NodeExistsError where a name is taken by something that was not made here, once all the others are made;
+    Raises DeviceExistsError where a name is taken by something that was not made here, once all the others are made;
     HostError or one of its kinds for all else that stands in the way.
     """
     with _ONE_AT_A_TIME, telling(f"keep nodes in {wanted.directory}", "run as root"):
         request = _request(wanted, host)
         there = binderfs.mount_at(request.root + request.binderfs)
-        fit = there is not None and _suffices(there.max_nodes, wanted.max_nodes)
+        fit = there is not None and _suffices(there.max_devices, wanted.max_devices)
         if fit:
-            request = replace(request, max_nodes=None)
+            request = replace(request, max_devices=None)
         if request.directory == request.binderfs:
             return _ensure_unlinked(request, binderfs, fit=fit)
         return _ensure_linked(request, binderfs, fit=fit)
 
 
-def _suffices(max_nodes: int | None, wanted: int | None) -> bool:
-    return max_nodes is None or wanted is None or max_nodes >= wanted
+def _suffices(max_devices: int | None, wanted: int | None) -> bool:
+    return max_devices is None or wanted is None or max_devices >= wanted
 
 
-def _request(wanted: Wanted, host: Host) -> Request:
+def _request(wanted: ProvisionSpec, host: Host) -> Request:
     """Return what is wanted, with paths free of links."""
     return Request(
         directory=host.resolve(wanted.directory),
         prefix=wanted.prefix,
         first=wanted.first,
         count=wanted.count,
-        way=Way.BINDERFS,
+        way=ProvisionMethod.BINDERFS,
         binderfs=host.resolve(wanted.binderfs),
         mode=wanted.mode,
-        max_nodes=wanted.max_nodes,
+        max_devices=wanted.max_devices,
         root=host.seen("/").rstrip("/"),
     )
 
@@ -132,22 +136,22 @@ def _ensure_linked(request: Request, binderfs: Binderfs, *, fit: bool) -> int:
     maker = LinkMaker(request.directory, request.mode, request.binderfs, binderfs, mounted=True, root=request.root)
     states = {number: maker.look(f"{request.prefix}{number}") for number in _numbers(request)}
     missing = ranges([number for number, state in states.items() if state is not State.READY])
-    refused: list[NodeExistsError] = []
+    refused: list[DeviceExistsError] = []
     made = sum(_create(replace(request, first=first, count=count), binderfs, refused) for first, count in missing)
     if refused:
         more = f" (one of {len(refused)} such names)" if len(refused) > 1 else ""
-        raise NodeExistsError(f"{refused[0]}{more}")
+        raise DeviceExistsError(f"{refused[0]}{more}")
     return made
 
 
-def _create(request: Request, binderfs: Binderfs, refused: list[NodeExistsError]) -> int:
+def _create(request: Request, binderfs: Binderfs, refused: list[DeviceExistsError]) -> int:
     """Make all nodes but those whose names are taken, each of which puts an error into ``refused``.
 
     Half by half, since ``create`` makes nothing at all where a name is taken.
     """
     try:
         return create(request, binderfs).made
-    except NodeExistsError as error:
+    except DeviceExistsError as error:
         if request.count == 1:
             refused.append(error)
             return 0
@@ -160,20 +164,20 @@ def _ensure_unlinked(request: Request, binderfs: Binderfs, *, fit: bool) -> int:
     """Make the nodes right in the device directory, which takes no ledger: nothing but nodes can be made in there."""
     directory = request.root + request.binderfs
     if not fit:
-        _mount(directory, request.max_nodes, binderfs)
+        _mount(directory, request.max_devices, binderfs)
     return sum(
         _put_right(directory, f"{request.prefix}{number}", request.mode, binderfs) for number in _numbers(request)
     )
 
 
-def _mount(directory: str, max_nodes: int | None, binderfs: Binderfs) -> None:
+def _mount(directory: str, max_devices: int | None, binderfs: Binderfs) -> None:
     again = binderfs.mount_at(directory) is not None
     if not again:
         if not os.path.lexists(directory):
             os.mkdir(directory)
         if os.listdir(directory):
             raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory for it")
-    binderfs.mount(directory, max_nodes, again=again)
+    binderfs.mount(directory, max_devices, again=again)
 
 
 def _put_right(directory: str, name: str, mode: int, binderfs: Binderfs) -> bool:
@@ -183,7 +187,7 @@ def _put_right(directory: str, name: str, mode: int, binderfs: Binderfs) -> bool
         if stat.S_IMODE(os.lstat(path).st_mode) == mode:
             return False
     except FileNotFoundError:
-        binderfs.add_node(directory, name)
+        binderfs.add_device(directory, name)
     os.chmod(path, mode)
     return True
 

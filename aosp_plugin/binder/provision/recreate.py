@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.driver.binderfs import Step
-from aosp_plugin.errors import BinderfsError, HostError, NodesExhaustedError
+from aosp_plugin.errors import BinderfsError, DevicesExhaustedError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aosp_plugin.binder.discovery.binder_device import Node
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.makers import Binderfs
 
@@ -44,13 +44,13 @@ leave room for each name that a device ID can have: 63 characters of up to 4 byt
 """
 
 
-def renew(node: Node, host: Host, binderfs: Binderfs = kernel, mode: int | None = None) -> None:
+def renew(node: BinderDevice, host: Host, binderfs: Binderfs = kernel, mode: int | None = None) -> None:
     """Put a new node in the place of ``node``: root's, of this ``mode``; None: with the old one's mode and owner.
 
     A container that was given a node may change both, so that the old one's are the last tenant's choice.
 
     Processes that have the old one open keep it, and share no context with the new one. Any failure leaves the old
-    node as it was. Raises NodesExhaustedError where ``max=`` leaves no room for one node more than there are,
+    node as it was. Raises DevicesExhaustedError where ``max=`` leaves no room for one node more than there are,
     NotPermittedError, or BinderfsError for anything else, as for a node that is not in a binderfs.
     """
     path = _place(node, host)
@@ -59,16 +59,16 @@ def renew(node: Node, host: Host, binderfs: Binderfs = kernel, mode: int | None 
 
 
 def sweep(directory: str, host: Host, binderfs: Binderfs = kernel) -> int:
-    """Remove what renewals that were killed left in the binderfs at ``directory`` (as ``Node.directory`` has it).
+    """Remove what renewals that were killed left in the binderfs at ``directory`` (``BinderDevice.directory``).
 
     Returns the number of nodes removed. Raises NotPermittedError, or BinderfsError for anything else.
     """
     seen = host.seen(directory)
     with _alone(seen):
-        return sum(binderfs.remove_node(seen, name) for name in binderfs.nodes_in(seen) if name.startswith(MARK))
+        return sum(binderfs.remove_device(seen, name) for name in binderfs.devices_in(seen) if name.startswith(MARK))
 
 
-def _place(node: Node, host: Host) -> str:
+def _place(node: BinderDevice, host: Host) -> str:
     """Return the path of the file itself, as this process sees it; where the node stands may be a link to it."""
     if node.kind is not Kind.BINDERFS:
         raise BinderfsError(f"can't renew {node.path}: it is of the kind {node.kind}; only nodes of a binderfs can be")
@@ -103,7 +103,7 @@ def _replace(path: str, mode: int | None, binderfs: Binderfs) -> None:
     new = f"{directory}/{temporary}"
     with _telling(path):
         old = os.lstat(path)
-    binderfs.remove_node(directory, temporary)
+    binderfs.remove_device(directory, temporary)
     try:
         _add(directory, temporary, path, binderfs)
         with _telling(path):
@@ -113,15 +113,15 @@ def _replace(path: str, mode: int | None, binderfs: Binderfs) -> None:
             os.rename(new, path)
     except BaseException:
         with contextlib.suppress(HostError):
-            binderfs.remove_node(directory, temporary)
+            binderfs.remove_device(directory, temporary)
         raise
 
 
 def _add(directory: str, temporary: str, path: str, binderfs: Binderfs) -> None:
     try:
-        binderfs.add_node(directory, temporary)
-    except NodesExhaustedError as error:
-        raise NodesExhaustedError(
+        binderfs.add_device(directory, temporary)
+    except DevicesExhaustedError as error:
+        raise DevicesExhaustedError(
             f"can't renew {path}: {error} (room for one more is needed, as the old node stays until the new one is "
             f"there; removed nodes that processes hold open take room as well)"
         ) from error

@@ -10,7 +10,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NOBODY, working_for
+from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.refresher import Refresher
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class DevicePlugin:
         kubelet_dir: str = KUBELET_DIRECTORY,
         timings: Timings = Timings(),
         files: FileEvents | None = None,
-        observer: Observer = NOBODY,
+        observer: Observer = NULL_OBSERVER,
     ) -> None:
         """``socket_name`` begins the names of the plugin's sockets, and must be no other plugin's.
 
@@ -53,7 +53,7 @@ class DevicePlugin:
             directory=PluginDirectory(kubelet_dir, socket_name),
             files=events.subscribe(),
             stop=self._stop,
-            look_again=self.look_again,
+            rescan=self.rescan,
             timings=timings,
             observer=observer,
         )
@@ -62,7 +62,7 @@ class DevicePlugin:
         """End ``run``: the stream ends, the socket is removed."""
         self._stop.set()
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Have the devices looked at even though no file event came."""
         self._refresher.trigger()
 
@@ -74,9 +74,9 @@ class DevicePlugin:
     @property
     def unready(self) -> str:
         """Why the kubelet does not know all the devices; empty where it does."""
-        left_out = self.inventory.snapshot.left_out
-        if left_out:
-            return self._supervisor.problem or f"{left_out} devices do not fit into the message to the kubelet"
+        truncated = self.inventory.snapshot.truncated
+        if truncated:
+            return self._supervisor.problem or f"{truncated} devices do not fit into the message to the kubelet"
         return self._supervisor.problem
 
     async def run(self, *, require_devices: bool = False) -> None:

@@ -21,9 +21,9 @@ from aosp_plugin.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.aio import any_set
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.observer import NOBODY, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -44,12 +44,12 @@ class Servicer:
     """Answers one kubelet over one socket; every registration has a new one."""
 
     def __init__(
-        self, backend: Backend, inventory: Inventory, look_again: Callable[[], None], observer: Observer = NOBODY
+        self, backend: Backend, inventory: Inventory, rescan: Callable[[], None], observer: Observer = NULL_OBSERVER
     ) -> None:
-        """``look_again`` is called where a device could not be prepared, and may not be healthy any more."""
+        """``rescan`` is called where a device could not be prepared, and may not be healthy any more."""
         self._backend = backend
         self._inventory = inventory
-        self._look_again = look_again
+        self._rescan = rescan
         self._observer = observer
         self._newest: asyncio.Event | None = None
         self.stream_opened = asyncio.Event()
@@ -61,8 +61,8 @@ class Servicer:
     def options(self) -> pb.DevicePluginOptions:
         """What the plugin tells the kubelet of itself, by Register to old ones and by RPC to newer ones."""
         return pb.DevicePluginOptions(
-            pre_start_required=self._backend.prepares,
-            get_preferred_allocation_available=self._backend.prefers,
+            pre_start_required=self._backend.pre_start_required,
+            get_preferred_allocation_available=self._backend.get_preferred_allocation_available,
         )
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
@@ -97,7 +97,7 @@ class Servicer:
         revision = 0
         try:
             while True:
-                await any_set(self._inventory.superseded(revision), over)
+                await wait_any(self._inventory.superseded(revision), over)
                 if over.is_set():
                     return
                 snapshot = self._inventory.snapshot
@@ -168,7 +168,7 @@ class Servicer:
         try:
             self._backend.pre_start(ids)
         except AllocationError:
-            self._look_again()
+            self._rescan()
             raise
         return pb.PreStartContainerResponse()
 

@@ -17,13 +17,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
-from aosp_plugin.framework.aio import any_set, cancelled_at_end
+from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import backoff
 from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, SocketIdentity, identify, register
 from aosp_plugin.framework.deviceplugin.server import serving
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
-from aosp_plugin.framework.observer import NOBODY, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -50,7 +50,7 @@ class Timings(NamedTuple):
     """For requests under way when the server stops."""
 
 
-class Ending(enum.StrEnum):
+class DisconnectReason(enum.StrEnum):
     """Why a registration is over."""
 
     STOPPED = "stopped"
@@ -72,19 +72,19 @@ class Supervisor:
         directory: PluginDirectory,
         files: Subscription,
         stop: asyncio.Event,
-        look_again: Callable[[], None],
+        rescan: Callable[[], None],
         timings: Timings = Timings(),
         rng: random.Random | None = None,
-        observer: Observer = NOBODY,
+        observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``files`` tells of changes in ``directory``; ``stop`` ends everything; for ``look_again`` see Servicer."""
+        """``files`` tells of changes in ``directory``; ``stop`` ends everything; for ``rescan`` see Servicer."""
         self._backend = backend
         self._inventory = inventory
         self._resource_name = resource_name
         self._directory = directory
         self._files = files
         self._stop = stop
-        self._look_again_at_devices = look_again
+        self._look_again_at_devices = rescan
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._observer = observer
@@ -123,13 +123,13 @@ class Supervisor:
     async def _kubelet_is_there(self) -> bool:
         """Wait until there is a kubelet.sock; return False where the plugin is to stop first."""
         while not self._stop.is_set():
-            self._look_again()
+            self._rescan()
             if identify(self._directory.kubelet_socket) is not None:
                 return True
             missing = f"there is no {self._directory.kubelet_socket}"
             if self._is_news(f"waiting for the kubelet: {missing}"):
                 LOG.warning("waiting for the kubelet", extra={"reason": missing})
-            await any_set(self._files.changed, self._stop, timeout=self._files.interval)
+            await wait_any(self._files.changed, self._stop, timeout=self._files.interval)
         return False
 
     async def _registration(self) -> None:
@@ -164,10 +164,10 @@ class Supervisor:
             version=VERSION, endpoint=endpoint, resource_name=self._resource_name, options=servicer.options
         )
         call = register(self._directory.kubelet_socket, request, self._timings.register)
-        async with cancelled_at_end(call) as answer:
+        async with background_task(call) as answer:
             yield answer
 
-    async def _until_broken(self, endpoint: str, servicer: Servicer, answer: asyncio.Task[None]) -> Ending:
+    async def _until_broken(self, endpoint: str, servicer: Servicer, answer: asyncio.Task[None]) -> DisconnectReason:
         """Return the first sign that the kubelet no longer has, or will never get, what this socket serves.
 
         Looked for from the first moment on, and not only once Register is answered: a kubelet that starts just now
@@ -180,7 +180,7 @@ class Supervisor:
         answer.add_done_callback(lambda _: answered.set())
         patience: float | None = None
         while True:
-            self._look_again()
+            self._rescan()
             if ending := self._sign(path, own, servicer):
                 return ending
             signs, timeout = [self._files.changed, self._stop, servicer.stream_ended], self._files.interval
@@ -191,37 +191,37 @@ class Supervisor:
             else:
                 patience = patience or time.monotonic() + self._timings.stream
                 if time.monotonic() >= patience:
-                    return Ending.NO_STREAM
+                    return DisconnectReason.NO_STREAM
                 signs.append(servicer.stream_opened)
                 timeout = min(timeout, patience - time.monotonic())
-            await any_set(*signs, timeout=timeout)
+            await wait_any(*signs, timeout=timeout)
 
-    def _sign(self, path: str, own: SocketIdentity | None, servicer: Servicer) -> Ending | None:
+    def _sign(self, path: str, own: SocketIdentity | None, servicer: Servicer) -> DisconnectReason | None:
         if self._stop.is_set():
-            return Ending.STOPPED
+            return DisconnectReason.STOPPED
         if servicer.stream_ended.is_set():
-            return Ending.STREAM_ENDED
+            return DisconnectReason.STREAM_ENDED
         if own is None or identify(path) != own:
-            return Ending.SOCKET_GONE
+            return DisconnectReason.SOCKET_GONE
         if self._another_kubelet():
-            return Ending.KUBELET_RESTARTED
+            return DisconnectReason.KUBELET_RESTARTED
         return None
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next try, unless there is another kubelet than the last one."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
-            self._look_again()
+            self._rescan()
             left = end - time.monotonic()
             if left <= 0 or self._another_kubelet():
                 return
-            await any_set(self._files.changed, self._stop, timeout=min(left, self._files.interval))
+            await wait_any(self._files.changed, self._stop, timeout=min(left, self._files.interval))
 
     def _another_kubelet(self) -> bool:
         """Say whether a kubelet has started since the last Register; that one has merely gone is no news."""
         return identify(self._directory.kubelet_socket) not in {None, self._kubelet}
 
-    def _look_again(self) -> None:
+    def _rescan(self) -> None:
         """Make sure that a change of the directory from here on is told."""
         self._files.changed.clear()
         self._files.watch([self._directory.path])
@@ -234,12 +234,12 @@ class Supervisor:
             took = milliseconds(time.monotonic() - self._started)
             LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": took})
 
-    def _ended(self, ending: Ending) -> None:
+    def _ended(self, ending: DisconnectReason) -> None:
         """Tell that the registration is over, before its server stops: from now on the kubelet is told nothing."""
-        if self.problem and ending is not Ending.STOPPED:
+        if self.problem and ending is not DisconnectReason.STOPPED:
             self._observer.registration("failed")
         self._observer.unregistered()
-        if ending is not Ending.STOPPED and self._is_news(f"registering again: {ending}"):
+        if ending is not DisconnectReason.STOPPED and self._is_news(f"registering again: {ending}"):
             LOG.warning("registering again", extra={"reason": ending.value})
 
     def _is_news(self, problem: str) -> bool:

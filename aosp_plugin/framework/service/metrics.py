@@ -91,16 +91,16 @@ class Metrics:
 
     def _devices(self) -> Iterator[Metric]:
         devices = _gauge("aosp_plugin_devices", "Devices that the kubelet is told of.", "resource", "health", "reason")
-        left_out = _gauge("aosp_plugin_devices_left_out", "Devices that the message has no room for.", "resource")
+        truncated = _gauge("aosp_plugin_devices_truncated", "Devices that the message has no room for.", "resource")
         for resource, observer in self._observers.items():
             for reason, count in observer.devices().items():
                 devices.add_metric([resource, "unhealthy" if reason else "healthy", reason], count)
-            left_out.add_metric([resource], observer.snapshot.left_out if observer.snapshot else 0)
+            truncated.add_metric([resource], observer.snapshot.truncated if observer.snapshot else 0)
         yield devices
-        yield left_out
+        yield truncated
 
     def _leaks(self) -> Iterator[Metric]:
-        nodes = _gauge("aosp_plugin_leaked_nodes", "Nodes held by a process outside their pod.", "resource")
+        nodes = _gauge("aosp_plugin_leaked_devices", "Nodes held by a process outside their pod.", "resource")
         unreadable = _gauge("aosp_plugin_leak_unreadable_processes", "Processes that could not be looked at for leaks.")
         leaks = self.leaks()
         for resource, found in leaks.items():
@@ -128,7 +128,7 @@ class Counted:
         self.allocation_duration = histogram(
             "allocation_duration_seconds", "Time to answer Allocate.", _ALLOCATION_BUCKETS
         )
-        self.renewals = counter("renewals_total", "PreStartContainer requests.", "result")
+        self.renewals = counter("recreations_total", "PreStartContainer requests.", "result")
         self.registrations = counter("registrations_total", "Attempts to register.", "result")
         self.registered = gauge("registered", "1 while the kubelet knows the plugin.")
         self.kubelet_restarts = counter("kubelet_restarts_total", "Registrations with a new kubelet.")
@@ -170,7 +170,7 @@ class ResourceMetrics:
         """Return how many devices there are for each reason; empty: the healthy ones. Counted once for a snapshot."""
         snapshot = self.snapshot
         if snapshot is not None and snapshot.revision != self._devices[0]:
-            told = snapshot.devices[: len(snapshot.devices) - snapshot.left_out]
+            told = snapshot.devices[: len(snapshot.devices) - snapshot.truncated]
             counts = collections.Counter(device.reason for device in told)
             self._devices = (snapshot.revision, dict.fromkeys(("", *Reason), 0) | counts)
         return self._devices[1]

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.aio import any_set
+from aosp_plugin.framework.aio import wait_any
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +49,7 @@ async def tell(
             news = [f"STATUS={problem or 'registered'}"] if problem != status else []
             if _send(address, [*begun, *news, *beat]):
                 status, ready = problem, ready or not problem
-            await any_set(stop, timeout=pause)
+            await wait_any(stop, timeout=pause)
     finally:
         if stop.is_set():
             _send(address, ["STOPPING=1"])

@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $found := list -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $one := dict -}}
-{{- range $key := list "nodes" "reset" "verify" "device_list" -}}
+{{- range $key := list "nodes" "recreate" "verify" "device_list" -}}
 {{- $_ := set $one $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
 {{- $found = append $found $one -}}
@@ -63,15 +63,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "aosp-device-plugin.check" -}}
 {{- $provision := .Values.provision.enabled -}}
 {{- $takes := "takes provision.enabled (docs/deploy.md)" -}}
-{{- if and .Values.config.leaks_every (not $provision) -}}
-{{- fail (printf "config.leaks_every looks at the host's processes: it %s" $takes) -}}
+{{- if and .Values.config.leak_scan_interval (not $provision) -}}
+{{- fail (printf "config.leak_scan_interval looks at the host's processes: it %s" $takes) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if and .nodes (not $provision) -}}
 {{- fail (printf "config.nodes makes nodes of the host: it %s" $takes) -}}
 {{- end -}}
-{{- if and (eq (toString .reset) "on-start") (not $provision) -}}
-{{- fail (printf "config.reset on-start makes nodes of the host: it %s" $takes) -}}
+{{- if and (eq (toString .recreate) "on-start") (not $provision) -}}
+{{- fail (printf "config.recreate on-start makes nodes of the host: it %s" $takes) -}}
 {{- end -}}
 {{- if and (eq (toString .verify) "probe") (not $provision) -}}
 {{- fail (printf "config.verify probe opens nodes of the host: it %s" $takes) -}}

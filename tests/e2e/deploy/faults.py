@@ -84,7 +84,7 @@ class Recorded:
         """Have minutes pass, each with the look that is due then, where looks return."""
         for _ in range(count):
             before = self._looks()
-            self.plugin.look_again()
+            self.plugin.rescan()
             if self.look.is_set():
                 await self.until(lambda before=before: self._looks() > before, "a look")  # type: ignore[misc]
             self._minutes.append(self._scraped())

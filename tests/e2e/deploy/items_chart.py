@@ -109,9 +109,10 @@ def changes_roll_out() -> None:
 
 
 REFUSED = {
-    "config.leaks_every=300": "config.leaks_every looks at the host's processes: it takes provision.enabled",
+    "config.leak_scan_interval=300": "config.leak_scan_interval looks at the host's processes: "
+    "it takes provision.enabled",
     "config.nodes.ensure=3": "config.nodes makes nodes of the host: it takes provision.enabled",
-    "config.reset=on-start": "config.reset on-start makes nodes of the host: it takes provision.enabled",
+    "config.recreate=on-start": "config.recreate on-start makes nodes of the host: it takes provision.enabled",
     "config.verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
     "config.resources[0].verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
     "provision.enabled=true,config.nodes.ensure=3,config.nodes.directory=/mnt/nodes": "is not mounted into the pod",

@@ -108,7 +108,7 @@ async def _well(one: Recorded) -> None:
 
 async def _hung(one: Recorded) -> None:
     one.look.clear()
-    one.plugin.look_again()
+    one.plugin.rescan()
     await one.until(lambda: one.plugin.unhealthy, "the plugin knows")
     await one.pass_minutes(LONG)
 

@@ -165,7 +165,7 @@ def drop_in_of_provision(node: Node) -> None:
     """systemd, provision.conf: two capabilities; leaks of other users' processes are found; CDI specs for everybody."""
     Path("/run/aosp-binderfs").mkdir(exist_ok=True)
     drop_in("provision.conf", (SYSTEMD / "provision.conf").read_text())
-    configure("leaks_every: 0.5\ndevice_list: [envvar, cdi-cri]\n")
+    configure("leak_scan_interval: 0.5\ndevice_list: [envvar, cdi-cri]\n")
     run("systemctl", "daemon-reload")
     holder = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "120")
     with (NODES / "aosp_binder1").open() as opened, subprocess.Popen(holder, stdin=opened) as leak:
@@ -174,7 +174,7 @@ def drop_in_of_provision(node: Node) -> None:
             for name in ("CapPrm", "CapEff", "CapBnd"):
                 assert int(node.status()[name], 16) == PTRACE | READ_SEARCH, f"{name}: {node.status()[name]}"
             # The proofs' own process has the node open as well: the same one, so that it counts once.
-            wanted = f'aosp_plugin_leaked_nodes{{resource="{RESOURCE}"}} 1.0'
+            wanted = f'aosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 1.0'
             until(lambda: wanted in node.get("metrics"), wanted)
             assert "aosp_plugin_leak_unreadable_processes 0.0" in node.get("metrics")
         finally:

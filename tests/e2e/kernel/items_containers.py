@@ -109,8 +109,8 @@ async def first_manager(world: World, runtime: str) -> None:
     path = f"{SHARED}/{name}"
     expected = {f"version {path}": "8", f"manage {path}": "EPERM"}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
-    binderfs.remove_node(BINDERFS, name)
-    binderfs.add_node(BINDERFS, name)
+    binderfs.remove_device(BINDERFS, name)
+    binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
     await world.healthy(COUNT)
     container = await world.kubelet.start_container(world.admitted[-1], f"first-{runtime}")
@@ -141,7 +141,7 @@ async def writable(world: World, runtime: str) -> None:
         f"unlink {SHARED}/stolen": "ok",
     }
     await check(runtime, replace(container, mounts=mounts), expected, probe=world.probe)
-    assert other not in binderfs.nodes_in(BINDERFS)
+    assert other not in binderfs.devices_in(BINDERFS)
 
 
 async def strict(world: World) -> None:

@@ -27,7 +27,7 @@ async def create(_: World) -> None:
     done = await nodes("create", "--count", str(MANY))
     summary = "/dev: aosp_binder0 to aosp_binder9999 are there, 10000 made now and 0 before"
     _says(done, 0, f"{summary} (binderfs at {BINDERFS})\n", "")
-    assert set(binderfs.nodes_in(BINDERFS)) == set(_names(MANY))
+    assert set(binderfs.devices_in(BINDERFS)) == set(_names(MANY))
     wrong = [name for name in _names(MANY) if os.readlink(f"/dev/{name}") != f"{BINDERFS}/{name}"]
     assert not wrong, f"links that lead elsewhere: {wrong[:5]}"
 
@@ -64,16 +64,16 @@ async def full(_: World) -> None:
 async def taken(_: World) -> None:
     """A name that is taken, in /dev or in the binderfs, ends create with 1 and one line, and nothing is made."""
     await make_nodes("create", "--count", "2")
-    binderfs.add_node(BINDERFS, "aosp_binder5")
+    binderfs.add_device(BINDERFS, "aosp_binder5")
     why = "is taken by something that was not made here by way of binderfs: remove it, or choose another prefix"
     done = await nodes("create", "--count", "8")
     _says(done, 1, "", f"error: {BINDERFS}/aosp_binder5 {why} or start\n")
     os.symlink("null", "/dev/aosp_binder6")
     done = await nodes("create", "--count", "8")
     _says(done, 1, "", f"error: {BINDERFS}/aosp_binder5 (and 1 more) {why} or start\n")
-    assert set(binderfs.nodes_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1", "aosp_binder5"}
+    assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1", "aosp_binder5"}
     os.unlink("/dev/aosp_binder6")
-    binderfs.remove_node(BINDERFS, "aosp_binder5")
+    binderfs.remove_device(BINDERFS, "aosp_binder5")
     await _delete_all(2)
 
 
@@ -93,21 +93,21 @@ async def not_root(_: World) -> None:
 async def interrupted(_: World) -> None:
     """Interrupted by Ctrl-C, create ends with 130 and says how far it got; the same command goes on from there."""
     done = await _cut_short(signal.SIGINT)
-    made = len(binderfs.nodes_in(BINDERFS))
+    made = len(binderfs.devices_in(BINDERFS))
     assert 0 < made < MANY, made
     assert done.code == 130, done
     assert done.err.startswith("interrupted after "), done.err
     assert done.err.endswith(" nodes: the same command goes on from there\n"), done.err
     again = await nodes("create", "--count", str(MANY))
     assert again.code == 0, again
-    assert len(binderfs.nodes_in(BINDERFS)) == MANY
+    assert len(binderfs.devices_in(BINDERFS)) == MANY
     await _delete_all(MANY)
 
 
 async def killed(_: World) -> None:
     """Killed in the middle, it leaves nothing that delete would not remove."""
     await _cut_short(signal.SIGKILL)
-    assert 0 < len(binderfs.nodes_in(BINDERFS)) < MANY
+    assert 0 < len(binderfs.devices_in(BINDERFS)) < MANY
     done = await nodes("delete")
     assert (done.code, done.err) == (0, ""), done
     _nothing_left()

@@ -37,9 +37,9 @@ nodes: {{ensure: 6, max: 64, directory: {_KEPT}}}
 
 
 async def ready(world: World) -> None:
-    """With sets of 3, container paths and reset on-start, 12 nodes are 4 phones."""
+    """With sets of 3, container paths and recreate on-start, 12 nodes are 4 phones."""
     await make_nodes("create", "--count", "12")
-    await world.serve_with(f"{_PHONES}reset: on-start\n")
+    await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
 
 
@@ -75,7 +75,7 @@ async def no_flap(world: World) -> None:
     view = world.kubelet.resource(RESOURCE)
     assert (view.allocatable, view.capacity) == (4, 4), f"{view.allocatable} {view.capacity}"
     assert world.logged().count("devices changed") == 1, world.logged()[-400:]
-    assert sorted(binderfs.nodes_in(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
+    assert sorted(binderfs.devices_in(BINDERFS)) == sorted(f"aosp_binder{number}" for number in range(12))
 
 
 async def tenants(world: World) -> None:
@@ -96,14 +96,14 @@ async def leaked(world: World) -> None:
 
 
 async def never(world: World) -> None:
-    """Counter-proof, without reset: the process that stays reaches the second tenant's manager."""
+    """Counter-proof, without recreate: the process that stays reaches the second tenant's manager."""
     await world.serve_with(_PHONES)
     await world.healthy(4)
     await _leaked(world, "ok")
 
 
 async def another_user(world: World, runtime: str) -> None:
-    """Counter-proof, without reset: the next container's user is told EPERM on each node."""
+    """Counter-proof, without recreate: the next container's user is told EPERM on each node."""
     for user, outcome in ((SYSTEM, "ok"), (OTHER, "EPERM")):
         container = await world.started(f"remembered-{user}-{runtime}")
         expected = {f"become {user}": "ok"} | {f"manage {path}": outcome for path in PATHS}
@@ -116,7 +116,7 @@ async def another_user(world: World, runtime: str) -> None:
 
 async def full(world: World) -> None:
     """A node that can't be made anew, as max= is reached, keeps its container from starting, and is told Unhealthy."""
-    await world.serve_with(f"{_PHONES}reset: on-start\n")
+    await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
     binderfs.mount(BINDERFS, 12, again=True)
     refusal = await _refusal(world)
@@ -144,12 +144,12 @@ async def kept(world: World) -> None:
         assert binderfs.binder_version(f"/dev/kept_binder{number}") == binderfs.PROTOCOL_VERSION
     mounted = binderfs.mount_at(_KEPT)
     assert mounted is not None, "nothing is mounted"
-    assert mounted.max_nodes == 64
+    assert mounted.max_devices == 64
 
 
 async def kept_so(world: World) -> None:
     """A node that is removed, a link that is removed, and an unmounted binderfs come back."""
-    binderfs.remove_node(_KEPT, "kept_binder1")
+    binderfs.remove_device(_KEPT, "kept_binder1")
     os.unlink("/dev/kept_binder2")
     await _until(lambda: os.path.exists("/dev/kept_binder1") and os.path.exists("/dev/kept_binder2"), "nodes come back")
     await world.healthy(6)
@@ -161,7 +161,7 @@ async def kept_so(world: World) -> None:
 
 
 async def readme(world: World) -> None:
-    """The README's own examples for nodes.ensure and for reset: 360 nodes are kept, and each can be made anew."""
+    """The README's own examples for nodes.ensure and for recreate: 360 nodes are kept, and each can be made anew."""
     await world.stop()
     for name in ("Nodes that are made, and kept", "A clean node for every start of a container"):
         await world.serve_with(examples()[name].removeprefix("version: v1\n"))
@@ -173,7 +173,7 @@ async def readme(world: World) -> None:
 
 async def told(world: World) -> None:
     """A process outside any pod that holds a node open is in the log, with its pid and command; and its end."""
-    await world.serve_with(f"{_KEEPING}leaks_every: 1\n")
+    await world.serve_with(f"{_KEEPING}leak_scan_interval: 1\n")
     await world.healthy(6)
     process = await asyncio.create_subprocess_exec(
         str(world.probe), "keep", "/dev/kept_binder3", "wait", stdout=asyncio.subprocess.DEVNULL
@@ -233,8 +233,8 @@ def _managed_by(user: int) -> dict[str, str]:
 def _renew_by_hand(names: list[str]) -> None:
     """Have nodes that nobody was manager of."""
     for name in names:
-        binderfs.remove_node(BINDERFS, name)
-        binderfs.add_node(BINDERFS, name)
+        binderfs.remove_device(BINDERFS, name)
+        binderfs.add_device(BINDERFS, name)
         os.chmod(f"{BINDERFS}/{name}", 0o666)
 
 

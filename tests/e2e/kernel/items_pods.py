@@ -179,7 +179,7 @@ def removed(world: PodWorld) -> None:
     """A running pod's node is removed from the binderfs: Unhealthy; the pod goes on, and its manager too."""
     pod, _ = world.node.phones
     container_id, name = pod.container_id(), natural(pod.held())[0]
-    binderfs.remove_node(BINDERFS, name)
+    binderfs.remove_device(BINDERFS, name)
     world.node.wait_allocatable(ALL - {name})
     until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status calls it Unhealthy")
     holds(lambda: pod.container_id() == container_id and world.is_held(pod, name), "the pod goes on", seconds=3)
@@ -189,7 +189,7 @@ def recreated(world: PodWorld) -> None:
     """The node is made anew: Healthy; the pod stays on its old one, and gets the new one with its next container."""
     pod, _ = world.node.phones
     name = natural(pod.held())[0]
-    binderfs.add_node(BINDERFS, name)
+    binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
     world.node.wait_allocatable(ALL)
     until(lambda: world.node.health(pod).get(name) == "Healthy", "the pod's status calls it Healthy")

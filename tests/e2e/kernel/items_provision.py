@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NODES: Final = "/run/aosp-binderfs/nodes"
 PROVISIONED: Final = names(*range(360))
-LEAKS_EVERY: Final = "leaks_every: 5"
+LEAK_SCAN_INTERVAL: Final = "leak_scan_interval: 5"
 """Seconds, where the manifest has minutes."""
 
 
@@ -39,10 +39,10 @@ def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
     """Return the same node with the other plugin, which does not run yet."""
     manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
     text = configuration(manifests)
-    assert "leaks_every: 300" in text, text
+    assert "leak_scan_interval: 300" in text, text
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
-    plugin.configure(text.replace("leaks_every: 300", LEAKS_EVERY))
+    plugin.configure(text.replace("leak_scan_interval: 300", LEAK_SCAN_INTERVAL))
     return PodWorld(Node(before.node.kubelet, before.node.runtime, plugin, devices=PROVISIONED), plugin, before.probe)
 
 
@@ -57,7 +57,7 @@ def on_the_host(_world: PodWorld) -> None:
     """They are the host's: a binderfs that it mounted there, with room for 4096, nodes of mode 0666, links in /dev."""
     mounted = binderfs.mount_at(NODES)
     assert mounted is not None, "the host has no binderfs there"
-    assert mounted.max_nodes == 4096, f"{mounted}"
+    assert mounted.max_devices == 4096, f"{mounted}"
     assert _inodes().keys() == PROVISIONED, f"{len(_inodes())} nodes"
     for name in PROVISIONED:
         assert os.readlink(f"/dev/{name}") == f"{NODES}/{name}", name
@@ -90,7 +90,7 @@ def kept(world: PodWorld) -> None:
     held = set().union(*(phone.held() for phone in world.node.phones))
     node, link = natural(PROVISIONED - held)[:2]
     before = _inodes()[node]
-    binderfs.remove_node(NODES, node)
+    binderfs.remove_device(NODES, node)
     os.unlink(f"/dev/{link}")
     until(lambda: _inodes().get(node, before) != before and os.path.exists(f"/dev/{link}"), "both are there again")
     world.node.wait_allocatable(PROVISIONED)
@@ -154,7 +154,7 @@ def _inodes() -> dict[str, tuple[int, int]]:
     """Return what tells each node of the host's binderfs from another in its place; nothing where it is not mounted."""
     if binderfs.mount_at(NODES) is None:
         return {}
-    seen = {name: os.stat(f"{NODES}/{name}") for name in binderfs.nodes_in(NODES)}
+    seen = {name: os.stat(f"{NODES}/{name}") for name in binderfs.devices_in(NODES)}
     return {name: (one.st_ino, one.st_rdev) for name, one in seen.items()}
 
 

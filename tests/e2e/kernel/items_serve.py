@@ -45,10 +45,10 @@ async def allocated(world: World) -> None:
 
 async def hotplug(world: World) -> None:
     """A node made by BINDER_CTL_ADD beside them, and linked from /dev, is advertised; unlinked, it is Unhealthy."""
-    binderfs.add_node(BINDERFS, _EXTRA)
+    binderfs.add_device(BINDERFS, _EXTRA)
     os.symlink(f"{BINDERFS}/{_EXTRA}", f"/dev/{_EXTRA}")
     await world.healthy(MANY + 1)
-    binderfs.remove_node(BINDERFS, _EXTRA)
+    binderfs.remove_device(BINDERFS, _EXTRA)
     await world.healthy(MANY, ill=1)
     os.unlink(f"/dev/{_EXTRA}")
 
@@ -89,9 +89,9 @@ async def in_the_binderfs(world: World) -> None:
     """With the binderfs itself as --device-dir, BINDER_CTL_ADD and unlink are followed without a link."""
     await world.serve("--device-dir", BINDERFS)
     await world.healthy(FEW)
-    binderfs.add_node(BINDERFS, _EXTRA)
+    binderfs.add_device(BINDERFS, _EXTRA)
     await world.healthy(FEW + 1)
-    binderfs.remove_node(BINDERFS, _EXTRA)
+    binderfs.remove_device(BINDERFS, _EXTRA)
     await world.healthy(FEW, ill=1)
 
 
@@ -111,7 +111,7 @@ async def replaced(world: World) -> None:
     binderfs.unmount(BINDERFS)
     binderfs.mount(BINDERFS)
     for number in range(FEW):
-        binderfs.add_node(BINDERFS, f"aosp_binder{number}")
+        binderfs.add_device(BINDERFS, f"aosp_binder{number}")
     await _logged(world, f"replaced:{FEW}")
     await world.healthy(0, ill=FEW)
 

@@ -58,12 +58,12 @@ async def own_number(world: World, runtime: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while not (running.bundle / "rootfs/up").exists():
             await asyncio.sleep(0.05)
-    binderfs.remove_node(BINDERFS, name)
+    binderfs.remove_device(BINDERFS, name)
     assert number not in _numbers_of_new_nodes(), "another node has the number that the container may open"
     running.go()
     await running.end()
     assert number in _numbers_of_new_nodes(), "the number is not free, though the container has ended"
-    binderfs.add_node(BINDERFS, name)
+    binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
 
 
@@ -85,10 +85,10 @@ def _numbers_of_new_nodes() -> set[int]:
     """Make some nodes, which have the lowest numbers that are free, and remove them again."""
     names = [f"spare{number}" for number in range(SPARE)]
     for name in names:
-        binderfs.add_node(BINDERFS, name)
+        binderfs.add_device(BINDERFS, name)
     numbers = {os.stat(f"{BINDERFS}/{name}").st_rdev for name in names}
     for name in names:
-        binderfs.remove_node(BINDERFS, name)
+        binderfs.remove_device(BINDERFS, name)
     return numbers
 
 

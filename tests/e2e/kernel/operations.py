@@ -132,5 +132,5 @@ def mknod(path: str, name: str) -> str:
 
 def inodes() -> dict[str, tuple[int, int, int, int]]:
     """Return what tells every node of the binderfs from what a container may have made of it."""
-    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.nodes_in(BINDERFS)}
+    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.devices_in(BINDERFS)}
     return {name: (one.st_ino, one.st_rdev, one.st_mode, one.st_uid) for name, one in seen.items()}

@@ -16,8 +16,8 @@ from tests.e2e.kubelet.waiting import until
 if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Node
 
-RESET: Final = f"{CONFIGURATION}reset: on-start\n"
-reset = Items()
+RECREATE: Final = f"{CONFIGURATION}recreate: on-start\n"
+recreate = Items()
 
 SIDECAR: Final = "aosp.io/sidecar"
 SIDECAR_PREFIX: Final = "sidecar_binder"
@@ -49,17 +49,17 @@ def _registered(node: Node) -> None:
         before = node.kubelet.metric(REGISTRATIONS, PHONE)
         node.plugin.start()
         until(lambda: node.kubelet.metric(REGISTRATIONS, PHONE) == before + 1, "it registers")
-    until(lambda: ill(PHONE) == {"not-renewed": len(PHONES)}, "the plugin calls all of them not-renewed")
+    until(lambda: ill(PHONE) == {"not-recreated": len(PHONES)}, "the plugin calls all of them not-recreated")
 
 
-@reset("Nodes that are of no binderfs can't be made anew: every phone is told Unhealthy, as not-renewed")
-def not_renewed(node: Node) -> None:
+@recreate("Nodes that are of no binderfs can't be made anew: every phone is told Unhealthy, as not-recreated")
+def not_recreated(node: Node) -> None:
     _registered(node)
     status = node.status()
     assert status == (len(PHONES), 0), f"capacity and allocatable: {status}"
 
 
-@reset("A pod that asks for a phone is refused, in the kubelet's words")
+@recreate("A pod that asks for a phone is refused, in the kubelet's words")
 def no_phone(node: Node) -> None:
     _registered(node)
     text = f"no healthy devices present; cannot allocate unhealthy devices {PHONE}"

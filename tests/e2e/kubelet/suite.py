@@ -91,10 +91,10 @@ CHAPTERS: Final = (
         items_phones.CONFIGURATION,
     ),
     Chapter(
-        "reset",
+        "recreate",
         "phones that are to be made anew, of nodes that can't be",
-        [*items_variants.reset.all, *_END],
-        items_variants.RESET,
+        [*items_variants.recreate.all, *_END],
+        items_variants.RECREATE,
         devices=frozenset(),
     ),
     Chapter(

@@ -17,9 +17,9 @@ from aosp_plugin.binder.driver.binderfs import Mount, Step
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
-    NodeExistsError,
-    NodeNameError,
-    NodesExhaustedError,
+    DeviceExistsError,
+    DeviceNameError,
+    DevicesExhaustedError,
     NotPermittedError,
 )
 
@@ -76,15 +76,15 @@ def iowr(number: int, size: int) -> int:
         (Step.MOUNT, errno.EPERM, NotPermittedError, "root"),
         (Step.MOUNT, errno.EACCES, NotPermittedError, "root"),
         (Step.MOUNT, errno.EINVAL, BinderfsError, "max="),
-        (Step.MOUNT, errno.ENOSPC, NodesExhaustedError, "1048576"),
+        (Step.MOUNT, errno.ENOSPC, DevicesExhaustedError, "1048576"),
         (Step.UNMOUNT, errno.EPERM, NotPermittedError, "root"),
         (Step.UNMOUNT, errno.EBUSY, BinderfsError, "open"),
         (Step.UNMOUNT, errno.EINVAL, BinderfsError, "nothing is mounted"),
         (Step.CONTROL, errno.EACCES, NotPermittedError, "root"),
         (Step.CONTROL, errno.EPERM, NotPermittedError, "device cgroup"),
         (Step.CONTROL, errno.ENOENT, BinderfsError, "mount -t binder"),
-        (Step.ADD, errno.EEXIST, NodeExistsError, "taken"),
-        (Step.ADD, errno.EACCES, NodeNameError, "name"),
+        (Step.ADD, errno.EEXIST, DeviceExistsError, "taken"),
+        (Step.ADD, errno.EACCES, DeviceNameError, "name"),
         (Step.ADD, errno.EINVAL, BinderfsError, "control file"),
         (Step.ADD, errno.ENOTTY, BinderfsError, "control file"),
         (Step.REMOVE, errno.EACCES, NotPermittedError, "root"),
@@ -149,7 +149,7 @@ def test_the_longest_name_keeps_its_final_zero() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "x" * 256, "é" * 128])
 def test_a_name_that_the_kernel_would_refuse_or_cut_is_refused_first(name: str) -> None:
     """Names that give EACCES, and those that would become another name, never reach the kernel."""
-    with pytest.raises(NodeNameError, match="255 bytes"):
+    with pytest.raises(DeviceNameError, match="255 bytes"):
         binderfs.add_request(name)
 
 
@@ -157,18 +157,18 @@ def test_add_node_sends_the_request_and_returns_the_device_number(directory: str
     """The kernel gets name and number on a descriptor opened for reading, and its answer is st_rdev's form."""
     driver.reply = (244).to_bytes(4, sys.byteorder) + (70000).to_bytes(4, sys.byteorder)
     before = descriptors()
-    assert binderfs.add_node(directory, "aosp_binder1") == os.makedev(244, 70000)
+    assert binderfs.add_device(directory, "aosp_binder1") == os.makedev(244, 70000)
     assert driver.calls == [(0xC1086201, b"aosp_binder1".ljust(256, b"\0") + bytes(8))]
     assert driver.access == os.O_RDONLY
     assert descriptors() == before
 
 
 def test_add_node_says_that_the_name_is_taken_and_closes_the_control_file(directory: str, driver: Driver) -> None:
-    """EEXIST is NodeExistsError with the path, whatever number the kernel wrote back."""
+    """EEXIST is DeviceExistsError with the path, whatever number the kernel wrote back."""
     driver.error, driver.reply = errno.EEXIST, b"\1\0\0\0\2\0\0\0"
     before = descriptors()
-    with pytest.raises(NodeExistsError, match=f"{directory}/a: the name is taken"):
-        binderfs.add_node(directory, "a")
+    with pytest.raises(DeviceExistsError, match=f"{directory}/a: the name is taken"):
+        binderfs.add_device(directory, "a")
     assert descriptors() == before
 
 
@@ -176,8 +176,8 @@ def test_a_full_mount_does_not_hide_that_the_name_is_taken(directory: str, drive
     """The kernel says ENOSPC before it looks at the name, so a name that is there counts as taken."""
     driver.error = errno.ENOSPC
     os.symlink("nowhere", f"{directory}/a")
-    with pytest.raises(NodeExistsError):
-        binderfs.add_node(directory, "a")
+    with pytest.raises(DeviceExistsError):
+        binderfs.add_device(directory, "a")
 
 
 def test_a_full_mount_is_named_with_its_limit(directory: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,27 +185,27 @@ def test_a_full_mount_is_named_with_its_limit(directory: str, driver: Driver, mo
     driver.error = errno.ENOSPC
     monkeypatch.setattr(binderfs, "mount_at", lambda path: Mount(path, 1, 1))
     os.mknod(f"{directory}/other")
-    with pytest.raises(NodesExhaustedError, match="max=1 is reached"):
-        binderfs.add_node(directory, "a")
+    with pytest.raises(DevicesExhaustedError, match="max=1 is reached"):
+        binderfs.add_device(directory, "a")
 
 
 def test_where_the_mount_table_does_not_help_both_limits_are_named(directory: str, driver: Driver) -> None:
     """A directory that is not in the mount table has an unknown max=."""
     driver.error = errno.ENOSPC
-    with pytest.raises(NodesExhaustedError, match="0 nodes of an unknown max="):
-        binderfs.add_node(directory, "a")
+    with pytest.raises(DevicesExhaustedError, match="0 nodes of an unknown max="):
+        binderfs.add_device(directory, "a")
 
 
 def test_a_directory_without_control_file_is_no_binderfs(tmp_path: Path) -> None:
     """The error names the control file and how to get one."""
     with pytest.raises(BinderfsError, match=f"can't open {tmp_path}/binder-control: .*mount -t binder"):
-        binderfs.add_node(str(tmp_path), "a")
+        binderfs.add_device(str(tmp_path), "a")
 
 
 def test_a_plain_file_is_no_control_file(directory: str) -> None:
     """A real ioctl on a file that only has the name is refused with ENOTTY, and told."""
     with pytest.raises(BinderfsError, match="not the control file of a binderfs") as caught:
-        binderfs.add_node(directory, "a")
+        binderfs.add_device(directory, "a")
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOTTY
 
@@ -213,16 +213,16 @@ def test_a_plain_file_is_no_control_file(directory: str) -> None:
 def test_remove_node_says_whether_there_was_one(directory: str) -> None:
     """A node is unlinked; one that is gone is no error."""
     os.mknod(f"{directory}/a")
-    assert binderfs.remove_node(directory, "a") is True
+    assert binderfs.remove_device(directory, "a") is True
     assert not os.path.lexists(f"{directory}/a")
-    assert binderfs.remove_node(directory, "a") is False
+    assert binderfs.remove_device(directory, "a") is False
 
 
 def test_what_cannot_be_removed_is_told(directory: str) -> None:
     """A directory, as binderfs' features is one, is refused with its path."""
     os.mkdir(f"{directory}/features")
     with pytest.raises(BinderfsError, match=f"can't remove the node {directory}/features: Is a directory"):
-        binderfs.remove_node(directory, "features")
+        binderfs.remove_device(directory, "features")
 
 
 def test_the_nodes_are_all_but_directories_and_the_control_file(directory: str) -> None:
@@ -230,7 +230,7 @@ def test_the_nodes_are_all_but_directories_and_the_control_file(directory: str) 
     os.mkdir(f"{directory}/features")
     os.mknod(f"{directory}/a")
     os.mknod(f"{directory}/b")
-    assert sorted(binderfs.nodes_in(directory)) == ["a", "b"]
+    assert sorted(binderfs.devices_in(directory)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("version", [8, 7, -1])

@@ -16,7 +16,7 @@ from aosp_plugin.binder.devices.edits import (
     container_path,
     edits_for,
 )
-from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 NOTHING: frozenset[str] = frozenset()
 
 
-def binderfs_node(number: int, directory: str = "/run/binderfs") -> Node:
+def binderfs_node(number: int, directory: str = "/run/binderfs") -> BinderDevice:
     """Return a link in /dev to a node of a binderfs."""
     name = f"aosp_binder{number}"
-    return Node(name, f"/dev/{name}", Kind.BINDERFS, Identity(70, number, number), directory)
+    return BinderDevice(name, f"/dev/{name}", Kind.BINDERFS, Identity(70, number, number), directory)
 
 
-def plain_node(number: int, kind: Kind = Kind.CDEV, host_directory: str = "/dev") -> Node:
+def plain_node(number: int, kind: Kind = Kind.CDEV, host_directory: str = "/dev") -> BinderDevice:
     """Return a node that needs no mount."""
     name = f"aosp_binder{number}"
-    return Node(name, f"{host_directory}/{name}", kind, Identity(5, number, number))
+    return BinderDevice(name, f"{host_directory}/{name}", kind, Identity(5, number, number))
 
 
 def test_a_binderfs_node_is_a_device_and_a_mount_at_the_same_path() -> None:
@@ -74,7 +74,9 @@ PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 
 @pytest.mark.parametrize("make", [binderfs_node, plain_node])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_the_first_nodes_are_mounted_at_the_container_paths_in_turn(make: Callable[[int], Node], count: int) -> None:
+def test_the_first_nodes_are_mounted_at_the_container_paths_in_turn(
+    make: Callable[[int], BinderDevice], count: int
+) -> None:
     """Fewer nodes than paths: the first paths. More: the rest keep their own names only."""
     nodes = [make(number) for number in range(count)]
     made = edits_for(nodes, Policy(container_paths=PHONE, shared_mounts=()), NOTHING)
@@ -105,7 +107,7 @@ def test_the_binderfs_of_the_first_node_that_has_one_is_the_shared_one() -> None
 
 
 @pytest.mark.parametrize("nodes", [[plain_node(1)], [binderfs_node(1, "")]])
-def test_nodes_without_a_binderfs_directory_share_none(nodes: list[Node]) -> None:
+def test_nodes_without_a_binderfs_directory_share_none(nodes: list[BinderDevice]) -> None:
     """The word for the own binderfs is never taken for a path of the host."""
     made = edits_for(nodes, Policy(), frozenset({OWN_BINDERFS, ""}))
     assert all(mount.container_path != "/dev/binderfs" for mount in made.mounts)

@@ -17,15 +17,15 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision import provisioner as ensure_module
 from aosp_plugin.binder.provision.ledger import LEDGER, locked
-from aosp_plugin.binder.provision.makers import Way
-from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, Keeper, Wanted, ensure
+from aosp_plugin.binder.provision.makers import ProvisionMethod
+from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, DeviceProvisioner, ProvisionSpec, ensure
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
     DeviceDirectoryError,
+    DeviceExistsError,
+    DevicesExhaustedError,
     HostError,
-    NodeExistsError,
-    NodesExhaustedError,
     NotPermittedError,
 )
 from tests.unit.binder.test_provision import FakeBinderfs
@@ -51,21 +51,21 @@ class Place:
         self.kernel = FakeBinderfs()
         self.now = 1000.0
 
-    def wanted(self, count: int = 3, **more: Any) -> Wanted:
+    def wanted(self, count: int = 3, **more: Any) -> ProvisionSpec:
         """Want a0, a1, ..."""
         values = {
             "directory": f"{self.prefix}/dev", "prefix": "a", "first": 0, "count": count,
-            "binderfs": f"{self.prefix}/run/binderfs", "max_nodes": MAX, **more,
+            "binderfs": f"{self.prefix}/run/binderfs", "max_devices": MAX, **more,
         }  # fmt: skip
-        return Wanted(**values)
+        return ProvisionSpec(**values)
 
     def ensure(self, count: int = 3, **more: Any) -> int:
         """Ensure that they are there."""
         return ensure(self.wanted(count, **more), self.host, self.kernel)
 
-    def keeper(self, count: int = 3) -> Keeper:
+    def keeper(self, count: int = 3) -> DeviceProvisioner:
         """Return a keeper with a clock that stands still."""
-        return Keeper(self.wanted(count), self.host, self.kernel, lambda: self.now)
+        return DeviceProvisioner(self.wanted(count), self.host, self.kernel, lambda: self.now)
 
     def nodes(self) -> dict[str, int]:
         """Return the mode of each node that its link leads to."""
@@ -173,9 +173,9 @@ def test_a_binderfs_that_somebody_mounted_over_ours_is_left_as_it_is(place: Plac
     place.kernel.mount(str(place.run), MAX - 1)
     del place.kernel.calls[:]
     before = place.state()
-    for max_nodes in (MAX, MAX - 1):
+    for max_devices in (MAX, MAX - 1):
         with pytest.raises(BinderfsError, match="is not the binderfs that was mounted there"):
-            place.ensure(3, max_nodes=max_nodes)
+            place.ensure(3, max_devices=max_devices)
     assert place.state() == before
     assert place.mounts() == []
 
@@ -184,9 +184,9 @@ def test_a_larger_max_is_given_to_the_mount_that_is_there(place: Place) -> None:
     """It is remounted, and the nodes stay."""
     place.ensure(3)
     before = (place.run / "a0").stat().st_ino
-    assert place.ensure(3, max_nodes=MAX + 1) == 0
+    assert place.ensure(3, max_devices=MAX + 1) == 0
     assert place.mounts() == [(MAX, False), (MAX + 1, True)]
-    assert place.ensure(3, max_nodes=MAX + 1) == 0
+    assert place.ensure(3, max_devices=MAX + 1) == 0
     assert len(place.mounts()) == 2
     assert (place.run / "a0").stat().st_ino == before
 
@@ -194,7 +194,7 @@ def test_a_larger_max_is_given_to_the_mount_that_is_there(place: Place) -> None:
 def test_a_smaller_max_is_not_given_to_the_mount_that_is_there(place: Place) -> None:
     """Somebody may have raised it by hand; nodes that are made then go by it as well."""
     place.ensure(2)
-    assert place.ensure(3, max_nodes=2) == 1
+    assert place.ensure(3, max_devices=2) == 1
     assert place.mounts() == [(MAX, False)]
 
 
@@ -208,11 +208,11 @@ def test_a_max_that_the_kernel_does_not_tell_is_left_alone(place: Place) -> None
 
 def test_without_a_max_the_kernel_s_own_is_left(place: Place) -> None:
     """At the first mount, and at one that has another since."""
-    assert place.ensure(2, max_nodes=None) == 2
-    assert place.ensure(3, max_nodes=None) == 1
+    assert place.ensure(2, max_devices=None) == 2
+    assert place.ensure(3, max_devices=None) == 1
     assert place.mounts() == [(None, False)]
     place.kernel.mount(str(place.run), 5, again=True)
-    assert place.ensure(4, max_nodes=None) == 1
+    assert place.ensure(4, max_devices=None) == 1
     assert place.mounts() == [(None, False), (5, True)]
 
 
@@ -260,19 +260,19 @@ def test_a_larger_count_is_made_and_a_smaller_one_removes_nothing(place: Place) 
 def test_a_taken_name_is_told_once_all_others_are_made(place: Place) -> None:
     """Somebody's file stays, and does not keep the nodes beside it from coming back; nothing is written for it."""
     (place.dev / "a1").write_text("mine")
-    with pytest.raises(NodeExistsError, match=f"^{place.dev}/a1 is taken .* or start$"):
+    with pytest.raises(DeviceExistsError, match=f"^{place.dev}/a1 is taken .* or start$"):
         place.ensure(5)
     assert (place.dev / "a1").read_text() == "mine"
     assert {*os.listdir(place.dev)} == {"a0", "a1", "a2", "a3", "a4", LEDGER}
     before = place.state()
-    with pytest.raises(NodeExistsError, match=f"^{place.dev}/a1 is taken"):
+    with pytest.raises(DeviceExistsError, match=f"^{place.dev}/a1 is taken"):
         place.ensure(5)
     assert place.state() == before
     for name in ("a0", "a2", "a4"):
         (place.run / name).unlink()
-    with pytest.raises(NodeExistsError, match=f"^{place.dev}/a1 is taken"):
+    with pytest.raises(DeviceExistsError, match=f"^{place.dev}/a1 is taken"):
         place.ensure(5)
-    assert {*binderfs.nodes_in(str(place.run))} == {"a0", "a2", "a3", "a4"}
+    assert {*binderfs.devices_in(str(place.run))} == {"a0", "a2", "a3", "a4"}
 
 
 def test_several_taken_names_are_one_error(place: Place) -> None:
@@ -280,20 +280,20 @@ def test_several_taken_names_are_one_error(place: Place) -> None:
     for count, name in enumerate(("a1", "a6", "a9"), 1):
         (place.dev / name).write_text("mine")
         more = rf" \(one of {count} such names\)" if count > 1 else ""
-        with pytest.raises(NodeExistsError, match=f"^{place.dev}/a1 is taken .* or start{more}$"):
+        with pytest.raises(DeviceExistsError, match=f"^{place.dev}/a1 is taken .* or start{more}$"):
             place.ensure(4 * count)
-    assert len(binderfs.nodes_in(str(place.run))) == 12 - 3
+    assert len(binderfs.devices_in(str(place.run))) == 12 - 3
 
 
 def test_a_node_without_link_that_others_made_does_not_stop_the_rest(place: Place) -> None:
     """It is in our binderfs under a name that is wanted, and the ledger does not know it."""
     place.ensure(1)
-    place.kernel.add_node(str(place.run), "a1")
+    place.kernel.add_device(str(place.run), "a1")
     for _ in range(2):
-        with pytest.raises(NodeExistsError, match=f"{place.run}/a1 is taken"):
+        with pytest.raises(DeviceExistsError, match=f"{place.run}/a1 is taken"):
             place.ensure(3)
         assert {*os.listdir(place.dev)} == {"a0", "a2", LEDGER}
-        assert {*binderfs.nodes_in(str(place.run))} == {"a0", "a1", "a2"}
+        assert {*binderfs.devices_in(str(place.run))} == {"a0", "a1", "a2"}
         (place.run / "a2").unlink()
 
 
@@ -312,13 +312,13 @@ def test_what_create_has_made_is_kept(place: Place) -> None:
         prefix="a",
         first=0,
         count=2,
-        way=Way.BINDERFS,
+        way=ProvisionMethod.BINDERFS,
         binderfs=f"{place.prefix}/run/binderfs",
         root="" if place.prefix else str(place.tree),
     )
     assert bulk.create(request, place.kernel) == (2, 0)
     (place.run / "a0").unlink()
-    assert place.ensure(3, max_nodes=2) == 2
+    assert place.ensure(3, max_devices=2) == 2
     assert bulk.create(request, place.kernel) == (0, 2)
 
 
@@ -341,8 +341,8 @@ def test_links_on_the_way_are_followed_under_the_root(place: Place) -> None:
     assert place.ensure(2) == 0
 
 
-@pytest.mark.parametrize("way", [pytest.param(Way.MKNOD, marks=needs_root), Way.FILE])
-def test_the_other_ways_of_create_know_the_root_as_well(tmp_path: Path, way: Way) -> None:
+@pytest.mark.parametrize("way", [pytest.param(ProvisionMethod.MKNOD, marks=needs_root), ProvisionMethod.FILE])
+def test_the_other_ways_of_create_know_the_root_as_well(tmp_path: Path, way: ProvisionMethod) -> None:
     """Files and stand-ins stand in the device directory as it is seen."""
     place = Place(tmp_path, under_root=True)
     request = bulk.Request("/dev", "a", 0, 2, way, "", root=str(place.tree))
@@ -354,13 +354,13 @@ def test_the_other_ways_of_create_know_the_root_as_well(tmp_path: Path, way: Way
 class Unlinked(Place):
     """A host whose device directory is the binderfs itself."""
 
-    def wanted(self, count: int = 3, **more: Any) -> Wanted:
+    def wanted(self, count: int = 3, **more: Any) -> ProvisionSpec:
         """Want nodes without links."""
         return super().wanted(count, directory=f"{self.prefix}/run/binderfs", **more)
 
     def nodes(self) -> dict[str, int]:
         """Return the mode of each node."""
-        names = binderfs.nodes_in(str(self.run))
+        names = binderfs.devices_in(str(self.run))
         return {name: stat.S_IMODE((self.run / name).stat().st_mode) for name in names}
 
 
@@ -387,7 +387,7 @@ def test_without_links_too_what_is_lost_comes_back(unlinked: Unlinked, lose: Cal
     lose(unlinked)
     assert unlinked.ensure(3) == 1
     assert unlinked.nodes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
-    assert unlinked.ensure(3, max_nodes=MAX + 1) == 0
+    assert unlinked.ensure(3, max_devices=MAX + 1) == 0
     unlinked.kernel.unmount(str(unlinked.run))
     assert unlinked.ensure(2, first=7, mode=0o600) == 2
     assert unlinked.nodes() == {"a7": 0o600, "a8": 0o600}
@@ -458,15 +458,15 @@ def test_a_failure_is_followed_by_a_pause(place: Place) -> None:
 
 def test_what_was_made_before_a_failure_stays(place: Place) -> None:
     """A full mount, say: the rest comes when there is room."""
-    place.ensure(1, max_nodes=3)
+    place.ensure(1, max_devices=3)
     for name in ("theirs", "others"):
-        place.kernel.add_node(str(place.run), name)
-    with pytest.raises(NodesExhaustedError, match="max=3 is reached"):
-        place.ensure(3, max_nodes=3)
-    place.kernel.remove_node(str(place.run), "theirs")
-    with pytest.raises(NodesExhaustedError, match="max=3 is reached"):
-        place.ensure(3, max_nodes=3)
-    assert place.ensure(3, max_nodes=4) == 1
+        place.kernel.add_device(str(place.run), name)
+    with pytest.raises(DevicesExhaustedError, match="max=3 is reached"):
+        place.ensure(3, max_devices=3)
+    place.kernel.remove_device(str(place.run), "theirs")
+    with pytest.raises(DevicesExhaustedError, match="max=3 is reached"):
+        place.ensure(3, max_devices=3)
+    assert place.ensure(3, max_devices=4) == 1
 
 
 def test_a_taken_name_is_no_cause_for_a_pause(place: Place) -> None:
@@ -475,7 +475,7 @@ def test_a_taken_name_is_no_cause_for_a_pause(place: Place) -> None:
     (place.dev / "a1").touch()
     (place.dev / "a1").write_text("mine")
     for _ in range(2):
-        with pytest.raises(NodeExistsError):
+        with pytest.raises(DeviceExistsError):
             keeper.look()
     (place.dev / "a1").unlink()
     assert keeper.look() == 1

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import FileSystem, Identity, Kind, Node
-from aosp_plugin.binder.discovery.health import Reason, Tracked, Verify, follow, judge
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.discovery.health import Reason, TrackedDevice, Verify, follow, judge
 
 FORGET = 300.0
 FS, NEW_FS = (70, 1), (70, 2)
 
 
-def node(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> Node:
+def node(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> BinderDevice:
     """Return a node that is there, unless its kind says otherwise."""
     identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
-    return Node(name, f"/dev/{name}", kind, identity)
+    return BinderDevice(name, f"/dev/{name}", kind, identity)
 
 
 ABSENT = node(Kind.ABSENT)
@@ -53,7 +53,7 @@ def test_the_levels_are_in_order_of_strictness() -> None:
 def test_a_node_on_another_file_system_is_replaced(verify: Verify) -> None:
     """At every level, and before the probe is asked."""
 
-    def probe(_node: Node) -> bool:
+    def probe(_node: BinderDevice) -> bool:
         raise AssertionError
 
     assert judge(node(file_system=NEW_FS), verify, FS, probe) is Reason.REPLACED
@@ -82,9 +82,9 @@ def test_what_the_node_is_counts_before_where_it_is() -> None:
 )
 def test_only_the_strictest_level_probes(verify: Verify, asked: bool, reason: Reason | None) -> None:  # noqa: FBT001
     """The probe opens the node, so that it is called only where the operator asked for it."""
-    probed: list[Node] = []
+    probed: list[BinderDevice] = []
 
-    def probe(found: Node) -> bool:
+    def probe(found: BinderDevice) -> bool:
         probed.append(found)
         return False
 
@@ -101,9 +101,9 @@ class Followed:
     """A row of looks at one host, at the level char."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Tracked] = {}
+        self.known: dict[str, TrackedDevice] = {}
 
-    def look(self, now: float, *nodes: Node) -> dict[str, Reason | None]:
+    def look(self, now: float, *nodes: BinderDevice) -> dict[str, Reason | None]:
         """Look, and return the reasons."""
         self.known = follow(
             self.known, nodes, now, FORGET, lambda found, file_system: judge(found, Verify.CHAR, file_system)
@@ -119,14 +119,14 @@ def followed() -> Followed:
 def test_a_node_is_healthy_at_its_first_look(followed: Followed) -> None:
     """What is remembered is the file system and the moment."""
     assert followed.look(7.0, node()) == {"b1": None}
-    assert followed.known == {"b1": Tracked(node(), FS, None, 7.0)}
+    assert followed.known == {"b1": TrackedDevice(node(), FS, None, 7.0)}
 
 
 def test_a_node_that_vanishes_is_missing_at_once_and_back_at_once(followed: Followed) -> None:
     """One look is enough in both directions."""
     followed.look(0.0, node())
     assert followed.look(1.0) == {"b1": Reason.MISSING}
-    assert followed.known["b1"] == Tracked(ABSENT, FS, Reason.MISSING, 1.0)
+    assert followed.known["b1"] == TrackedDevice(ABSENT, FS, Reason.MISSING, 1.0)
     assert followed.look(2.0, node()) == {"b1": None}
     assert followed.known["b1"].since == 2.0
 
@@ -227,7 +227,7 @@ def test_a_dangling_link_that_is_removed_is_dropped_in_the_end(followed: Followe
 
 
 def test_nothing_is_kept_where_nothing_is_to_be_remembered() -> None:
-    """With forget_after 0 a vanished node is missing for one look, and gone at the next."""
+    """With missing_device_ttl 0 a vanished node is missing for one look, and gone at the next."""
     judgement = lambda found, file_system: judge(found, Verify.CHAR, file_system)  # noqa: E731
     known = follow({}, [node()], 0.0, 0.0, judgement)
     known = follow(known, [], 1.0, 0.0, judgement)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
 from aosp_plugin.binder.provision.ledger import LEDGER, Ledger, Mounted, Origin, locked, ranges
-from aosp_plugin.binder.provision.makers import Way
+from aosp_plugin.binder.provision.makers import ProvisionMethod
 from aosp_plugin.errors import DeviceDirectoryError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the owner of a file, which needs root")
 
-FILES = Origin(Way.FILE, "a", "")
+FILES = Origin(ProvisionMethod.FILE, "a", "")
 
 origins = st.builds(
     Origin,
-    st.sampled_from(Way),
+    st.sampled_from(ProvisionMethod),
     st.text("ab_0", max_size=9),
     st.sampled_from(["", "/run/aosp-binderfs", "/ö\udcff"]),
 )

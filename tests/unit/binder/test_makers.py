@@ -10,8 +10,8 @@ import pytest
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.provision import makers
-from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, StandInMaker, State, Way
-from aosp_plugin.errors import HostError, NodeExistsError, NotPermittedError
+from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, ProvisionMethod, StandInMaker, State
+from aosp_plugin.errors import DeviceExistsError, HostError, NotPermittedError
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="makes devices, which needs root")
@@ -21,9 +21,9 @@ NULL = os.makedev(1, 3)
 class Plain:
     """A directory whose files pass for nodes; it is never mounted."""
 
-    def mount(self, directory: str, max_nodes: int | None = None, *, again: bool = False) -> None:
+    def mount(self, directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
         """Have no part in these tests."""
-        raise NotImplementedError(directory, max_nodes, again)
+        raise NotImplementedError(directory, max_devices, again)
 
     def unmount(self, directory: str) -> None:
         """Have no part in these tests."""
@@ -33,18 +33,18 @@ class Plain:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 
-    def nodes_in(self, directory: str) -> list[str]:
+    def devices_in(self, directory: str) -> list[str]:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 
-    def add_node(self, directory: str, name: str) -> int:
+    def add_device(self, directory: str, name: str) -> int:
         """Make a file of the mode that the kernel gives."""
         os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL, 0o600))
         return 0
 
-    def remove_node(self, directory: str, name: str) -> bool:
+    def remove_device(self, directory: str, name: str) -> bool:
         """Unlink as the real one does."""
-        return binderfs.remove_node(directory, name)
+        return binderfs.remove_device(directory, name)
 
 
 @pytest.fixture
@@ -69,21 +69,21 @@ def links(dev: Path, run: Path, *, mode: int = 0o666, mounted: bool = True) -> L
 @pytest.mark.parametrize(
     ("root", "filesystems", "way"),
     [
-        (True, "nodev\tsysfs\nnodev\tbinder\n\text4\n", Way.BINDERFS),
-        (True, "nodev\tsysfs\n\text4\n", Way.MKNOD),
-        (True, "nodev\tbinderx\nnodev\tmy binder\n", Way.MKNOD),
-        (False, "nodev\tbinder\n", Way.FILE),
+        (True, "nodev\tsysfs\nnodev\tbinder\n\text4\n", ProvisionMethod.BINDERFS),
+        (True, "nodev\tsysfs\n\text4\n", ProvisionMethod.MKNOD),
+        (True, "nodev\tbinderx\nnodev\tmy binder\n", ProvisionMethod.MKNOD),
+        (False, "nodev\tbinder\n", ProvisionMethod.FILE),
     ],
 )
-def test_the_best_way_of_the_host_is_chosen(*, root: bool, filesystems: str, way: Way) -> None:
+def test_the_best_way_of_the_host_is_chosen(*, root: bool, filesystems: str, way: ProvisionMethod) -> None:
     """Real nodes where root has a binderfs, stand-ins where root has none, files for everybody else."""
-    assert makers.choose_way(filesystems, root=root) is way
+    assert makers.choose_method(filesystems, root=root) is way
 
 
 def test_the_way_here_is_that_of_this_user_and_kernel() -> None:
     """The real /proc/filesystems and user are asked."""
     text = Path("/proc/filesystems").read_text(encoding="ascii")
-    assert makers.way_here() is makers.choose_way(text, root=ROOT)
+    assert makers.detect_method() is makers.choose_method(text, root=ROOT)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_file_with_something_in_it_or_behind_a_link_is_foreign(dev: Path) -> N
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (FileExistsError(17, "File exists"), NodeExistsError, "can't do it: the name was taken meanwhile: try again"),
+        (FileExistsError(17, "File exists"), DeviceExistsError, "can't do it: the name was taken meanwhile: try again"),
         (
             PermissionError(1, "No"),
             NotPermittedError,
@@ -230,7 +230,7 @@ def test_what_is_lost_of_a_node_is_made_again(dev: Path, run: Path, lost: str) -
 def test_a_name_taken_meanwhile_gets_no_node(dev: Path, run: Path) -> None:
     """Somebody has put a file in the place of the link: the node that was made for it goes."""
     (dev / "a0").touch()
-    with pytest.raises(NodeExistsError, match=f"can't make {dev}/a0: the name was taken meanwhile"):
+    with pytest.raises(DeviceExistsError, match=f"can't make {dev}/a0: the name was taken meanwhile"):
         links(dev, run).make("a0", State.ABSENT)
     assert os.listdir(run) == []
 

@@ -16,13 +16,13 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.bulk import Created, Deleted, Made, Request
 from aosp_plugin.binder.provision.ledger import LEDGER, locked
-from aosp_plugin.binder.provision.makers import State, Way
+from aosp_plugin.binder.provision.makers import ProvisionMethod, State
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
+    DeviceExistsError,
+    DevicesExhaustedError,
     HostError,
-    NodeExistsError,
-    NodesExhaustedError,
     NotPermittedError,
 )
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="makes devices or changes its user, which needs root")
-every_way = pytest.mark.parametrize("way", [pytest.param(Way.MKNOD, marks=needs_root), Way.FILE, Way.BINDERFS])
+every_way = pytest.mark.parametrize(
+    "way", [pytest.param(ProvisionMethod.MKNOD, marks=needs_root), ProvisionMethod.FILE, ProvisionMethod.BINDERFS]
+)
 
 
 class FakeBinderfs:
@@ -45,11 +47,11 @@ class FakeBinderfs:
         self.calls: list[tuple[object, ...]] = []
         self.hook: Callable[[str], None] = lambda _step: None
 
-    def mount(self, directory: str, max_nodes: int | None = None, *, again: bool = False) -> None:
+    def mount(self, directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
         """Fill the directory as a new binderfs is filled."""
-        self.calls.append(("mount", directory, max_nodes, again))
+        self.calls.append(("mount", directory, max_devices, again))
         self.hook("before mount")
-        self.mounts[directory] = binderfs.Mount(directory, 1, max_nodes or 1048576)
+        self.mounts[directory] = binderfs.Mount(directory, 1, max_devices or 1048576)
         if not again:
             for name in (CONTROL_NAME, *self.first_nodes):
                 os.mknod(f"{directory}/{name}")
@@ -70,14 +72,14 @@ class FakeBinderfs:
         """Say what is mounted."""
         return self.mounts.get(directory)
 
-    def nodes_in(self, directory: str) -> list[str]:
+    def devices_in(self, directory: str) -> list[str]:
         """List as the real one does."""
-        return binderfs.nodes_in(directory)
+        return binderfs.devices_in(directory)
 
-    def add_node(self, directory: str, name: str) -> int:
+    def add_device(self, directory: str, name: str) -> int:
         """Make a plain file of the mode that the kernel gives, with the kernel's refusals."""
-        limit = self.mounts[directory].max_nodes
-        held = len(binderfs.nodes_in(directory))
+        limit = self.mounts[directory].max_devices
+        held = len(binderfs.devices_in(directory))
         if limit is not None and held >= limit:
             raise binderfs.exhausted(f"{directory}/{name}", held, limit)
         try:
@@ -87,9 +89,9 @@ class FakeBinderfs:
         self.hook(f"added {name}")
         return 0
 
-    def remove_node(self, directory: str, name: str) -> bool:
+    def remove_device(self, directory: str, name: str) -> bool:
         """Unlink as the real one does."""
-        return binderfs.remove_node(directory, name)
+        return binderfs.remove_device(directory, name)
 
 
 class Place:
@@ -102,7 +104,12 @@ class Place:
         self.kernel = FakeBinderfs()
 
     def create(
-        self, count: int, *, way: Way = Way.FILE, progress: bulk.Progress | None = None, **more: object
+        self,
+        count: int,
+        *,
+        way: ProvisionMethod = ProvisionMethod.FILE,
+        progress: bulk.Progress | None = None,
+        **more: object,
     ) -> Created:
         """Call create for names a0, a1, ..."""
         request = Request(
@@ -181,7 +188,7 @@ def test_the_plan_makes_what_is_missing_and_knows_what_is_taken(
 
 def test_binderfs_nodes_are_made_in_our_own_mount_and_linked(place: Place) -> None:
     """The directory is made, mounted with max=, and filled with nodes of the mode that was asked for."""
-    assert place.create(2, way=Way.BINDERFS, max_nodes=50) == Created(2, 0)
+    assert place.create(2, way=ProvisionMethod.BINDERFS, max_devices=50) == Created(2, 0)
     assert place.kernel.calls == [("mount", str(place.run), 50, False)]
     assert place.names() == {"a0", "a1", LEDGER}
     for name in ("a0", "a1"):
@@ -190,17 +197,17 @@ def test_binderfs_nodes_are_made_in_our_own_mount_and_linked(place: Place) -> No
 
 
 @every_way
-def test_a_second_create_changes_nothing(place: Place, way: Way) -> None:
+def test_a_second_create_changes_nothing(place: Place, way: ProvisionMethod) -> None:
     """All nodes are present, and are the same files as before."""
     place.create(4, way=way)
     before = {name: (place.dev / name).lstat().st_ino for name in place.names() - {LEDGER}}
     assert place.create(4, way=way) == Created(0, 4)
     assert {name: (place.dev / name).lstat().st_ino for name in place.names() - {LEDGER}} == before
-    assert len([call for call in place.kernel.calls if call[0] == "mount"]) == (way is Way.BINDERFS)
+    assert len([call for call in place.kernel.calls if call[0] == "mount"]) == (way is ProvisionMethod.BINDERFS)
 
 
 @every_way
-def test_delete_takes_back_all_that_create_made(place: Place, way: Way) -> None:
+def test_delete_takes_back_all_that_create_made(place: Place, way: ProvisionMethod) -> None:
     """Nodes, ledger and mount go; a second delete has nothing to do."""
     place.create(4, way=way)
     assert place.delete() == Deleted(4, ())
@@ -210,7 +217,7 @@ def test_delete_takes_back_all_that_create_made(place: Place, way: Way) -> None:
 
 
 @every_way
-def test_an_interrupted_create_goes_on_where_it_stopped(place: Place, way: Way) -> None:
+def test_an_interrupted_create_goes_on_where_it_stopped(place: Place, way: ProvisionMethod) -> None:
     """After Ctrl-C the ledger holds what was made, and the next call makes the rest."""
     with pytest.raises(KeyboardInterrupt):
         place.create(6, way=way, progress=interrupt_at(2))
@@ -221,7 +228,7 @@ def test_an_interrupted_create_goes_on_where_it_stopped(place: Place, way: Way) 
 
 
 @every_way
-def test_an_interrupted_create_can_be_deleted(place: Place, way: Way) -> None:
+def test_an_interrupted_create_can_be_deleted(place: Place, way: ProvisionMethod) -> None:
     """What was made until Ctrl-C goes, all of it."""
     with pytest.raises(KeyboardInterrupt):
         place.create(6, way=way, progress=interrupt_at(2))
@@ -232,7 +239,7 @@ def test_an_interrupted_create_can_be_deleted(place: Place, way: Way) -> None:
 
 @every_way
 @pytest.mark.parametrize("then", ["create", "delete"])
-def test_a_killed_create_loses_no_node(place: Place, way: Way, then: str) -> None:
+def test_a_killed_create_loses_no_node(place: Place, way: ProvisionMethod, then: str) -> None:
     """Killed without a chance to tidy up, it has recorded more than it made, and both commands cope."""
 
     def die(done: int, total: int) -> None:
@@ -243,7 +250,7 @@ def test_a_killed_create_loses_no_node(place: Place, way: Way, then: str) -> Non
     if child == 0:  # pragma: no cover - it ends without a word to coverage
         place.create(6, way=way, progress=die)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    if way is Way.BINDERFS:  # the child's stand-in for the kernel died with it; a kernel's mount does not
+    if way is ProvisionMethod.BINDERFS:  # the child's stand-in for the kernel died with it; a kernel's mount does not
         place.kernel.mounts[str(place.run)] = binderfs.Mount(str(place.run), 1, None)
     assert place.names() == {"a0", "a1", LEDGER}
     assert place.recorded() == [[[0, 6]]]
@@ -255,7 +262,7 @@ def test_a_killed_create_loses_no_node(place: Place, way: Way, then: str) -> Non
 
 
 @every_way
-def test_an_interrupted_delete_goes_on_where_it_stopped(place: Place, way: Way) -> None:
+def test_an_interrupted_delete_goes_on_where_it_stopped(place: Place, way: ProvisionMethod) -> None:
     """After Ctrl-C the ledger holds what is left, and the next call removes that."""
     place.create(6, way=way)
     with pytest.raises(KeyboardInterrupt):
@@ -271,7 +278,7 @@ def test_creates_add_up(place: Place) -> None:
     place.create(2)
     assert place.create(4) == Created(2, 2)
     assert place.create(2, first=10) == Created(2, 0)
-    assert place.create(2, prefix="b", way=Way.BINDERFS) == Created(2, 0)
+    assert place.create(2, prefix="b", way=ProvisionMethod.BINDERFS) == Created(2, 0)
     assert place.made() == ["a0", "a1", "a2", "a3", "a10", "a11", "b0", "b1"]
     assert place.recorded() == [[[0, 4], [10, 2]], [[0, 2]]]
     assert place.delete() == Deleted(8, ())
@@ -290,7 +297,7 @@ def test_progress_is_told_after_each_node(place: Place) -> None:
 
 
 @every_way
-def test_a_new_mode_is_given_to_nodes_that_are_there(place: Place, way: Way) -> None:
+def test_a_new_mode_is_given_to_nodes_that_are_there(place: Place, way: ProvisionMethod) -> None:
     """Create brings about what is asked for, and does not make the node anew for that."""
     place.create(2, way=way)
     before = (place.dev / "a0").stat().st_ino
@@ -318,12 +325,12 @@ def _directory(path: Path) -> None:
 @every_way
 @pytest.mark.parametrize("foreign", [_own_file, _like_ours, _link, _directory])
 def test_a_name_that_is_taken_stops_create_before_anything_is_made(
-    place: Place, way: Way, foreign: Callable[[Path], None]
+    place: Place, way: ProvisionMethod, foreign: Callable[[Path], None]
 ) -> None:
     """The error names the first such path and the number of others; nothing is left behind."""
     foreign(place.dev / "a2")
     foreign(place.dev / "a4")
-    with pytest.raises(NodeExistsError, match=f"{place.dev}/a2 \\(and 1 more\\) is taken .* by way of {way}"):
+    with pytest.raises(DeviceExistsError, match=f"{place.dev}/a2 \\(and 1 more\\) is taken .* by way of {way}"):
         place.create(5, way=way)
     assert place.names() == {"a2", "a4"}
     assert not place.run.exists()
@@ -332,15 +339,15 @@ def test_a_name_that_is_taken_stops_create_before_anything_is_made(
 def test_one_taken_name_has_no_others(place: Place) -> None:
     """The error counts right."""
     _own_file(place.dev / "a2")
-    with pytest.raises(NodeExistsError, match="/a2 is taken"):
+    with pytest.raises(DeviceExistsError, match="/a2 is taken"):
         place.create(5)
 
 
 def test_what_was_made_another_way_is_taken(place: Place) -> None:
     """Files of an earlier create are not nodes of a binderfs, and are not replaced."""
     place.create(2)
-    with pytest.raises(NodeExistsError, match="a0"):
-        place.create(2, way=Way.BINDERFS)
+    with pytest.raises(DeviceExistsError, match="a0"):
+        place.create(2, way=ProvisionMethod.BINDERFS)
     assert place.delete() == Deleted(2, ())
 
 
@@ -348,23 +355,23 @@ def test_a_node_of_that_name_in_the_binderfs_is_taken(place: Place) -> None:
     """A mount that is used with others has their nodes, which get no link of ours; the error names the node."""
     place.run.mkdir()
     place.kernel.mount(str(place.run))
-    place.kernel.add_node(str(place.run), "a1")
-    with pytest.raises(NodeExistsError, match=f"{place.run}/a1 is taken"):
-        place.create(2, way=Way.BINDERFS)
+    place.kernel.add_device(str(place.run), "a1")
+    with pytest.raises(DeviceExistsError, match=f"{place.run}/a1 is taken"):
+        place.create(2, way=ProvisionMethod.BINDERFS)
     assert place.names() == set()
 
 
 @every_way
-def test_a_name_taken_meanwhile_is_not_ours(place: Place, way: Way) -> None:
+def test_a_name_taken_meanwhile_is_not_ours(place: Place, way: ProvisionMethod) -> None:
     """Somebody wins the race for a1: create fails, and delete leaves theirs, even if it looks like ours."""
 
     def race(done: int, total: int) -> None:
-        if done == 1 and way is Way.MKNOD:
+        if done == 1 and way is ProvisionMethod.MKNOD:
             os.mknod(place.dev / "a1", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         elif done == 1:
             (place.dev / "a1").touch()
 
-    with pytest.raises(NodeExistsError, match=f"can't make {place.dev}/a1: the name was taken meanwhile"):
+    with pytest.raises(DeviceExistsError, match=f"can't make {place.dev}/a1: the name was taken meanwhile"):
         place.create(4, way=way, progress=race)
     assert place.recorded() == [[[0, 1]]]
     assert place.delete() == Deleted(1, ())
@@ -374,17 +381,17 @@ def test_a_name_taken_meanwhile_is_not_ours(place: Place, way: Way) -> None:
 
 def test_a_binderfs_node_taken_meanwhile_is_not_ours(place: Place) -> None:
     """The kernel says EEXIST: create fails, delete leaves the node and therefore the mount, and says so."""
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
 
     def race(done: int, total: int) -> None:
-        place.kernel.add_node(str(place.run), "a2")
+        place.kernel.add_device(str(place.run), "a2")
 
-    with pytest.raises(NodeExistsError, match="a2"):
-        place.create(4, way=Way.BINDERFS, progress=race)
+    with pytest.raises(DeviceExistsError, match="a2"):
+        place.create(4, way=ProvisionMethod.BINDERFS, progress=race)
     left = f"{place.run} stays mounted, with nodes that were not made here (a2)"
     assert place.delete() == Deleted(2, (left,))
     assert place.delete() == Deleted(0, (left,))
-    place.kernel.remove_node(str(place.run), "a2")
+    place.kernel.remove_device(str(place.run), "a2")
     assert place.delete() == Deleted(0, ())
     assert not place.mounted()
     assert place.names() == set()
@@ -393,7 +400,7 @@ def test_a_binderfs_node_taken_meanwhile_is_not_ours(place: Place) -> None:
 def test_nodes_that_the_kernel_puts_into_every_mount_do_not_hold_it(place: Place) -> None:
     """The driver's devices= come with the mount and go with it."""
     place.kernel.first_nodes = ("binder", "hwbinder")
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     assert place.first_nodes() == ["binder", "hwbinder"]
     assert place.delete() == Deleted(1, ())
     assert not place.mounted()
@@ -414,10 +421,10 @@ def test_an_interruption_around_the_mount_leaves_nothing_unknown(place: Place, s
     place.kernel.first_nodes = ("binder",)
     place.kernel.hook = _interrupt(step)
     with pytest.raises(KeyboardInterrupt):
-        place.create(2, way=Way.BINDERFS)
+        place.create(2, way=ProvisionMethod.BINDERFS)
     place.kernel.hook = lambda _step: None
     if then == "create":
-        assert place.create(2, way=Way.BINDERFS) == Created(2, 0)
+        assert place.create(2, way=ProvisionMethod.BINDERFS) == Created(2, 0)
         assert place.first_nodes() == ["binder"]
     assert place.delete().left == ()
     assert not place.mounted()
@@ -433,7 +440,7 @@ def test_the_ledger_knows_of_the_mount_before_it_is_there_and_of_its_nodes_befor
         seen[step] = place.ledger()["mounts"]
 
     place.kernel.hook = look
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     told = {"device": place.run.stat().st_dev, "since": 10**9, "first_nodes": ["binder"]}
     assert seen == {
         step: [{"directory": str(place.run), "mounted": mounted}]
@@ -443,10 +450,10 @@ def test_the_ledger_knows_of_the_mount_before_it_is_there_and_of_its_nodes_befor
 
 def test_a_lost_link_is_made_again(place: Place) -> None:
     """The node behind it is there and ours, and stays the same one."""
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
     before = (place.run / "a1").stat().st_ino
     (place.dev / "a1").unlink()
-    assert place.create(2, way=Way.BINDERFS) == Created(1, 1)
+    assert place.create(2, way=ProvisionMethod.BINDERFS) == Created(1, 1)
     assert (place.dev / "a1").stat().st_ino == before
 
 
@@ -454,9 +461,9 @@ def test_a_mount_of_others_is_used_and_stays(place: Place) -> None:
     """A binderfs that was there before keeps its nodes, its place and its max=."""
     place.run.mkdir()
     place.kernel.mount(str(place.run), 9)
-    place.kernel.add_node(str(place.run), "theirs")
+    place.kernel.add_device(str(place.run), "theirs")
     del place.kernel.calls[:]
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
     assert place.delete() == Deleted(2, ())
     assert place.kernel.calls == []
     assert sorted(os.listdir(place.run)) == ["binder-control", "theirs"]
@@ -464,11 +471,11 @@ def test_a_mount_of_others_is_used_and_stays(place: Place) -> None:
 
 def test_the_directory_of_the_mount_stays_the_same_one(place: Place) -> None:
     """A container that has it mounted would go on looking at it if another one took its place."""
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     before = place.run.stat().st_ino
     place.delete()
     assert not place.mounted()
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     assert place.run.stat().st_ino == before
 
 
@@ -482,7 +489,7 @@ def _other_device(place: Place) -> None:
 def _same_device_later(place: Place) -> None:
     place.kernel.unmount(str(place.run))
     place.kernel.mount(str(place.run))
-    place.kernel.add_node(str(place.run), "a1")
+    place.kernel.add_device(str(place.run), "a1")
 
 
 other_mount = pytest.mark.parametrize("replace", [_other_device, _same_device_later])
@@ -491,7 +498,7 @@ other_mount = pytest.mark.parametrize("replace", [_other_device, _same_device_la
 @other_mount
 def test_a_mount_that_took_the_place_of_ours_is_left_alone(place: Place, replace: Callable[[Place], None]) -> None:
     """Our links go; its nodes stay, whatever their names, and so does it."""
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
     replace(place)
     before, calls = os.listdir(place.run), len(place.kernel.calls)
     left = f"{place.run} stays mounted: it is not the binderfs that was mounted there for the nodes"
@@ -507,24 +514,24 @@ def test_create_does_not_go_on_in_a_mount_that_took_the_place_of_ours(
     place: Place, replace: Callable[[Place], None]
 ) -> None:
     """Nothing is made, and after a delete it is a mount of others like any other one."""
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     replace(place)
     ledger = place.ledger()
     with pytest.raises(BinderfsError, match=f"{place.run} is not the binderfs that was mounted .* in {place.dev}: "):
-        place.create(3, way=Way.BINDERFS)
+        place.create(3, way=ProvisionMethod.BINDERFS)
     assert place.ledger() == ledger
     assert place.create(1, prefix="b") == Created(1, 0)
     place.delete()
-    assert place.create(1, prefix="c", way=Way.BINDERFS) == Created(1, 0)
+    assert place.create(1, prefix="c", way=ProvisionMethod.BINDERFS) == Created(1, 0)
     assert place.delete() == Deleted(1, ())
     assert place.mounted()
 
 
 def test_a_mount_is_known_again_after_use(place: Place) -> None:
     """Nodes made and removed, and another max=, make no other mount of it."""
-    place.create(2, way=Way.BINDERFS, max_nodes=5)
-    place.kernel.remove_node(str(place.run), "a1")
-    assert place.create(2, way=Way.BINDERFS, max_nodes=6) == Created(1, 1)
+    place.create(2, way=ProvisionMethod.BINDERFS, max_devices=5)
+    place.kernel.remove_device(str(place.run), "a1")
+    assert place.create(2, way=ProvisionMethod.BINDERFS, max_devices=6) == Created(1, 1)
     assert place.delete() == Deleted(2, ())
     assert not place.mounted()
 
@@ -532,9 +539,9 @@ def test_a_mount_is_known_again_after_use(place: Place) -> None:
 def test_a_directory_of_others_is_mounted_on_again_after_an_unmount(place: Place) -> None:
     """The mount that is there at last is the one that delete knows."""
     place.run.mkdir()
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     place.kernel.unmount(str(place.run))
-    place.create(1, way=Way.BINDERFS)
+    place.create(1, way=ProvisionMethod.BINDERFS)
     assert place.delete() == Deleted(1, ())
     assert not place.mounted()
 
@@ -544,7 +551,7 @@ def test_a_mount_that_fails_leaves_a_directory_that_was_there(place: Place) -> N
     place.run.mkdir()
     place.kernel.hook = _refuse_mount
     with pytest.raises(BinderMissingError):
-        place.create(1, way=Way.BINDERFS)
+        place.create(1, way=ProvisionMethod.BINDERFS)
     assert place.run.is_dir()
 
 
@@ -553,7 +560,7 @@ def test_nothing_is_mounted_over_files(place: Place) -> None:
     place.run.mkdir()
     (place.run / "precious").touch()
     with pytest.raises(BinderfsError, match=f"{place.run} is neither empty nor a binderfs"):
-        place.create(1, way=Way.BINDERFS)
+        place.create(1, way=ProvisionMethod.BINDERFS)
     assert place.kernel.calls == []
     assert place.names() == set()
 
@@ -566,7 +573,7 @@ def test_a_mount_that_fails_leaves_nothing_behind(place: Place) -> None:
     """Directory and ledger are as they were before."""
     place.kernel.hook = _refuse_mount
     with pytest.raises(BinderMissingError):
-        place.create(3, way=Way.BINDERFS)
+        place.create(3, way=ProvisionMethod.BINDERFS)
     assert place.names() == set()
     assert not place.run.exists()
 
@@ -574,7 +581,7 @@ def test_a_mount_that_fails_leaves_nothing_behind(place: Place) -> None:
 def test_a_directory_that_cannot_be_made_leaves_nothing_behind(place: Place) -> None:
     """The error names it, and there is no ledger afterwards."""
     with pytest.raises(HostError, match=f"can't make the directory {place.run}/in/it: No such file"):
-        place.create(3, way=Way.BINDERFS, binderfs=f"{place.run}/in/it")
+        place.create(3, way=ProvisionMethod.BINDERFS, binderfs=f"{place.run}/in/it")
     assert place.names() == set()
 
 
@@ -582,34 +589,34 @@ def test_a_file_in_the_place_of_the_binderfs_is_told(place: Place) -> None:
     """The error names it, and nothing is left behind."""
     place.run.touch()
     with pytest.raises(HostError, match=f"can't look into {place.run}: Not a directory"):
-        place.create(3, way=Way.BINDERFS)
+        place.create(3, way=ProvisionMethod.BINDERFS)
     assert place.names() == set()
 
 
 def test_a_full_mount_keeps_what_was_made_and_takes_a_larger_max(place: Place) -> None:
     """At max= create fails with what to do; doing it, by a remount, makes the rest."""
-    with pytest.raises(NodesExhaustedError, match="max=3 is reached"):
-        place.create(5, way=Way.BINDERFS, max_nodes=3)
+    with pytest.raises(DevicesExhaustedError, match="max=3 is reached"):
+        place.create(5, way=ProvisionMethod.BINDERFS, max_devices=3)
     assert place.recorded() == [[[0, 3]]]
-    assert place.create(5, way=Way.BINDERFS, max_nodes=5) == Created(2, 3)
+    assert place.create(5, way=ProvisionMethod.BINDERFS, max_devices=5) == Created(2, 3)
     assert place.kernel.calls[1:] == [("mount", str(place.run), 5, True)]
     assert place.delete() == Deleted(5, ())
 
 
 def test_an_unmounted_binderfs_is_mounted_and_filled_again(place: Place) -> None:
     """After an unmount by hand the links are there and dangle; create makes the nodes behind them."""
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
     place.kernel.unmount(str(place.run))
     assert [one.kind for one in bulk.made_in(str(place.dev), place.kernel)] == [Kind.ABSENT] * 2
-    assert place.create(3, way=Way.BINDERFS) == Created(3, 0)
-    assert sorted(binderfs.nodes_in(str(place.run))) == ["a0", "a1", "a2"]
+    assert place.create(3, way=ProvisionMethod.BINDERFS) == Created(3, 0)
+    assert sorted(binderfs.devices_in(str(place.run))) == ["a0", "a1", "a2"]
     assert place.delete() == Deleted(3, ())
     assert not place.mounted()
 
 
 def test_links_into_an_unmounted_binderfs_are_deleted_and_files_there_are_not(place: Place) -> None:
     """With the mount gone, what is in its directory belongs to somebody else."""
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
     place.kernel.unmount(str(place.run))
     (place.run / "a0").touch()
     assert place.delete() == Deleted(2, ())
@@ -619,7 +626,7 @@ def test_links_into_an_unmounted_binderfs_are_deleted_and_files_there_are_not(pl
 
 def test_a_busy_mount_is_an_error_and_goes_with_the_next_delete(place: Place) -> None:
     """The nodes are gone, the mount is remembered until it can be unmounted."""
-    place.create(2, way=Way.BINDERFS)
+    place.create(2, way=ProvisionMethod.BINDERFS)
 
     def busy(step: str) -> None:
         raise binderfs.refusal(binderfs.Step.UNMOUNT, errno.EBUSY, str(place.run))
@@ -636,7 +643,9 @@ def test_a_busy_mount_is_an_error_and_goes_with_the_next_delete(place: Place) ->
 
 @every_way
 @pytest.mark.parametrize("foreign", [_own_file, _link, _directory])
-def test_delete_leaves_what_is_no_longer_what_it_made(place: Place, way: Way, foreign: Callable[[Path], None]) -> None:
+def test_delete_leaves_what_is_no_longer_what_it_made(
+    place: Place, way: ProvisionMethod, foreign: Callable[[Path], None]
+) -> None:
     """Something else under one of our names stays, is told, and is forgotten."""
     place.create(3, way=way)
     (place.dev / "a1").unlink()
@@ -649,12 +658,12 @@ def test_delete_leaves_what_is_no_longer_what_it_made(place: Place, way: Way, fo
 
 
 @every_way
-def test_delete_does_not_mind_what_is_gone_or_has_another_mode(place: Place, way: Way) -> None:
+def test_delete_does_not_mind_what_is_gone_or_has_another_mode(place: Place, way: ProvisionMethod) -> None:
     """A missing name is no error, and a mode that a container changed makes no stranger of a node."""
     place.create(3, way=way)
     (place.dev / "a0").unlink()
     (place.dev / "a1").chmod(0o600)
-    removed = 3 if way is Way.BINDERFS else 2  # the node behind the missing link goes
+    removed = 3 if way is ProvisionMethod.BINDERFS else 2  # the node behind the missing link goes
     assert place.delete() == Deleted(removed, ())
     assert place.names() == set()
     assert not place.mounted()
@@ -663,7 +672,7 @@ def test_delete_does_not_mind_what_is_gone_or_has_another_mode(place: Place, way
 def test_the_list_says_what_each_node_is_and_where(place: Place) -> None:
     """Natural order, the kind in the plugin's words, and the target of a link."""
     place.create(11)
-    place.create(1, prefix="b", way=Way.BINDERFS)
+    place.create(1, prefix="b", way=ProvisionMethod.BINDERFS)
     found = bulk.made_in(str(place.dev), place.kernel)
     assert [one.name for one in found] == [*(f"a{number}" for number in range(11)), "b0"]
     assert found[0] == Made("a0", Kind.FILE, f"{place.dev}/a0", "")
@@ -673,7 +682,7 @@ def test_the_list_says_what_each_node_is_and_where(place: Place) -> None:
 @needs_root
 def test_the_list_calls_a_null_device_a_stand_in(place: Place) -> None:
     """It does not pass for binder."""
-    place.create(1, way=Way.MKNOD)
+    place.create(1, way=ProvisionMethod.MKNOD)
     assert bulk.made_in(str(place.dev)) == [Made("a0", Kind.STAND_IN, f"{place.dev}/a0", "")]
 
 
@@ -702,7 +711,7 @@ def test_the_lock_ends_with_the_call(place: Place) -> None:
     before = len(os.listdir("/proc/self/fd"))
     place.create(1)
     _own_file(place.dev / "a1")
-    with pytest.raises(NodeExistsError):
+    with pytest.raises(DeviceExistsError):
         place.create(2)
     place.made()
     place.delete()
@@ -729,7 +738,7 @@ def test_devices_need_root_and_files_do_not(place: Place) -> None:
     place.dev.chmod(0o777)
     with _as_nobody(place):
         with pytest.raises(NotPermittedError, match="devices need root and CAP_MKNOD, plain files do not"):
-            place.create(2, way=Way.MKNOD)
+            place.create(2, way=ProvisionMethod.MKNOD)
         assert place.names() == set()
         assert place.create(2) == Created(2, 0)
         assert place.delete() == Deleted(2, ())
@@ -769,7 +778,7 @@ def test_a_binderfs_node_without_link_stays_recorded(place: Place, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(os, "symlink", full)
         with pytest.raises(HostError, match=f"can't make {place.dev}/a0: No space left on device"):
-            place.create(3, way=Way.BINDERFS)
+            place.create(3, way=ProvisionMethod.BINDERFS)
     assert place.recorded() == [[[0, 1]]]
     assert place.delete() == Deleted(1, ())
     assert not place.mounted()

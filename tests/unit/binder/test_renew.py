@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, LONGEST_NAME, Kind, Node, name_problem
+from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, LONGEST_NAME, BinderDevice, Kind, name_problem
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.provision.recreate import MARK, renew, sweep
-from aosp_plugin.errors import BinderfsError, NodesExhaustedError, NotPermittedError
+from aosp_plugin.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
 from tests.unit.binder.test_provision import FakeBinderfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.health import Tracked
+    from aosp_plugin.binder.discovery.health import TrackedDevice
 
 OPERATIONS = ("lstat", "unlink", "chown", "chmod", "rename")
 """The functions of ``os`` that a renewal calls; BINDER_CTL_ADD is the stand-in's."""
@@ -46,32 +46,32 @@ class Devices(Host):
 class Place:
     """A host under a root: a device directory with a link to the node a1 in a binderfs, and the calls on them."""
 
-    def __init__(self, root: Path, max_nodes: int | None = None) -> None:
+    def __init__(self, root: Path, max_devices: int | None = None) -> None:
         self.root = root
         self.dev, self.run = root / "dev", root / "run"
         self.dev.mkdir(parents=True)
         self.run.mkdir()
         self.kernel = FakeBinderfs()
-        self.kernel.mount(str(self.run), max_nodes)
+        self.kernel.mount(str(self.run), max_devices)
         self.host = Devices(str(root))
         self.add("a1")
         (self.dev / "a1").symlink_to("/run/a1")
 
     def add(self, name: str, mode: int = 0o640) -> None:
         """Make a node."""
-        self.kernel.add_node(str(self.run), name)
+        self.kernel.add_device(str(self.run), name)
         (self.run / name).chmod(mode)
 
-    def scan(self, directory: str = "/dev") -> tuple[Node, ...]:
+    def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
         """Look at the nodes."""
         driver = Driver(frozenset({self.run.stat().st_dev}))
         return scanner.scan(self.host, driver, directory, "a").nodes
 
-    def node(self, name: str = "a1") -> Node:
+    def node(self, name: str = "a1") -> BinderDevice:
         """Look at one node."""
         return next(node for node in self.scan() if node.name == name)
 
-    def renew(self, node: Node | None = None, mode: int | None = None) -> None:
+    def renew(self, node: BinderDevice | None = None, mode: int | None = None) -> None:
         """Renew a1."""
         renew(node or self.node(), self.host, self.kernel, mode)
 
@@ -85,7 +85,7 @@ class Place:
 
     def names(self) -> set[str]:
         """List the nodes of the binderfs."""
-        return set(binderfs.nodes_in(str(self.run)))
+        return set(binderfs.devices_in(str(self.run)))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_renewing_again_and_again_leaves_one_node(place: Place) -> None:
 def test_health_never_flaps_during_a_renewal(place: Place) -> None:
     """A look before and after every single operation finds the node as healthy as it was."""
     judgement = functools.partial(health.judge, verify=Verify.BINDER)
-    tracked: Mapping[str, Tracked] = {}
+    tracked: Mapping[str, TrackedDevice] = {}
     seen: list[str] = []
 
     def look(where: str) -> None:
@@ -352,13 +352,13 @@ def test_a_read_only_binderfs_is_told_before_anything_is_made(place: Place, monk
 
 def test_without_room_for_one_more_the_old_node_stays(tmp_path: Path) -> None:
     """The error names the node, and says that max= needs one to spare."""
-    place = Place(tmp_path / "host", max_nodes=1)
+    place = Place(tmp_path / "host", max_devices=1)
     before = place.inode()
     with pytest.raises(
-        NodesExhaustedError, match=f"^can't renew {place.run}/a1: .* max=1 is reached.*one more"
+        DevicesExhaustedError, match=f"^can't renew {place.run}/a1: .* max=1 is reached.*one more"
     ) as caught:
         place.renew()
-    assert isinstance(caught.value.__cause__, NodesExhaustedError)
+    assert isinstance(caught.value.__cause__, DevicesExhaustedError)
     assert (place.inode(), place.names()) == (before, {"a1"})
     place.kernel.mount(str(place.run), 2, again=True)
     place.renew()

@@ -13,7 +13,7 @@ import pytest
 
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import Identity, Kind, Node
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.binder.discovery.scanner import Look, Scan, kind_of, scan_named, usable_names
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -134,7 +134,7 @@ def test_a_link_into_a_binderfs_elsewhere_is_a_binderfs_node(tree: Tree) -> None
     inode = tree.lstat("/run/binderfs/node7").st_ino
     assert scan(tree, "/dev", "aosp_binder") == Scan(
         (
-            Node(
+            BinderDevice(
                 "aosp_binder7",
                 "/dev/aosp_binder7",
                 Kind.BINDERFS,
@@ -174,7 +174,7 @@ def test_a_dangling_link_is_an_absent_node_whose_directory_is_watched(tree: Tree
     """The directory that the link leads to is where the node will appear."""
     tree.link("/dev/aosp_binder1", "/run/later/aosp_binder1")
     found = scan(tree, "/dev", "aosp_binder")
-    assert found.nodes == (Node("aosp_binder1", "/dev/aosp_binder1", Kind.ABSENT),)
+    assert found.nodes == (BinderDevice("aosp_binder1", "/dev/aosp_binder1", Kind.ABSENT),)
     assert found.directories == {"/dev", "/run/later"}
 
 
@@ -453,7 +453,7 @@ def test_a_set_s_directory_may_be_a_link(phones: Tree) -> None:
     phones.char("/run/binderfs/binder", BINDERFS, BINDER)
     found = scan_phones(phones)
     inode = phones.lstat("/run/binderfs/binder").st_ino
-    assert found.nodes[0] == Node(
+    assert found.nodes[0] == BinderDevice(
         "phone1/binder",
         "/dev/phones/phone1/binder",
         Kind.BINDERFS,

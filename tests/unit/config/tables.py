@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.binder.devices.edits import Isolation
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import RESOURCE_KEYS, Config, DeviceList, Nodes, NumberedSets, Reset, load
+from aosp_plugin.config import RESOURCE_KEYS, Config, DeviceList, Nodes, NumberedSets, Recreate, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,23 +22,23 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "isolation": ("strict", "strict", Isolation.STRICT),
     "log_level": ("debug", "debug", "debug"),
     "log_format": ("json", "json", "json"),
-    "require_nodes": ("true", "true", True),
+    "require_devices": ("true", "true", True),
     "permissions": ("mrw", "mrw", "mrw"),
     "shared_mounts": ("/a,/b:/c", "[/a, '/b:/c']", ("/a", "/b:/c")),
     "shared_devices": ("", "[]", ()),
     "visible_devices_env": ("NODES", "NODES", "NODES"),
     "path_env": ("/bin", "/bin", "/bin"),
-    "forget_after": ("0.5", "0.5", 0.5),
+    "missing_device_ttl": ("0.5", "0.5", 0.5),
     "container_paths": ("/dev/binder,/dev/hwbinder", "[/dev/binder, /dev/hwbinder]", ("/dev/binder", "/dev/hwbinder")),
     "device_list": ("cdi-cri,envvar", "[cdi-cri, envvar]", (DeviceList.CDI_CRI, DeviceList.ENVVAR)),
     "sets": ("", "{size: 3, stride: 120}", NumberedSets(size=3, stride=120, first=0)),
     "nodes": ("", "{ensure: 9}", Nodes(ensure=9, max=None, directory="/run/aosp-binderfs", first=0)),
     "numa": ("", "{0-179: 0, 180: 1}", {"0-179": 0, "180": 1}),
-    "reset": ("on-start", "on-start", Reset.ON_START),
+    "recreate": ("on-start", "on-start", Recreate.ON_START),
     "replicas": ("2", "2", 2),
     "cdi_dir": ("/etc/cdi", "/etc/cdi", "/etc/cdi"),
     "pod_resources_socket": ("", "''", ""),
-    "leaks_every": ("300", "300", 300.0),
+    "leak_scan_interval": ("300", "300", 300.0),
 }
 """Each key with a value as a variable, as YAML, and as it is in the end; none is the default."""
 
@@ -69,10 +69,10 @@ BAD: list[tuple[str, Any]] = [
     ("log_level", "trace"),
     ("log_level", "INFO"),
     ("log_format", "xml"),
-    ("require_nodes", "perhaps"),
-    ("require_nodes", ""),
-    ("require_nodes", 1),
-    ("require_nodes", 2),
+    ("require_devices", "perhaps"),
+    ("require_devices", ""),
+    ("require_devices", 1),
+    ("require_devices", 2),
     ("permissions", ""),
     ("permissions", None),
     ("permissions", "rr"),
@@ -93,12 +93,12 @@ BAD: list[tuple[str, Any]] = [
     ("visible_devices_env", "A\n"),
     ("path_env", "/bin\0"),
     ("path_env", ["/bin"]),
-    ("forget_after", "soon"),
-    ("forget_after", -0.1),
-    ("forget_after", float("inf")),
-    ("forget_after", float("nan")),
-    ("forget_after", None),
-    ("forget_after", True),
+    ("missing_device_ttl", "soon"),
+    ("missing_device_ttl", -0.1),
+    ("missing_device_ttl", float("inf")),
+    ("missing_device_ttl", float("nan")),
+    ("missing_device_ttl", None),
+    ("missing_device_ttl", True),
     ("container_paths", ["dev/binder"]),
     ("container_paths", [""]),
     ("container_paths", ["/dev/binder", "/dev/binder"]),
@@ -142,8 +142,8 @@ BAD: list[tuple[str, Any]] = [
     ("numa", {"1": "0"}),
     ("numa", {"1": -1}),
     ("numa", {"1": 1024}),
-    ("reset", "always"),
-    ("reset", False),
+    ("recreate", "always"),
+    ("recreate", False),
     ("replicas", 0),
     ("replicas", 1001),
     ("replicas", 1.5),
@@ -153,9 +153,9 @@ BAD: list[tuple[str, Any]] = [
     ("cdi_dir", ""),
     ("pod_resources_socket", "pod-resources/kubelet.sock"),
     ("pod_resources_socket", None),
-    ("leaks_every", -1),
-    ("leaks_every", float("inf")),
-    ("leaks_every", "never"),
+    ("leak_scan_interval", -1),
+    ("leak_scan_interval", float("inf")),
+    ("leak_scan_interval", "never"),
 ]
 
 

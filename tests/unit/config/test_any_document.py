@@ -98,11 +98,11 @@ LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1
 @pytest.mark.parametrize(
     "text",
     [
-        "forget_after: !!int ''",
-        "forget_after: !!float ''",
-        "require_nodes: !!bool perhaps",
+        "missing_device_ttl: !!int ''",
+        "missing_device_ttl: !!float ''",
+        "require_devices: !!bool perhaps",
         "listen: !!timestamp soon",
-        f"forget_after: 1{':1' * 200}.0",
+        f"missing_device_ttl: 1{':1' * 200}.0",
         'listen: "\\UFFFFFFFF"',
         'listen: "\\U00110000"',
         'listen: "\\uD800"',

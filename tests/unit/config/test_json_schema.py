@@ -27,7 +27,7 @@ sets: {size: 3, stride: 120, first: 1}
 resources:
 - {resource_name: a.io/x, device_prefix: x, nodes: {ensure: 360, max: 400}, numa: {0-179: 0, "180": 1}}
 - {device_prefix: y, sets: {names: [binder, hwbinder], pattern: "{set}-{name}"}, device_list: [cdi-cri]}
-- {resource_name: a.io/z, device_prefix: z, sets: null, reset: on-start}
+- {resource_name: a.io/z, device_prefix: z, sets: null, recreate: on-start}
 """
 
 

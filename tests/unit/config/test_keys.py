@@ -34,9 +34,9 @@ OF_RESOURCE: dict[str, Any] = {
     "sets": None,
     "nodes": None,
     "numa": {},
-    "reset": "never",
+    "recreate": "never",
     "replicas": 1,
-    "forget_after": 300.0,
+    "missing_device_ttl": 300.0,
 }
 
 
@@ -69,7 +69,7 @@ def test_the_flags_of_serve_are_those_that_were_promised() -> None:
         "--isolation",
         "--log-level",
         "--log-format",
-        "--require-nodes",
+        "--require-devices",
     }
 
 
@@ -84,10 +84,10 @@ def test_the_defaults_are_those_that_were_promised() -> None:
         "listen": "127.0.0.1:9478",
         "log_level": "info",
         "log_format": "text",
-        "require_nodes": False,
+        "require_devices": False,
         "cdi_dir": "/var/run/cdi",
         "pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
-        "leaks_every": 0.0,
+        "leak_scan_interval": 0.0,
         "resources": (OF_RESOURCE,),
     }
     assert msgspec.to_builtins(Resource()) == OF_RESOURCE
@@ -174,7 +174,7 @@ def test_every_part_of_a_structured_value_is_documented() -> None:
                 assert field.required or setting(part, field.default, "default").value == field.default
 
 
-@pytest.mark.parametrize(("name", "last"), [("replicas", 1000), ("replicas", 1), ("leaks_every", 0.0)])
+@pytest.mark.parametrize(("name", "last"), [("replicas", 1000), ("replicas", 1), ("leak_scan_interval", 0.0)])
 def test_the_last_number_that_is_allowed_is_allowed(name: str, last: Any) -> None:
     """Both ends of a range are part of it."""
     assert setting(KEYS[name], last, "x").value == last

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 def test_the_printed_configuration_is_a_file_that_gives_the_same(file: Path, tmp_path: Path) -> None:
     """Behind each value stands where it came from; reading it again changes no value."""
-    path = write(file, "version: v1\nforget_after: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'\n")
-    made, settings_of = load({"verify": "probe"}, {"AOSP_PLUGIN_REQUIRE_NODES": "1"}, path)
+    path = write(file, "version: v1\nmissing_device_ttl: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'\n")
+    made, settings_of = load({"verify": "probe"}, {"AOSP_PLUGIN_REQUIRE_DEVICES": "1"}, path)
     printed = config.as_yaml(settings_of)
     lines = printed.splitlines()
     assert lines[0] == "version: v1"
     assert lines[1:3] == ['resource_name: "aosp.io/binder"  # default', 'device_dir: "/dev"  # default']
     assert 'verify: "probe"  # flag --verify' in lines
-    assert "require_nodes: true  # variable AOSP_PLUGIN_REQUIRE_NODES" in lines
+    assert "require_devices: true  # variable AOSP_PLUGIN_REQUIRE_DEVICES" in lines
     assert f"shared_mounts: []  # file {path}: shared_mounts" in lines
     assert len(lines) == len(KEYS) + 1
     assert printed.endswith("\n")
@@ -47,7 +47,7 @@ RESOURCES = st.builds(
     Resource,
     device_dir=st.text(st.characters(min_codepoint=32, max_codepoint=126)).map(lambda text: f"/{text}"),
     path_env=st.text(st.sampled_from("abc \"'\\:#-{}[]é漢")),
-    forget_after=st.floats(0, 1e300),
+    missing_device_ttl=st.floats(0, 1e300),
     shared_devices=st.lists(st.sampled_from(["/a", "/b:/c", "/d #e"]), max_size=3).map(tuple),
     sets=st.none()
     | st.builds(NumberedSets, size=st.integers(1, 64), stride=st.none() | st.integers(1, 999), first=st.integers(0, 9))
@@ -56,7 +56,9 @@ RESOURCES = st.builds(
 )
 
 
-@given(st.builds(Config, require_nodes=st.booleans(), resources=st.lists(RESOURCES, min_size=1, max_size=3).map(tuple)))
+@given(
+    st.builds(Config, require_devices=st.booleans(), resources=st.lists(RESOURCES, min_size=1, max_size=3).map(tuple))
+)
 @settings(derandomize=True, deadline=None)
 def test_any_configuration_survives_being_printed(made: Config) -> None:
     """Quotes, signs of comments and line ends are part of the value."""
@@ -92,7 +94,7 @@ def test_printed_resources_are_a_list_with_the_source_of_each_value(file: Path, 
         file,
         "version: v1\nverify: file\nsets: {size: 3}\nnuma: {0-9: 1}\nresources:\n"
         "- {resource_name: a.io/x, device_prefix: x, nodes: {ensure: 5, first: 2}}\n"
-        "- {device_prefix: 'y', sets: {names: [binder]}, reset: on-start, device_list: [cdi-cri]}\n",
+        "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
     )
     made, settings_of = load({"isolation": "strict"}, {"AOSP_PLUGIN_PERMISSIONS": "rwm"}, path)
     printed = config.as_yaml(settings_of)
@@ -108,7 +110,7 @@ def test_printed_resources_are_a_list_with_the_source_of_each_value(file: Path, 
     assert f'    verify: "file"  # file {path}: verify' in second
     assert '    isolation: "strict"  # flag --isolation' in second
     assert '    permissions: "rwm"  # variable AOSP_PLUGIN_PERMISSIONS' in second
-    assert f'    reset: "on-start"  # file {path}: resources[1].reset' in second
+    assert f'    recreate: "on-start"  # file {path}: resources[1].recreate' in second
     assert f'    numa: {{"0-9":1}}  # file {path}: numa' in second
     assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == made
 

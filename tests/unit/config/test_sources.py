@@ -124,7 +124,9 @@ def test_a_file_of_another_form_is_told_with_its_name(file: Path, text: str, why
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["forget_after: 2024-13-45", "forget_after: 0x_", "forget_after: 0b_"])
+@pytest.mark.parametrize(
+    "text", ["missing_device_ttl: 2024-13-45", "missing_device_ttl: 0x_", "missing_device_ttl: 0b_"]
+)
 def test_a_number_or_date_that_yaml_can_not_read_is_the_file_s_mistake(file: Path, text: str) -> None:
     """What looks like a date or a number and is none is told like any other value that is not allowed."""
     with pytest.raises(ConfigError, match="file "):
@@ -156,4 +158,4 @@ def test_a_file_may_hold_any_letters(file: Path) -> None:
 def test_a_file_nested_beyond_reason_is_no_yaml(file: Path) -> None:
     """It is the file's mistake, and not a traceback."""
     with pytest.raises(ConfigError, match="is not YAML"):
-        load({}, {}, write(file, "version: v1\nforget_after: " + "[" * 5000))
+        load({}, {}, write(file, "version: v1\nmissing_device_ttl: " + "[" * 5000))

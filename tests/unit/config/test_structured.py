@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.config import NamedSets, Nodes, NumberedSets, Reset, load
+from aosp_plugin.config import NamedSets, Nodes, NumberedSets, Recreate, load
 from aosp_plugin.config.cross_field import name_of_both
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
@@ -90,21 +90,21 @@ def test_a_bad_part_is_told_with_its_place(text: str, why: str, file: Path) -> N
 
 def test_renewed_nodes_have_one_container(file: Path) -> None:
     """Both sources are told, and the reason; either alone is allowed."""
-    path = write(file, "version: v1\nreset: on-start\n")
+    path = write(file, "version: v1\nrecreate: on-start\n")
     with pytest.raises(ConfigError) as raised:
         load({}, {"AOSP_PLUGIN_REPLICAS": "2"}, path)
     assert str(raised.value) == (
-        f"file {path}: reset: on-start does not go with 2 replicas (variable AOSP_PLUGIN_REPLICAS): at the start of a "
-        "container another one of the same phone would lose its nodes; allowed: reset never, or 1 replica"
+        f"file {path}: recreate: on-start conflicts with 2 replicas (variable AOSP_PLUGIN_REPLICAS): starting one "
+        "container would take the devices of another; allowed: recreate never, or 1 replica"
     )
-    assert load({}, {"AOSP_PLUGIN_REPLICAS": "1"}, path)[0].resources[0].reset is Reset.ON_START
+    assert load({}, {"AOSP_PLUGIN_REPLICAS": "1"}, path)[0].resources[0].recreate is Recreate.ON_START
     assert loaded(file, "replicas: 2").resources[0].replicas == 2
 
 
 def test_keys_are_compared_as_they_are_in_the_end(file: Path) -> None:
     """A file that would be wrong alone is right where a variable wins over the wrong half of it."""
-    path = write(file, "version: v1\nreset: on-start\nreplicas: 2\n")
-    assert load({}, {"AOSP_PLUGIN_RESET": "never"}, path)[0].resources[0].replicas == 2
+    path = write(file, "version: v1\nrecreate: on-start\nreplicas: 2\n")
+    assert load({}, {"AOSP_PLUGIN_RECREATE": "never"}, path)[0].resources[0].replicas == 2
 
 
 def test_made_nodes_have_no_names(file: Path) -> None:

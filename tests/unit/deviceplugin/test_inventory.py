@@ -114,7 +114,7 @@ def test_a_snapshot_counts_what_it_tells() -> None:
     """Devices that are left out are known by ID, and not among the healthy ones."""
     snapshot = Snapshot(3, [*ids(1), Device("b2", "missing"), *ids(3, 4)], limit=3 * 17)
     assert snapshot.revision == 3
-    assert snapshot.left_out == 1
+    assert snapshot.truncated == 1
     assert snapshot.healthy == 2
     assert Snapshot(3, [*ids(1, 2, 3), Device("b4", "missing")], limit=3 * 17).healthy == 3
     assert [device for device, _, _ in decoded(snapshot.message)] == ["b1", "b2", "b3"]
@@ -125,7 +125,7 @@ def test_a_snapshot_counts_what_it_tells() -> None:
 def test_a_snapshot_that_fits_leaves_nothing_out() -> None:
     """The limit is the kubelet's unless another one is given."""
     snapshot = Snapshot(1, ids(*range(100)))
-    assert (snapshot.left_out, snapshot.healthy) == (0, 100)
+    assert (snapshot.truncated, snapshot.healthy) == (0, 100)
 
 
 def test_a_snapshot_keeps_its_devices_and_its_message() -> None:
@@ -151,7 +151,7 @@ def test_what_is_the_same_is_told_the_same(before: list[Device], after: list[Dev
     first = Snapshot(1, [*front, *before, *back])
     second = Snapshot(2, [*front, *after, *back], before=first)
     assert second.message == Snapshot(2, [*front, *after, *back]).message
-    assert second.left_out == 0
+    assert second.truncated == 0
 
 
 def test_a_change_leaves_the_rest_as_it_was_encoded() -> None:

@@ -61,7 +61,7 @@ def test_a_container_gets_each_node_at_its_own_path() -> None:
 def test_it_is_a_whole_backend() -> None:
     """It prefers nothing and prepares nothing, and answers all the same if it is asked."""
     backend: Backend = ListedDevices(list, iter(["/dev", "/run", "/dev"]))
-    assert (backend.prefers, backend.prepares) == (False, False)
+    assert (backend.get_preferred_allocation_available, backend.pre_start_required) == (False, False)
     assert backend.directories() == {"/dev", "/run"}
     assert list(backend.prefer(["a", "b", "c"], ["d"], 2)) == ["d", "a"]
     backend.pre_start(["a"])
