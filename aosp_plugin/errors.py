@@ -4,14 +4,6 @@
 
     AospPluginError
     ├── ConfigError                  a flag, variable or file is wrong: exit 2
-    ├── HostError                    the host is not what it has to be: exit 1
-    │   ├── DeviceDirectoryError     the directory of the nodes can't be read
-    │   └── BinderfsError            binderfs refuses
-    │       ├── BinderMissingError   the kernel has no binder, or no binderfs
-    │       ├── NotPermittedError    needs root, or a device cgroup that lets us
-    │       ├── DeviceExistsError      the name is taken
-    │       ├── DeviceNameError        the kernel does not take this name
-    │       └── DevicesExhaustedError  no minors left, or the mount's max= is reached
     ├── KubeletError                 the kubelet, or its directory
     │   ├── KubeletDirectoryError    missing, not writable, or its path too long for a socket: exit 1
     │   ├── RegistrationFailedError  the kubelet is away, hangs or answers nonsense: tried again
@@ -21,6 +13,8 @@
         ├── UnknownDeviceError       NOT_FOUND
         └── UnhealthyDeviceError     FAILED_PRECONDITION
 
+    HostError                        see ``aosp_plugin.binder.errors``
+
 Only what somebody handles has a class of its own. Errors of the operating system are not wrapped where the
 caller can't do more about the wrapped one than about the OSError.
 """
@@ -28,6 +22,38 @@ caller can't do more about the wrapped one than about the OSError.
 from __future__ import annotations
 
 from typing import ClassVar
+
+from aosp_plugin.binder.errors import (
+    BinderfsError,
+    BinderMissingError,
+    DeviceDirectoryError,
+    DeviceExistsError,
+    DeviceNameError,
+    DevicesExhaustedError,
+    HostError,
+    NotPermittedError,
+)
+
+__all__ = [
+    "AllocationError",
+    "AospPluginError",
+    "BinderMissingError",
+    "BinderfsError",
+    "ConfigError",
+    "DeviceDirectoryError",
+    "DeviceExistsError",
+    "DeviceNameError",
+    "DevicesExhaustedError",
+    "HostError",
+    "InvalidRequestError",
+    "KubeletDirectoryError",
+    "KubeletError",
+    "NotPermittedError",
+    "RegistrationFailedError",
+    "RegistrationRefusedError",
+    "UnhealthyDeviceError",
+    "UnknownDeviceError",
+]
 
 
 class AospPluginError(Exception):
@@ -40,38 +66,6 @@ class ConfigError(AospPluginError):
     """A flag, environment variable or configuration file has a bad name or value."""
 
     exit_code = 2
-
-
-class HostError(AospPluginError):
-    """Something about this host stands in the way."""
-
-
-class DeviceDirectoryError(HostError):
-    """The directory that should hold the nodes can't be read."""
-
-
-class BinderfsError(HostError):
-    """An operation on a binderfs failed."""
-
-
-class BinderMissingError(BinderfsError):
-    """This kernel has no binder driver, or was built without binderfs."""
-
-
-class NotPermittedError(BinderfsError):
-    """The process lacks a right: root, CAP_SYS_ADMIN, or its device cgroup's leave."""
-
-
-class DeviceExistsError(BinderfsError):
-    """A node or file of that name is there already."""
-
-
-class DeviceNameError(BinderfsError):
-    """The kernel does not accept this name for a node."""
-
-
-class DevicesExhaustedError(BinderfsError):
-    """No further node can be made: the kernel's minors or the mount's ``max=`` are used up."""
 
 
 class KubeletError(AospPluginError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
-from aosp_plugin.errors import AospPluginError
+from aosp_plugin.errors import AospPluginError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AospPluginError as error:
         _complain(str(error))
         return error.exit_code
+    except HostError as error:
+        _complain(str(error))
+        return 1
     except click.Abort:
         return 130
     except SystemExit as ending:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin import __version__, config
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import assemble, check, check_overlap
-from aosp_plugin.errors import AospPluginError
+from aosp_plugin.errors import AospPluginError, HostError
 from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service import http, logs, systemd
@@ -148,7 +148,7 @@ async def _reloaded(current: Config, load: Callable[[], Config]) -> Config | Non
     try:
         following = load()
         await run_in_daemon_thread(partial(check, following), "check")
-    except (AospPluginError, OSError) as error:
+    except (AospPluginError, HostError, OSError) as error:
         LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
         return None
     LOG.info("configuration read again", extra={"changed": following != current})

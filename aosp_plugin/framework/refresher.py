@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin.errors import AospPluginError
+from aosp_plugin.errors import AospPluginError, HostError
 from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
@@ -151,7 +151,7 @@ class Refresher:
                 return
             try:
                 await self.look()
-            except (OSError, AospPluginError) as error:
+            except (OSError, AospPluginError, HostError) as error:
                 self._failed(str(error))
             else:
                 self._recovered()

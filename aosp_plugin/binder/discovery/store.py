@@ -16,7 +16,7 @@ from aosp_plugin.binder.discovery import health, scanner
 from aosp_plugin.binder.discovery.binder_device import merge_sorted, natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver
-from aosp_plugin.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
+from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

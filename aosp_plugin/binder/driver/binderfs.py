@@ -16,7 +16,7 @@ import struct
 from typing import NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
-from aosp_plugin.errors import (
+from aosp_plugin.binder.errors import (
     BinderfsError,
     BinderMissingError,
     DeviceExistsError,

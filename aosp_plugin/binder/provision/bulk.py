@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind, natural_key
 from aosp_plugin.binder.driver import binderfs as kernel
+from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError
 from aosp_plugin.binder.provision.ledger import Ledger, Mounted, Origin, locked
 from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, ProvisionMethod, StandInMaker, State, telling
-from aosp_plugin.errors import BinderfsError, DeviceExistsError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

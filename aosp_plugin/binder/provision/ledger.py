@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem
+from aosp_plugin.binder.errors import DeviceDirectoryError, HostError
 from aosp_plugin.binder.provision.makers import ProvisionMethod, telling
-from aosp_plugin.errors import DeviceDirectoryError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

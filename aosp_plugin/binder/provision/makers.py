@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from aosp_plugin.binder.driver.binderfs import FILESYSTEM
-from aosp_plugin.errors import DeviceExistsError, HostError, NotPermittedError
+from aosp_plugin.binder.errors import DeviceExistsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import binderfs as kernel
+from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError
 from aosp_plugin.binder.provision.bulk import Request, create
 from aosp_plugin.binder.provision.ledger import ranges
 from aosp_plugin.binder.provision.makers import LinkMaker, ProvisionMethod, State, telling
-from aosp_plugin.errors import BinderfsError, DeviceExistsError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

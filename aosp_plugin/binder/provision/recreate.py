@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.driver.binderfs import Step
-from aosp_plugin.errors import BinderfsError, DevicesExhaustedError, HostError
+from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from aosp_plugin.errors import (
     AllocationError,
     AospPluginError,
+    HostError,
     InvalidRequestError,
     UnhealthyDeviceError,
     UnknownDeviceError,
@@ -126,7 +127,7 @@ class Servicer:
                 code = "OK"
             except AllocationError as refusal:
                 code, error = refusal.code, str(refusal)
-            except (OSError, AospPluginError) as failure:
+            except (OSError, AospPluginError, HostError) as failure:
                 code, error = "INTERNAL", str(failure)
             finally:
                 seconds = time.perf_counter() - started
