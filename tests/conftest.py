@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the table of healing times at the end of a run."""
+"""Fixtures shared by all tests, and the table of healing times at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,37 +12,56 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support import Nodes
+from aosp_plugin.framework.events.mount_events import MountEvents
+from tests.support import Clock, DeviceDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# The same examples at every run, however slow the machine is, and nothing written into the checkout.
+# Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
 
-# A shell has what it runs in the background ignore Ctrl-C, and so would the processes that the tests press it for.
+# A shell starts background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def kubelet_dir() -> Iterator[str]:
-    """Return a directory whose path leaves room for a socket's name, which pytest's own may not."""
+    """Return a temporary directory whose path is short enough for unix sockets, unlike ``tmp_path``."""
     directory = tempfile.mkdtemp(prefix="kubelet-", dir="/tmp")
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Nodes:
+def device_directory(tmp_path: Path) -> DeviceDirectory:
     """Return an empty device directory."""
-    return Nodes(tmp_path / "dev")
+    return DeviceDirectory(tmp_path / "dev")
+
+
+@pytest.fixture
+def nodes(device_directory: DeviceDirectory) -> DeviceDirectory:
+    """Return ``device_directory`` under its former name."""
+    return device_directory
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable mount events, so that other mounts on this machine cause no scans."""
+    monkeypatch.setattr(MountEvents, "tell", lambda _self, _changed: None)
 
 
 @pytest.fixture
 def healed(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
-    """Time how long healing takes: from the call, where the damage is done, to the end of the test."""
+    """Measure the time from the call of this fixture, when the test causes the damage, to the end of the test."""
     started = time.monotonic()
 
     def damaged() -> None:
@@ -50,14 +69,16 @@ def healed(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
         started = time.monotonic()
 
     yield damaged
-    # With the report of the test, which comes here from the processes that share the tests as well.
+    # User properties travel with the test report, also from the worker processes of pytest-xdist.
     request.node.user_properties.append(("healed", (request.node.name, time.monotonic() - started)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how long each healing case took; nothing is asserted of it."""
-    ends = [one for one in chain(*terminalreporter.stats.values()) if getattr(one, "when", "") == "teardown"]
-    times = dict(value for end in ends for name, value in end.user_properties if name == "healed")
+    """Print the duration of each healing test."""
+    reports = [
+        report for report in chain(*terminalreporter.stats.values()) if getattr(report, "when", "") == "teardown"
+    ]
+    times = dict(value for report in reports for name, value in report.user_properties if name == "healed")
     if times:
         terminalreporter.section("healing: from the damage to all devices listed")
         for name, seconds in sorted(times.items()):

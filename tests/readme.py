@@ -1,4 +1,4 @@
-"""What the README shows: example configurations, by the words in bold that stand before them, and a status table."""
+"""Reads the README: its example configurations, by the bold heading before them, and its status table."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def examples() -> dict[str, str]:
-    """Return each whole file: "NUMA" to its text; a second one under the same words as "NUMA 2"."""
-    found: dict[str, str] = {}
+    """Return each example by its heading, such as "NUMA"; a second one below the same heading is "NUMA 2"."""
+    texts: dict[str, str] = {}
     title = ""
-    for bold, example in re.findall(
+    for heading, example in re.findall(
         r"^\*\*(.+?)\.\*\*|^```yaml\n(.*?)^```", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     ):
-        title = bold or title
+        title = heading or title
         if example:
-            again = sum(name.startswith(title) for name in found)
-            found[f"{title} {again + 1}" if again else title] = example
-    return found
+            count = sum(name.startswith(title) for name in texts)
+            texts[f"{title} {count + 1}" if count else title] = example
+    return texts
 
 
 def status() -> list[str]:
-    """Return the lines of the status table below the first one, which tells version and time."""
-    found = re.search(
+    """Return the lines of the status table without the first one, which has version and time."""
+    table = re.search(
         r"^    phone-host-7: .*?\n(.*?)^`--json`", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    assert found is not None
-    return textwrap.dedent(found[1]).strip().splitlines()
+    assert table is not None
+    return textwrap.dedent(table[1]).strip().splitlines()

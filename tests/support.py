@@ -1,7 +1,7 @@
-"""What several integration tests need: nodes to hand out, and a plugin that runs.
+"""Shared helpers of the integration tests: stand-in binder devices, and a plugin in this process or in its own.
 
-Nodes are plain files (``--verify file``), so that nobody has to be root; the plugin is the real one over real unix
-sockets, in this process (``running``) or in one of its own (``Serve``).
+The devices are plain files (``--verify file``), so that the tests need no root. The plugin is the real one on real
+unix sockets: ``running`` runs it in this process, ``Serve`` in a process of its own.
 """
 
 from __future__ import annotations
@@ -32,37 +32,53 @@ if TYPE_CHECKING:
 
 RESOURCE = "aosp.io/binder"
 IN_LIFE = Timings(stop=0.5)
-"""Patience that no busy machine wears out; only those who still hold a connection at the end are cut off sooner."""
+"""Production timeouts; only the grace period for open connections at the end is shorter."""
 FAST = IN_LIFE._replace(register=0.5, stream=0.3)
-"""Patience cut short, so that the cases in which the kubelet does nothing don't take as long as in life."""
+"""Short timeouts, for tests in which the kubelet does not respond."""
 PATIENCE = 30.0
-"""Seconds after which a test gives up what it waits for, which takes a small part of one unless the machine is busy."""
+"""Seconds after which a test gives up waiting. Far more than any step needs, even on a busy machine."""
 
 
-class Nodes:
-    """A device directory with stand-in nodes."""
+class Clock:
+    """A clock that only a test moves, in seconds."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the current time."""
+        return self.now
+
+
+class DeviceDirectory:
+    """A device directory with stand-in binder devices."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory."""
+        """Create the directory."""
         directory.mkdir()
         self.directory = directory
 
-    def make(self, *numbers: int) -> None:
-        """Make nodes that are not there."""
+    def add(self, *numbers: int) -> None:
+        """Create devices; FileExistsError if one exists."""
         for number in numbers:
             (self.directory / f"aosp_binder{number}").touch(exist_ok=False)
 
     def remove(self, *numbers: int) -> None:
-        """Remove nodes."""
+        """Remove devices."""
         for number in numbers:
             (self.directory / f"aosp_binder{number}").unlink()
 
+    make = add  # the former name
+
+
+Nodes = DeviceDirectory  # the former name
+
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at.
+    """Return a TCP port of 127.0.0.1 that is not in use.
 
-    Below those that the kernel gives to whoever asks for any (net.ipv4.ip_local_port_range), as many tests do that
-    run at the same time; and each process looks from another one on.
+    The port is below the ephemeral range (net.ipv4.ip_local_port_range), which many tests use at the same time, and
+    each test process starts its search elsewhere.
     """
     ports = itertools.chain(range(10_000 + os.getpid() % 20_000, 30_000), range(10_000, 30_000))
     for port in itertools.islice(ports, next(_TAKEN), None):
@@ -75,27 +91,27 @@ _TAKEN = itertools.count()
 
 
 def as_nobody(command: Sequence[str]) -> list[str]:
-    """Return the command that runs ``command`` as a user who is nobody.
+    """Return the command that runs ``command`` as the user nobody.
 
-    The one right left is to read, since the interpreter and this checkout may lie where only their owner looks.
+    The process keeps CAP_DAC_READ_SEARCH, because only the owner may be able to read the interpreter and the checkout.
     """
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
-    rights = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
-    return ["setpriv", *user, *rights, *command]
+    capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+    return ["setpriv", *user, *capabilities, *command]
 
 
 def names(numbers: Iterable[int]) -> list[str]:
-    """Return the names of nodes."""
+    """Return the names of binder devices."""
     return [f"aosp_binder{number}" for number in numbers]
 
 
 def make_plugin(
     nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE, resource: str = RESOURCE
 ) -> DevicePlugin:
-    """Return the binder plugin over stand-in nodes, not yet running."""
-    of_nodes = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
+    """Return the binder plugin for a device directory; it does not run yet."""
+    config_resource = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
     return DevicePlugin(
-        BinderBackend(Host(), settings_of(Config(), of_nodes)),
+        BinderBackend(Host(), settings_of(Config(), config_resource)),
         resource_name=resource,
         socket_name=socket_name(resource),
         kubelet_dir=kubelet_dir,
@@ -105,14 +121,14 @@ def make_plugin(
 
 @contextlib.asynccontextmanager
 async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE) -> AsyncIterator[DevicePlugin]:
-    """Run the binder plugin in this process while the context lasts; what it raises comes out at the end."""
+    """Run the binder plugin in this process inside the context; its error is raised on exit."""
     async with run(make_plugin(nodes, kubelet_dir, timings=timings)) as plugin:
         yield plugin
 
 
 @contextlib.asynccontextmanager
 async def run(plugin: DevicePlugin) -> AsyncIterator[DevicePlugin]:
-    """Run a plugin in this process while the context lasts; what it raises comes out at the end."""
+    """Run a plugin in this process inside the context; its error is raised on exit."""
     task = asyncio.create_task(plugin.run())
     try:
         yield plugin
@@ -122,24 +138,24 @@ async def run(plugin: DevicePlugin) -> AsyncIterator[DevicePlugin]:
 
 
 async def listed(kubelet: Kubelet, count: int, resource: str = RESOURCE) -> None:
-    """Wait until the kubelet could hand out this many devices."""
+    """Wait until the kubelet has this many allocatable devices."""
     await kubelet.wait_for(
         lambda k: k.resource(resource).connected and k.resource(resource).allocatable == count, PATIENCE
     )
 
 
 async def problem(plugin: DevicePlugin, text: str) -> None:
-    """Wait until the plugin says that it is not ready, with ``text`` in the reason."""
+    """Wait until the plugin is not ready and its reason contains ``text``."""
     await until(lambda: text in plugin.unready)
 
 
 async def ready(plugin: DevicePlugin) -> None:
-    """Wait until the plugin says that it is ready."""
+    """Wait until the plugin is ready."""
     await until(lambda: not plugin.unready)
 
 
-class _Telling(logging.Handler):
-    """Sets an event at everything that is logged; from the loop's own thread, as the supervisor logs."""
+class _EventHandler(logging.Handler):
+    """A log handler that sets an event for each record. The records come from the event loop's thread."""
 
     def __init__(self, event: asyncio.Event) -> None:
         super().__init__()
@@ -150,9 +166,9 @@ class _Telling(logging.Handler):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` holds; asked again at each event that is logged, as each change of state is."""
+    """Wait until ``condition`` holds; it is evaluated after each log record, because each change of state is logged."""
     logged = asyncio.Event()
-    handler = _Telling(logged)
+    handler = _EventHandler(logged)
     logger = logging.getLogger("aosp_plugin")
     level = logger.level
     logger.addHandler(handler)
@@ -168,17 +184,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def sockets(kubelet_dir: str) -> list[str]:
-    """Return the plugin's sockets."""
+    """Return the names of the plugin's sockets."""
     return [name for name in os.listdir(kubelet_dir) if name.startswith("aosp-")]
 
 
 class Serve:
     """``aosp-plugin serve`` as a process."""
 
-    def __init__(self, nodes: Nodes, kubelet_dir: str, *more: str, environment: dict[str, str] | None = None) -> None:
-        """Prepare the command; ``more`` are further arguments."""
-        flags = ["--device-dir", str(nodes.directory), "--kubelet-dir", kubelet_dir, "--verify", "file"]
-        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", "", *more]
+    def __init__(self, nodes: Nodes, kubelet_dir: str, *flags: str, environment: dict[str, str] | None = None) -> None:
+        """Build the command line; ``flags`` are added to the usual ones."""
+        usual = ["--device-dir", str(nodes.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", ""]
+        self._command = [sys.executable, "-m", "aosp_plugin", "serve", *usual, *flags]
         self._environment = os.environ | (environment or {})
         self._process: asyncio.subprocess.Process | None = None
         self.log: list[str] = []
@@ -191,7 +207,7 @@ class Serve:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End it where it still runs, in the way that leaves its coverage behind."""
+        """Terminate the process if it still runs, by SIGTERM, so that it writes its coverage data."""
         if self.process.returncode is None:
             self.process.terminate()
         await self.finish()
@@ -207,7 +223,7 @@ class Serve:
         self.process.send_signal(number)
 
     async def logged(self, text: str) -> str:
-        """Wait for a line of the log that has ``text`` in it, and return it."""
+        """Wait for a log line that contains ``text``, and return it."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             while line := (await self.process.stderr.readline()).decode():
@@ -217,7 +233,7 @@ class Serve:
         raise AssertionError(f"no line with {text!r} in:\n{''.join(self.log)}")
 
     async def finish(self) -> int:
-        """Wait for the end, and return the exit code."""
+        """Wait for the process to exit, and return its exit code."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             self.log.append((await self.process.stderr.read()).decode())

@@ -7,7 +7,7 @@ from typing import Final
 from aosp_plugin.config import KEYS
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.readme import examples
-from tests.served import HEALTHY, ILL
+from tests.served import HEALTHY, UNHEALTHY
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 """What a client of HTTP/2 begins with, and its first frame."""
@@ -26,7 +26,7 @@ def of_wire() -> tuple[list[bytes], list[bytes]]:
         available_deviceIDs=HEALTHY, must_include_deviceIDs=HEALTHY[:1], allocation_size=3
     )
     container = pb.ContainerAllocateRequest(devices_ids=HEALTHY[:3])
-    ill = pb.ContainerAllocateRequest(devices_ids=[ILL])
+    ill = pb.ContainerAllocateRequest(devices_ids=[UNHEALTHY])
     messages = [
         pb.Empty(),
         pb.PreferredAllocationRequest(container_requests=[preferred, preferred]),
@@ -34,4 +34,4 @@ def of_wire() -> tuple[list[bytes], list[bytes]]:
         pb.PreStartContainerRequest(devices_ids=HEALTHY[:2]),
     ]
     requests = [bytes([choice]) + message.SerializeToString() for choice, message in enumerate(messages)]
-    return [*requests, b"\xff" + PREFACE], [one.encode() for one in [*HEALTHY, ILL]]
+    return [*requests, b"\xff" + PREFACE], [one.encode() for one in [*HEALTHY, UNHEALTHY]]

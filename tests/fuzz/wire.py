@@ -16,7 +16,7 @@ from typing import Final
 import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin"]):
-    from tests.served import DOCUMENTED, ResourceRuntime
+    from tests.served import DOCUMENTED, ServedPlugin
     from tests.support import Nodes
 
 RPCS: Final = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")
@@ -29,7 +29,7 @@ LOOKED_AT: Final = 1000
 class Wire:
     """The plugin, and what is checked with each input."""
 
-    def __init__(self, served: ResourceRuntime) -> None:
+    def __init__(self, served: ServedPlugin) -> None:
         self._served = served
         self._count = itertools.count(1)
 
@@ -41,13 +41,13 @@ class Wire:
             assert code in DOCUMENTED, f"{code}: {error}"
             assert bool(error) == (code != "OK"), f"{code}: {error}"
         else:
-            self._served.run(self._served.say(rest))
+            self._served.run(self._served.send_raw(rest))
         if next(self._count) % LOOKED_AT == 0:
-            self._served.goes_on()
+            self._served.check_stream()
 
 
 if __name__ == "__main__":
     with asyncio.Runner() as runner:
-        wire = Wire(ResourceRuntime(runner, Nodes(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
+        wire = Wire(ServedPlugin(runner, Nodes(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
         atheris.Setup(sys.argv, wire.check)
         atheris.Fuzz()

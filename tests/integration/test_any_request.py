@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.binder.discovery.binder_device import natural_sort
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from tests.served import DOCUMENTED, HEALTHY, ILL, ResourceRuntime
+from tests.served import DOCUMENTED, HEALTHY, UNHEALTHY, ServedPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ REQUESTS: dict[str, type[Message]] = {
     "Allocate": pb.AllocateRequest,
     "PreStartContainer": pb.PreStartContainerRequest,
 }
-IDS = st.sampled_from([*HEALTHY, *HEALTHY, ILL, "aosp_binder9", "", "/", "\0"]) | st.text(max_size=20)
+IDS = st.sampled_from([*HEALTHY, *HEALTHY, UNHEALTHY, "aosp_binder9", "", "/", "\0"]) | st.text(max_size=20)
 SIZES = st.integers(-1, 9) | st.sampled_from([-(2**31), 2**31 - 1])
 LISTS = st.lists(IDS, max_size=6)
 
@@ -69,13 +69,13 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @pytest.fixture
-def served(nodes: Nodes, kubelet_dir: str) -> Iterator[ResourceRuntime]:
+def served(nodes: Nodes, kubelet_dir: str) -> Iterator[ServedPlugin]:
     """Return a plugin that runs, and check at the end that it still does."""
     with asyncio.Runner() as runner:
-        made = ResourceRuntime(runner, nodes, kubelet_dir)
+        made = ServedPlugin(runner, nodes, kubelet_dir)
         yield made
-        made.goes_on()
-        made.run(made.end())
+        made.check_stream()
+        made.run(made.close())
 
 
 EXAMPLES = settings(max_examples=300)
@@ -83,7 +83,7 @@ EXAMPLES = settings(max_examples=300)
 
 @given(st.sampled_from([*REQUESTS, "ListAndWatch2", ""]), st.binary(max_size=64) | damaged())
 @EXAMPLES
-def check_bytes(served: ResourceRuntime, method: str, data: bytes) -> None:
+def check_bytes(served: ServedPlugin, method: str, data: bytes) -> None:
     code, _, error = served.run(served.call(method, data))
     allowed = DOCUMENTED if method in REQUESTS else {"UNIMPLEMENTED"}
     assert code in allowed, f"{method} {data!r}: {code} {error}"
@@ -91,7 +91,7 @@ def check_bytes(served: ResourceRuntime, method: str, data: bytes) -> None:
     assert "\n" not in error
 
 
-def test_any_bytes_are_answered_with_a_documented_code(served: ResourceRuntime) -> None:
+def test_any_bytes_are_answered_with_a_documented_code(served: ServedPlugin) -> None:
     """And each error has a text of one line."""
     check_bytes(served)
 
@@ -101,16 +101,16 @@ def expected_of(wanted: Sequence[Sequence[str]]) -> str:
     if not wanted or not all(wanted):
         return "INVALID_ARGUMENT"
     for device_id in (one for ids in wanted for one in ids):
-        if device_id not in {*HEALTHY, ILL}:
+        if device_id not in {*HEALTHY, UNHEALTHY}:
             return "NOT_FOUND"
-        if device_id == ILL:
+        if device_id == UNHEALTHY:
             return "FAILED_PRECONDITION"
     return "OK"
 
 
 @given(MESSAGES["Allocate"])
 @EXAMPLES
-def check_allocate(served: ResourceRuntime, request_: pb.AllocateRequest) -> None:
+def check_allocate(served: ServedPlugin, request_: pb.AllocateRequest) -> None:
     wanted = [list(one.devices_ids) for one in request_.container_requests]
     code, reply, _ = served.run(served.call("Allocate", request_.SerializeToString()))
     assert code == expected_of(wanted)
@@ -118,26 +118,26 @@ def check_allocate(served: ResourceRuntime, request_: pb.AllocateRequest) -> Non
     assert given_ == ([",".join(natural_sort([*{*ids}])) for ids in wanted] if code == "OK" else [])
 
 
-def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: ResourceRuntime) -> None:
+def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: ServedPlugin) -> None:
     """The code is that of the first thing that is wrong with it."""
     check_allocate(served)
 
 
 @given(MESSAGES["PreStartContainer"])
 @EXAMPLES
-def check_pre_start(served: ResourceRuntime, request_: pb.PreStartContainerRequest) -> None:
+def check_pre_start(served: ServedPlugin, request_: pb.PreStartContainerRequest) -> None:
     code, _, _ = served.run(served.call("PreStartContainer", request_.SerializeToString()))
     assert code == expected_of([list(request_.devices_ids)])
 
 
-def test_any_pre_start_is_answered_as_allocate_is(served: ResourceRuntime) -> None:
+def test_any_pre_start_is_answered_as_allocate_is(served: ServedPlugin) -> None:
     """For one container."""
     check_pre_start(served)
 
 
 @given(MESSAGES["GetPreferredAllocation"])
 @EXAMPLES
-def check_prefer(served: ResourceRuntime, request_: pb.PreferredAllocationRequest) -> None:
+def check_prefer(served: ServedPlugin, request_: pb.PreferredAllocationRequest) -> None:
     code, reply, error = served.run(served.call("GetPreferredAllocation", request_.SerializeToString()))
     assert code == ("OK" if request_.container_requests else "INVALID_ARGUMENT"), error
     chosen = [one.deviceIDs for one in pb.PreferredAllocationResponse.FromString(reply).container_responses]
@@ -146,7 +146,7 @@ def check_prefer(served: ResourceRuntime, request_: pb.PreferredAllocationReques
         assert len(ids) == len({*ids})
 
 
-def test_any_preference_is_a_choice_of_what_is_offered(served: ResourceRuntime) -> None:
+def test_any_preference_is_a_choice_of_what_is_offered(served: ServedPlugin) -> None:
     """Each device once, whatever number is asked for, and however often one is offered."""
     check_prefer(served)
 
@@ -168,12 +168,12 @@ def frames(draw: st.DrawFn) -> bytes:
 
 @given(st.binary(max_size=64) | frames().map(PREFACE.__add__))
 @settings(max_examples=100)
-def check_noise(served: ResourceRuntime, data: bytes) -> None:
-    served.run(served.say(data))
+def check_noise(served: ServedPlugin, data: bytes) -> None:
+    served.run(served.send_raw(data))
     assert not served.task.done()
 
 
-def test_any_bytes_on_the_socket_cost_a_connection_at_most(served: ResourceRuntime) -> None:
+def test_any_bytes_on_the_socket_cost_a_connection_at_most(served: ServedPlugin) -> None:
     """Whether they begin as HTTP/2 or as nothing at all; the next one is served, and the kubelet's goes on."""
     check_noise(served)
     assert served.run(served.call("GetDevicePluginOptions", b""))[0] == "OK"
