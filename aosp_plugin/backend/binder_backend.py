@@ -19,7 +19,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind, natural_sort
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
-from aosp_plugin.errors import DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.errors import BackendError, DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 
 if TYPE_CHECKING:
@@ -71,8 +71,14 @@ class BinderBackend:
     def refresh(self, changed: Collection[str] | None = None) -> None:
         """Look at the host again, and set right there what is this resource's to set right.
 
-        Raises DeviceDirectoryError, HostError where the CDI spec can't be written, and OSError.
+        Raises BackendError, CdiError and OSError.
         """
+        try:
+            self._scan(changed)
+        except HostError as error:
+            raise BackendError(str(error)) from error
+
+    def _scan(self, changed: Collection[str] | None) -> None:
         self._keep_nodes()
         looked_at = self._known.look(changed)
         if self._renewal is not None and self._renewal.catch_up():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aosp_plugin.errors import AospPluginError
+from aosp_plugin.errors import PluginError
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
 
@@ -42,7 +42,7 @@ PODS = (
 )
 
 
-class DemoError(AospPluginError):
+class DemoError(PluginError):
     """A step of the demo did not happen."""
 
 

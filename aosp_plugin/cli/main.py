@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
-from aosp_plugin.errors import AospPluginError, HostError
+from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,12 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         _complain(error.format_message())
         return error.exit_code
-    except AospPluginError as error:
+    except (HostError, PluginError) as error:
         _complain(str(error))
-        return error.exit_code
-    except HostError as error:
-        _complain(str(error))
-        return 1
+        return getattr(error, "exit_code", 1)
     except click.Abort:
         return 130
     except SystemExit as ending:

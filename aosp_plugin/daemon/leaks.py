@@ -80,6 +80,11 @@ class Leaks(NamedTuple):
     whole: bool
     """Whether all processes of this kernel were there; not so in a PID namespace other than the host's."""
 
+    @property
+    def leaked_devices(self) -> int:
+        """Number of leaked binder devices."""
+        return len({holder.node for holder in self.found})
+
 
 class Changes(NamedTuple):
     """What became of the leaks since the last round; all that have appeared and are not gone are ``told``."""

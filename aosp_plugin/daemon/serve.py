@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__, config
+from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import assemble, check, check_overlap
-from aosp_plugin.errors import AospPluginError, HostError
+from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service import http, logs, systemd
@@ -42,7 +43,7 @@ EXIT_WITHIN = 1.8
 async def serve(load: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration: now, and again at every SIGHUP.
 
-    Raises AospPluginError where the plugin can't start, or can't ever be registered.
+    Raises PluginError where the plugin can't start, or can't ever be registered.
     """
     # What is loaded stays, and nodes have no cycles: a collector that looked at them would take a third of each look.
     gc.freeze()
@@ -72,14 +73,15 @@ async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event,
     LOG.info("starting", extra={"version": __version__, "resources": names})
     await run_in_daemon_thread(partial(check_overlap, current), "overlap")
     files = FileEvents()
-    metrics, heartbeat = Metrics(), Heartbeat()
+    metrics, heartbeat = Metrics(Reason), Heartbeat()
     served = assemble(current, files, metrics.observer)
     ended = asyncio.Event()
     metrics.polling = lambda: files.polling
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(contextlib.closing(files))
-        metrics.leaks = await stack.enter_async_context(_watching_for_leaks(current, served, stop))
-        stack.enter_context(_listening(current, served, files, metrics, heartbeat))
+        leaks = await stack.enter_async_context(_watching_for_leaks(current, served, stop))
+        metrics.leaks = leaks
+        stack.enter_context(_listening(current, served, files, metrics, leaks, heartbeat))
         await stack.enter_async_context(background_task(heartbeat.run()))
         plugins = [one.plugin for one in served]
         told = systemd.tell(lambda: [one.unready for one in plugins], lambda: [one.unhealthy for one in plugins], stop)
@@ -131,15 +133,14 @@ def _listening(
     served: Sequence[ResourceRuntime],
     files: FileEvents,
     metrics: Metrics,
+    leaks: Callable[[], Mapping[str, Leaks]],
     heartbeat: Heartbeat,
 ) -> contextlib.AbstractContextManager[object]:
     address = config.listen_address(current.listen)
     if address is None:
         return contextlib.nullcontext()
     socket = current.pod_resources_socket
-    routes = endpoints.routes(
-        served, files, metrics.leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket
-    )
+    routes = endpoints.routes(served, files, leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket)
     return http.serving(address, routes)
 
 
@@ -148,7 +149,7 @@ async def _reloaded(current: Config, load: Callable[[], Config]) -> Config | Non
     try:
         following = load()
         await run_in_daemon_thread(partial(check, following), "check")
-    except (AospPluginError, HostError, OSError) as error:
+    except (PluginError, HostError, OSError) as error:
         LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
         return None
     LOG.info("configuration read again", extra={"changed": following != current})

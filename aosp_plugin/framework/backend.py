@@ -32,7 +32,7 @@ class Backend(Protocol):
     def refresh(self, changed: Collection[str] | None = None) -> None:
         """Look at the host again: at these files of the ``directories``, as nothing else has changed; None: at all.
 
-        Raises OSError or AospPluginError where it can't; the devices then stay.
+        Raises OSError or PluginError where it can't; the devices then stay.
         """
 
     def allocate(self, ids: Sequence[str]) -> ContainerAllocateResponse:

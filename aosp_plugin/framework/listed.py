@@ -72,7 +72,7 @@ def serve_listed(
     directories: Iterable[str] = ("/dev",),
     kubelet_dir: str = KUBELET_DIRECTORY,
 ) -> None:
-    """Serve what ``list_devices`` returns, until SIGTERM or SIGINT. Raises AospPluginError."""
+    """Serve what ``list_devices`` returns, until SIGTERM or SIGINT. Raises PluginError."""
 
     async def serve() -> None:
         plugin = DevicePlugin(

@@ -9,8 +9,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin.errors import AospPluginError, HostError
 from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
+from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Refresher:
         self._files.changed.set()
 
     async def look(self) -> None:
-        """Look once, and publish. Raises OSError and AospPluginError.
+        """Look once, and publish. Raises OSError and PluginError.
 
         Directories are watched before they are looked at, so that no change falls between; a look that finds
         further directories, as links lead into them, is followed by another.
@@ -151,7 +151,7 @@ class Refresher:
                 return
             try:
                 await self.look()
-            except (OSError, AospPluginError, HostError) as error:
+            except (OSError, PluginError) as error:
                 self._failed(str(error))
             else:
                 self._recovered()

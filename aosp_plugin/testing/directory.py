@@ -8,7 +8,7 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.testing import checkpoint as cp
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.errors import (
+    BackendError,
     BinderfsError,
     BinderMissingError,
-    DeviceDirectoryError,
     NotPermittedError,
     UnhealthyDeviceError,
     UnknownDeviceError,
@@ -258,7 +258,7 @@ def test_a_directory_that_was_never_there_is_an_error(tmp_path: Path) -> None:
     """At every look, until it is there: its name is most likely wrong."""
     made = backend(tmp_path / "none")
     for _ in range(2):
-        with pytest.raises(DeviceDirectoryError, match=f"the device directory {tmp_path}/none can't be read: "):
+        with pytest.raises(BackendError, match=f"the device directory {tmp_path}/none can't be read: "):
             made.refresh()
     (tmp_path / "none").mkdir()
     make(tmp_path / "none", 1)
@@ -268,7 +268,7 @@ def test_a_directory_that_was_never_there_is_an_error(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     """It can't be listed."""
     (tmp_path / "dev").touch()
-    with pytest.raises(DeviceDirectoryError, match="Not a directory"):
+    with pytest.raises(BackendError, match="Not a directory"):
         backend(tmp_path / "dev").refresh()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from aosp_plugin.daemon import page
-from aosp_plugin.errors import HostError
+from aosp_plugin.errors import ServiceError
 from aosp_plugin.framework.service import connections
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.connections import read_head
@@ -489,7 +489,7 @@ def test_an_address_that_is_taken_is_an_error() -> None:
     """The text has the address and the system's reason."""
     with (
         serving(LOCAL, {}) as port,
-        pytest.raises(HostError, match=rf"can't listen on 127.0.0.1:{port}: .*in use; --listen says where to"),
+        pytest.raises(ServiceError, match=rf"can't listen on 127.0.0.1:{port}: .*in use; --listen says where to"),
         serving(("127.0.0.1", port), {}),
     ):
         pass
@@ -497,7 +497,7 @@ def test_an_address_that_is_taken_is_an_error() -> None:
 
 def test_an_address_that_is_not_this_machine_s_is_an_error() -> None:
     """192.0.2.0/24 is for documentation, and nobody's."""
-    with pytest.raises(HostError, match=r"can't listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):
+    with pytest.raises(ServiceError, match=r"can't listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):
         pass
 
 

@@ -17,11 +17,11 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.backend import BinderBackend
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.daemon.assembly import settings_of, socket_name
-from aosp_plugin.errors import HostError, RegistrationRefusedError
+from aosp_plugin.errors import BackendError, RegistrationRefusedError
 from aosp_plugin.framework import DevicePlugin, ListedDevices, refresher
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
@@ -128,7 +128,7 @@ def binder(nodes: Nodes) -> Backend:
 @contextlib.asynccontextmanager
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin that is observed while the context lasts; what it raises is for whoever asks the task."""
-    files, metrics, heartbeat = FileEvents(), Metrics(), Heartbeat()
+    files, metrics, heartbeat = FileEvents(), Metrics(Reason), Heartbeat()
     metrics.polling = lambda: files.polling
     plugin = DevicePlugin(
         backend,
@@ -283,7 +283,7 @@ class Broken(ListedDevices):
 @pytest.mark.parametrize(
     ("error", "code", "level"),
     [
-        (HostError("no room"), grpc.StatusCode.INTERNAL, "error"),
+        (BackendError("no room"), grpc.StatusCode.INTERNAL, "error"),
         (OSError(5, "no room"), grpc.StatusCode.INTERNAL, "error"),
         (KeyError("no room"), grpc.StatusCode.UNKNOWN, ""),
     ],

@@ -15,7 +15,7 @@ from aosp_plugin.binder.devices.edits import Policy
 from aosp_plugin.binder.devices.sets import Named, Numbered, Single
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.errors import HostError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.errors import CdiError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def test_a_spec_that_can_not_be_written_is_an_error_of_the_look(dev: Path) -> No
     """Pods would be given names that no runtime knows."""
     make(dev, 1)
     (dev.parent / "cdi").touch()
-    with pytest.raises(HostError, match="can't be kept up to date"):
+    with pytest.raises(CdiError, match="can't be kept up to date"):
         backend(dev, ways=CDI_ONLY)
 
 

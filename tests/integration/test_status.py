@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from rich.console import Console
 
-from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import Table
 from aosp_plugin.config import Config, NumberedSets, Resource
@@ -114,7 +114,7 @@ class Plugin:
 
     def __init__(self, current: Config) -> None:
         self.files = FileEvents()
-        self.metrics = Metrics()
+        self.metrics = Metrics(Reason)
         self.served = assemble(current, self.files, self.metrics.observer)
         self.leak_detector = LeakDetector(self.served, current.kubelet_dir, current.leak_scan_interval)
         self.stuck = ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, WatchDescriptor
 
-from aosp_plugin.errors import HostError
+from aosp_plugin.errors import BackendError
 from aosp_plugin.framework import refresher
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.events.mount_events import MountEvents
@@ -201,7 +201,7 @@ async def test_after_a_look_that_failed_everything_is_looked_at(events: FileEven
     """What had changed before it is told no more."""
 
     def fail() -> None:
-        raise HostError("broken for the test")
+        raise BackendError("broken for the test")
 
     backend = Recording(directory)
     async with refreshing(events, backend):

@@ -59,7 +59,7 @@ class Clock:
 
 def full() -> Metrics:
     """Return metrics with every series there can be."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     for resource in (A, B):
         metrics.observer(resource).published(Snapshot(1, devices(2)), None)
     metrics.leaks = lambda: {A: leaks(("b1", 7)), B: leaks()}
@@ -69,7 +69,7 @@ def full() -> Metrics:
 
 def test_every_reason_is_there_before_the_first_look() -> None:
     """With 0, so that an alert on one does not miss a series that is absent."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.observer(A)
     assert value(metrics, "aosp_plugin_devices", resource=A, health="healthy", reason="") == 0
     for reason in Reason:
@@ -79,7 +79,7 @@ def test_every_reason_is_there_before_the_first_look() -> None:
 
 def test_devices_are_counted_by_reason() -> None:
     """Those of the newest list; a reason that no one has any more is 0 again, and another backend's may be any word."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     observer = metrics.observer(A)
     observer.published(Snapshot(1, [*devices(3), *devices(2, "missing", 3), *devices(1, "melted", 5)]), None)
     assert value(metrics, "aosp_plugin_devices", resource=A, health="healthy", reason="") == 3
@@ -93,14 +93,14 @@ def test_devices_are_counted_by_reason() -> None:
 
 def test_devices_are_counted_once_for_a_list() -> None:
     """A scrape every second must not go through ten thousand devices each time."""
-    observer = Metrics().observer(A)
+    observer = Metrics(Reason).observer(A)
     observer.published(Snapshot(1, devices(3)), None)
     assert observer.devices() is observer.devices()
 
 
 def test_devices_that_are_left_out_are_counted_apart() -> None:
     """What is healthy here is what the kubelet may hand out."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.observer(A).published(Snapshot(1, devices(5), limit=60), None)
     assert value(metrics, "aosp_plugin_devices", resource=A, health="healthy", reason="") == 3
     assert value(metrics, "aosp_plugin_devices_truncated", resource=A) == 2
@@ -108,7 +108,7 @@ def test_devices_that_are_left_out_are_counted_apart() -> None:
 
 def test_a_thousand_devices_have_as_many_series_as_three() -> None:
     """Nothing is told of a single device."""
-    few, many = Metrics(), Metrics()
+    few, many = Metrics(Reason), Metrics(Reason)
     few.observer(A).published(Snapshot(1, devices(3)), None)
     many.observer(A).published(Snapshot(1, devices(1000)), None)
     assert few.exposition()[1].count(b"\n") == many.exposition()[1].count(b"\n")
@@ -116,7 +116,7 @@ def test_a_thousand_devices_have_as_many_series_as_three() -> None:
 
 def test_leaks_are_absent_before_they_were_looked_for() -> None:
     """No leak and not knowing are not the same."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.observer(A)
     assert value(metrics, "aosp_plugin_leaked_devices", resource=A) is None
     assert value(metrics, "aosp_plugin_leak_unreadable_processes") is None
@@ -124,7 +124,7 @@ def test_leaks_are_absent_before_they_were_looked_for() -> None:
 
 def test_a_leaked_node_counts_once_however_many_hold_it() -> None:
     """And a process that could not be looked at counts once for all resources."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.leaks = lambda: {A: leaks(("b1", 7), ("b1", 8), ("b2", 7), unreadable=3), B: leaks(unreadable=4)}
     assert value(metrics, "aosp_plugin_leaked_devices", resource=A) == 2
     assert value(metrics, "aosp_plugin_leaked_devices", resource=B) == 0
@@ -133,7 +133,7 @@ def test_a_leaked_node_counts_once_however_many_hold_it() -> None:
 
 def test_allocated_devices_are_absent_where_they_are_not_known() -> None:
     """Of each resource by itself."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.observer(A)
     assert value(metrics, "aosp_plugin_devices_allocated", resource=A) is None
     metrics.allocated = lambda: {A: 3}
@@ -143,7 +143,7 @@ def test_allocated_devices_are_absent_where_they_are_not_known() -> None:
 
 def test_polling_is_asked_each_time() -> None:
     """It ends when inotify can be had again."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     assert value(metrics, "aosp_plugin_polling") == 0
     metrics.polling = lambda: True
     assert value(metrics, "aosp_plugin_polling") == 1
@@ -151,7 +151,7 @@ def test_polling_is_asked_each_time() -> None:
 
 def test_the_build_is_told() -> None:
     """Its version and that of Python."""
-    build = value(Metrics(), "aosp_plugin_build_info", version=__version__, python=platform.python_version())
+    build = value(Metrics(Reason), "aosp_plugin_build_info", version=__version__, python=platform.python_version())
     assert build == 1
 
 
@@ -164,7 +164,7 @@ def clock() -> Clock:
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
     """Return metrics over that clock."""
-    return Metrics(clock)
+    return Metrics(Reason, clock)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_kubelets_that_restart_are_counted(metrics: Metrics, observer: ResourceM
 
 def test_several_in_one_process_are_apart() -> None:
     """As in a process whose configuration was read again."""
-    first, second = Metrics(), Metrics()
+    first, second = Metrics(Reason), Metrics(Reason)
     first.observer(A).kubelet_restarted()
     second.observer(A)
     assert value(first, "aosp_plugin_kubelet_restarts_total", resource=A) == 1
@@ -309,8 +309,8 @@ def test_several_in_one_process_are_apart() -> None:
 
 def test_the_process_is_shown() -> None:
     """With the names that every Prometheus client has."""
-    assert (value(Metrics(), "process_resident_memory_bytes") or 0) > 1_000_000
-    assert (value(Metrics(), "process_open_fds") or 0) > 2
+    assert (value(Metrics(Reason), "process_resident_memory_bytes") or 0) > 1_000_000
+    assert (value(Metrics(Reason), "process_open_fds") or 0) > 2
 
 
 def test_the_text_is_prometheus() -> None:

@@ -32,7 +32,7 @@ def expressions(panel: dict[str, Any]) -> list[str]:
 
 def exposed() -> dict[str, set[str]]:
     """Return the name of each sample that the plugin exposes, and its labels."""
-    metrics = Metrics()
+    metrics = Metrics(Reason)
     metrics.observer("aosp.io/binder").published(Snapshot(1, [Device("aosp_binder0")]), None)
     metrics.leaks = lambda: {"aosp.io/binder": Leaks((), (), 0, whole=True)}
     metrics.allocated = lambda: {"aosp.io/binder": 1}

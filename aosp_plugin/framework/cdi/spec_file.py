@@ -9,7 +9,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
-from aosp_plugin.errors import HostError
+from aosp_plugin.framework.errors import CdiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class SpecFile:
         self._identity: tuple[int, int, int] | None = None
 
     def sweep(self) -> list[str]:
-        """Remove the temporary files that a killed predecessor left, and return their names. Raises HostError."""
+        """Remove the temporary files that a killed predecessor left, and return their names. Raises CdiError."""
         own = re.compile(re.escape(f".{self._name}.") + r"[a-z0-9_]{8}\.tmp")
         with self._telling(), contextlib.suppress(FileNotFoundError):
             stale = [name for name in os.listdir(self._directory) if own.fullmatch(name)]
@@ -41,7 +41,7 @@ class SpecFile:
         ``numbers`` are the device numbers (st_rdev) of the nodes. Where one changes, the same content is written again:
         a runtime keeps those that it found first until the file changes, as ``fillMissingInfo`` leaves them in the
         library's cache (measured with 0.7.2 to 1.1.1). So the first content is written whatever stands there.
-        Raises HostError; the file that was there then stays whole.
+        Raises CdiError; the file that was there then stays whole.
         """
         wanted = None if content is None else (content, tuple(numbers))
         with self._lock, self._telling():
@@ -55,14 +55,14 @@ class SpecFile:
     def rewrite(self) -> None:
         """Write the same content again, as a node was made anew, while ``write`` may be under way in another thread.
 
-        Raises HostError.
+        Raises CdiError.
         """
         with self._lock, self._telling():
             if self._written is not None:
                 self._replace(self._written[0])
 
     def close(self) -> None:
-        """Remove the file, but not one that a successor has put there by now. Raises HostError."""
+        """Remove the file, but not one that a successor has put there by now. Raises CdiError."""
         with self._telling(), contextlib.suppress(FileNotFoundError):
             if self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
@@ -95,7 +95,7 @@ class SpecFile:
         try:
             yield
         except OSError as error:
-            raise HostError(
+            raise CdiError(
                 f"the CDI spec {self.path} can't be kept up to date: {error.strerror}; its directory has to be the "
                 f"host's (mounted, in a container), writable for uid {os.getuid()}, and with space left"
             ) from error

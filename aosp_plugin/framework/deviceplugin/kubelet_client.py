@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import grpc
 
-from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
+from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 
 VERSION = "v1beta1"
 """The only version a kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aosp_plugin.errors import HostError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
+from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
@@ -82,7 +82,7 @@ class DevicePlugin:
     async def run(self, *, require_devices: bool = False) -> None:
         """Look at the devices, then serve until ``stop`` is called.
 
-        Raises OSError and AospPluginError where the first look fails, HostError where it finds no device and one
+        Raises OSError and PluginError where the first look fails, BackendError where it finds no device and one
         is required, and KubeletError where the plugin can't ever be registered. Later looks may fail.
         """
         with working_for(self._resource_name):
@@ -92,7 +92,7 @@ class DevicePlugin:
         try:
             await self._refresher.look()
             if require_devices and not self.inventory.snapshot.devices:
-                raise HostError("there is no device, and at least one is required")
+                raise BackendError("there is no device, and at least one is required")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresher.run())
                 tasks.create_task(self._supervise())

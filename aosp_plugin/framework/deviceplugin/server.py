@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.errors import RegistrationFailedError
 from aosp_plugin.framework.deviceplugin.kubelet_client import socket_address
+from aosp_plugin.framework.errors import RegistrationFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

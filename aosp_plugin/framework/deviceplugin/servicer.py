@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from aosp_plugin.errors import (
+from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.errors import (
     AllocationError,
-    AospPluginError,
-    HostError,
     InvalidRequestError,
+    PluginError,
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class Servicer:
                 code = "OK"
             except AllocationError as refusal:
                 code, error = refusal.code, str(refusal)
-            except (OSError, AospPluginError, HostError) as failure:
+            except (OSError, PluginError) as failure:
                 code, error = "INTERNAL", str(failure)
             finally:
                 seconds = time.perf_counter() - started

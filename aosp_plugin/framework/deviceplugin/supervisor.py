@@ -16,13 +16,13 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import backoff
 from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, SocketIdentity, identify, register
 from aosp_plugin.framework.deviceplugin.server import serving
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
+from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:

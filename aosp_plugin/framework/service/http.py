@@ -21,7 +21,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from aosp_plugin.errors import HostError
+from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service.connections import TAKE_WITHIN, BoundedServer, read_head
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def probe(problem: Callable[[], str]) -> Route:
 def serving(address: tuple[str, int], routes: Mapping[str, Route]) -> Iterator[int]:
     """Serve ``routes`` (path to what answers it) at ``address`` while the context lasts; yield the port.
 
-    Raises HostError where the address can't be had.
+    Raises ServiceError where the address can't be had.
     """
     try:
         server = BoundedServer(address, _handler(address[0], routes))
     except OSError as error:
-        raise HostError(f"can't listen on {address[0]}:{address[1]}: {error}; --listen says where to") from error
+        raise ServiceError(f"can't listen on {address[0]}:{address[1]}: {error}; --listen says where to") from error
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     try:

@@ -23,16 +23,26 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 from aosp_plugin import __version__
-from aosp_plugin.binder.discovery.health import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Literal
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Literal, Protocol
 
     from prometheus_client import Metric
 
-    from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework.inventory import Snapshot
+
+    class LeakCounts(Protocol):
+        """What a round of leak detection found for one resource."""
+
+        @property
+        def leaked_devices(self) -> int:
+            """Number of leaked devices."""
+
+        @property
+        def unreadable(self) -> int:
+            """Number of processes that could not be read."""
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats)."""
@@ -48,16 +58,17 @@ _UPDATE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 class Metrics:
     """The metrics of one process, on a registry of their own."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` is that of ``Observer.published``."""
+    def __init__(self, reasons: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        """``reasons`` are those for Unhealthy that have a series from the start; ``clock`` is that of the observers."""
         # Else each counter has a series that says when it was made, which Prometheus can't use in this format.
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._reasons = ("", *reasons)
         self._clock = clock
         self._registry = CollectorRegistry()
         self._observers: dict[str, ResourceMetrics] = {}
         self.allocated: Callable[[], Mapping[str, int]] = dict
         """Returns how many devices pods have, by resource; without those of which that is not known."""
-        self.leaks: Callable[[], Mapping[str, Leaks]] = dict
+        self.leaks: Callable[[], Mapping[str, LeakCounts]] = dict
         """Returns the leaks by resource; nothing before they were looked for."""
         self.polling: Callable[[], bool] = bool
         """Returns whether there is no inotify."""
@@ -67,7 +78,7 @@ class Metrics:
 
     def observer(self, resource: str) -> ResourceMetrics:
         """Return what is to be told what the plugin of a resource does. For one plugin."""
-        self._observers[resource] = ResourceMetrics(resource, self.counted, self._clock)
+        self._observers[resource] = ResourceMetrics(resource, self.counted, self._reasons, self._clock)
         return self._observers[resource]
 
     def exposition(self) -> tuple[str, bytes]:
@@ -104,7 +115,7 @@ class Metrics:
         unreadable = _gauge("aosp_plugin_leak_unreadable_processes", "Processes that could not be looked at for leaks.")
         leaks = self.leaks()
         for resource, found in leaks.items():
-            nodes.add_metric([resource], len({holder.node for holder in found.found}))
+            nodes.add_metric([resource], found.leaked_devices)
         if leaks:
             unreadable.add_metric([], max(found.unreadable for found in leaks.values()))
         yield nodes
@@ -145,10 +156,11 @@ class Counted:
 class ResourceMetrics:
     """The observer of one resource's plugin. Costs microseconds each time, as a kubelet waits meanwhile."""
 
-    def __init__(self, resource: str, counted: Counted, clock: Callable[[], float]) -> None:
+    def __init__(self, resource: str, counted: Counted, reasons: Iterable[str], clock: Callable[[], float]) -> None:
+        self._reasons = tuple(reasons)
         self._clock = clock
         self._since: float | None = None
-        self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(("", *Reason), 0))
+        self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(self._reasons, 0))
         self.snapshot: Snapshot | None = None
         """The devices as of the last change."""
         self._allocations = {code: counted.allocations.labels(resource, code) for code in CODES}
@@ -172,7 +184,7 @@ class ResourceMetrics:
         if snapshot is not None and snapshot.revision != self._devices[0]:
             told = snapshot.devices[: len(snapshot.devices) - snapshot.truncated]
             counts = collections.Counter(device.reason for device in told)
-            self._devices = (snapshot.revision, dict.fromkeys(("", *Reason), 0) | counts)
+            self._devices = (snapshot.revision, dict.fromkeys(self._reasons, 0) | counts)
         return self._devices[1]
 
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.errors import HostError
+from aosp_plugin.errors import CdiError
 from aosp_plugin.framework.cdi.spec import (
     DIRECTORY,
     CdiDevice,
@@ -508,7 +508,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
     file = SpecFile(str(tmp_path), RESOURCE)
     old, new = b"1" * 3000, b"2" * 30000
     file.write(old)
-    with disk_with(4000), pytest.raises(HostError) as raised:
+    with disk_with(4000), pytest.raises(CdiError) as raised:
         file.write(new)
     text = str(raised.value)
     assert text.startswith(f"the CDI spec {tmp_path / FILE} can't be kept up to date: File too large; ")
@@ -524,7 +524,7 @@ def test_after_a_failed_write_the_file_is_still_the_own_one(tmp_path: Path) -> N
     """The end removes it."""
     file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"1")
-    with disk_with(10), pytest.raises(HostError):
+    with disk_with(10), pytest.raises(CdiError):
         file.write(b"2" * 30000)
     file.close()
     assert os.listdir(tmp_path) == []
@@ -535,7 +535,7 @@ def test_a_directory_in_the_file_s_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     file = SpecFile(str(tmp_path), RESOURCE)
     for content in (b"one", None):
-        with pytest.raises(HostError, match=f"{tmp_path / FILE} can't be kept up to date: Is a directory"):
+        with pytest.raises(CdiError, match=f"{tmp_path / FILE} can't be kept up to date: Is a directory"):
             file.write(content)
     assert os.listdir(tmp_path) == [FILE]
 
@@ -543,7 +543,7 @@ def test_a_directory_in_the_file_s_place_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_parent_is_an_error(tmp_path: Path) -> None:
     """It is the host's, and not made: where it is missing, the host's files are most likely somewhere else."""
     file = SpecFile(str(tmp_path / "run" / "cdi"), RESOURCE)
-    with pytest.raises(HostError, match=r"No such file or directory; .* \(mounted, in a container\)"):
+    with pytest.raises(CdiError, match=r"No such file or directory; .* \(mounted, in a container\)"):
         file.write(b"one")
     assert os.listdir(tmp_path) == []
 
@@ -553,7 +553,7 @@ def test_a_file_in_the_directory_s_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
     for action in (file.sweep, lambda: file.write(b"one"), lambda: file.write(None), file.close):
-        with pytest.raises(HostError, match="Not a directory"):
+        with pytest.raises(CdiError, match="Not a directory"):
             action()
 
 
@@ -562,12 +562,12 @@ def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     script = (
         "import os, sys\n"
         "from aosp_plugin.framework.cdi.spec_file import SpecFile\n"
-        "from aosp_plugin.errors import HostError\n"
+        "from aosp_plugin.errors import CdiError\n"
         "if os.geteuid() == 0:\n"
         f"    os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"
         "try:\n"
         "    SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\n"
-        "except HostError as error:\n"
+        "except CdiError as error:\n"
         "    print(error)\n"
     )
     os.chmod(kubelet_dir, 0o555)

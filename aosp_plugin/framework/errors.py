@@ -1,0 +1,84 @@
+"""Errors that the framework raises, or expects from a backend.
+
+::
+
+    PluginError                      base class; exit_code is 1
+    ├── BackendError                 a scan of the host failed, or a backend could not clean up
+    ├── CdiError                     the CDI spec file cannot be written or removed
+    ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
+    ├── KubeletError                 the kubelet or its plugin directory
+    │   ├── KubeletDirectoryError    missing, not writable, or its path is too long for a socket
+    │   ├── RegistrationFailedError  this attempt failed; the supervisor retries
+    │   └── RegistrationRefusedError the kubelet will never accept the plugin
+    └── AllocationError              the answer to a request of the kubelet: a gRPC status code and a message
+        ├── InvalidRequestError      INVALID_ARGUMENT
+        ├── UnknownDeviceError       NOT_FOUND
+        └── UnhealthyDeviceError     FAILED_PRECONDITION
+
+An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if the
+caller can do no more about the wrapper than about the ``OSError``: the framework handles both alike.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PluginError(Exception):
+    """Base class. The message is one line: what is wrong, where, and what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+    """Exit code of a process that this error ends."""
+
+
+class BackendError(PluginError):
+    """A backend could not scan its devices, or could not clean up."""
+
+
+class CdiError(PluginError):
+    """A CDI spec file could not be written or removed."""
+
+
+class ServiceError(PluginError):
+    """The HTTP server could not listen, or a query of it failed."""
+
+
+class KubeletError(PluginError):
+    """Base class for errors of the kubelet, or of the directory that it shares with its plugins."""
+
+
+class KubeletDirectoryError(KubeletError):
+    """The kubelet's plugin directory is not usable."""
+
+
+class RegistrationFailedError(KubeletError):
+    """This attempt to register failed. A retry may succeed."""
+
+
+class RegistrationRefusedError(KubeletError):
+    """The kubelet rejects the plugin permanently. Retrying cannot succeed."""
+
+
+class AllocationError(PluginError):
+    """A request of the kubelet cannot be served."""
+
+    code: ClassVar[str] = "UNKNOWN"
+    """Name of the ``grpc.StatusCode`` of the answer."""
+
+
+class InvalidRequestError(AllocationError):
+    """The request is empty, malformed, or asks for devices that cannot be combined."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class UnknownDeviceError(AllocationError):
+    """The request names a device ID that is not advertised."""
+
+    code = "NOT_FOUND"
+
+
+class UnhealthyDeviceError(AllocationError):
+    """The requested device is known but unhealthy."""
+
+    code = "FAILED_PRECONDITION"
