@@ -10,7 +10,7 @@ from aosp_plugin.config.effective import as_yaml
 from aosp_plugin.config.json_schema import schema
 from aosp_plugin.config.keys import Key
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
-from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, Nodes, NumberedSets, Resource
+from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.setting import Setting
 from aosp_plugin.config.sources import flag, load, variable
 from aosp_plugin.config.values import Recreate, listen_address, shared_path
@@ -26,8 +26,8 @@ __all__ = [
     "DeviceList",
     "Key",
     "NamedSets",
-    "Nodes",
     "NumberedSets",
+    "Provision",
     "Recreate",
     "Resource",
     "Setting",

@@ -6,7 +6,6 @@ Only the configuration is looked at. That two directories are one through a link
 from __future__ import annotations
 
 import itertools
-import re
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.sets import pattern_problem
@@ -20,10 +19,7 @@ from aosp_plugin.framework.device_list import CDI
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aosp_plugin.config.resource import Nodes
     from aosp_plugin.config.setting import Setting
-
-_MOST_DIGITS = 10
 
 
 def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) -> None:
@@ -33,13 +29,13 @@ def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) 
     """
     for resource in resources:
         _require_reset_of_one(resource)
-        _require_numbers_for_made_nodes(resource)
+        _require_numbered_devices(resource)
         _require_names_that_differ(resource)
         _require_a_kind(resource)
     for (i, one), (j, other) in itertools.combinations(enumerate(resources), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
         _require_two_names(one, other, place)
-        _require_no_node_of_both(one, other, place)
+        _require_no_shared_devices(one, other, place)
     _require_room(resources)
 
 
@@ -53,18 +49,18 @@ def _require_reset_of_one(resource: Mapping[str, Setting]) -> None:
         )
 
 
-def _require_numbers_for_made_nodes(resource: Mapping[str, Setting]) -> None:
-    sets, nodes, prefix = resource["sets"], resource["nodes"], resource["device_prefix"]
-    if nodes.value is None:
+def _require_numbered_devices(resource: Mapping[str, Setting]) -> None:
+    sets, provision, prefix = resource["sets"], resource["provision"], resource["device_prefix"]
+    if provision.value is None:
         return
     if isinstance(sets.value, NamedSets):
         raise ConfigError(
-            f"{nodes.source}: the nodes that are made have numbers, and the sets have names ({sets.source}); make "
-            "them in another way, or give the sets a size"
+            f"{provision.source}: provisioned binder devices have numbers, and the device sets have names "
+            f"({sets.source}): give the sets a size, or create the binder devices in another way"
         )
-    last = f"{prefix.value}{_numbers(nodes.value)[-1]}"
+    last = f"{prefix.value}{provision.value.first + provision.value.count - 1}"
     if (problem := name_problem(last)) is not None:
-        raise ConfigError(f"{nodes.source}: {last!r} can't be a node's name ({prefix.source}): {problem}")
+        raise ConfigError(f"{provision.source}: {last!r} is not a valid device name ({prefix.source}): {problem}")
 
 
 def _require_names_that_differ(resource: Mapping[str, Setting]) -> None:
@@ -90,74 +86,45 @@ def _require_two_names(one: Mapping[str, Setting], other: Mapping[str, Setting],
         )
 
 
-def _require_no_node_of_both(one: Mapping[str, Setting], other: Mapping[str, Setting], place: str) -> None:
-    """Neither what they find in a directory nor what they make in a binderfs may be the same node.
+def _require_no_shared_devices(one: Mapping[str, Setting], other: Mapping[str, Setting], place: str) -> None:
+    """Raise ConfigError if two resources would find the same binder devices in one directory.
 
-    What a pattern finds has no prefix: whether that is another's is seen when the host is.
+    Named sets have no prefix: an overlap with those is found by a scan of the host.
     """
     names = f"{one['resource_name'].value} and {other['resource_name'].value}"
     shorter, longer = sorted((one["device_prefix"], other["device_prefix"]), key=lambda prefix: len(prefix.value))
-    directory = normalised(one["device_dir"].value)
-    by_pattern = any(isinstance(resource["sets"].value, NamedSets) for resource in (one, other))
-    same = directory == normalised(other["device_dir"].value) and longer.value.startswith(shorter.value)
-    if same and not by_pattern:
+    directory = _scan_directory(one)
+    named = any(isinstance(resource["sets"].value, NamedSets) for resource in (one, other))
+    same = directory == _scan_directory(other) and longer.value.startswith(shorter.value)
+    if same and not named:
         raise ConfigError(
             f"{place}: {longer.value}… in {directory} is taken by both, {names} ({_sources(shorter, longer)}); give "
-            "each a device_dir of its own, or a device_prefix that the other's does not begin with"
-        )
-    made, made_too = one["nodes"].value, other["nodes"].value
-    if made is None or made_too is None or normalised(made.directory) != normalised(made_too.directory):
-        return
-    name = name_of_both(one["device_prefix"].value, _numbers(made), other["device_prefix"].value, _numbers(made_too))
-    if name is not None:
-        raise ConfigError(
-            f"{place}: {name} in the binderfs {normalised(made.directory)} is made for both, {names}; give each a "
-            "nodes.directory or a device_prefix of its own, or numbers that the other's nodes don't have"
+            "each a directory of its own, or a device_prefix that the other's does not begin with"
         )
 
 
-def name_of_both(prefix: str, numbers: range, other_prefix: str, other_numbers: range) -> str | None:
-    """Return a name that is one prefix with one of its numbers, and the other with one of its own; None: there is none.
-
-    x1 with 5 is x with 15.
-    """
-    if len(prefix) > len(other_prefix):
-        return name_of_both(other_prefix, other_numbers, prefix, numbers)
-    if not other_prefix.startswith(prefix):
-        return None
-    between = other_prefix[len(prefix) :]
-    if not re.fullmatch("([1-9][0-9]*)?", between):
-        return None
-    for digits in range(1, _MOST_DIGITS + 1):
-        shift = int(between or "0") * 10**digits
-        lowest = 10 ** (digits - 1) if digits > 1 else 0
-        first = max(lowest, other_numbers.start, numbers.start - shift)
-        if first < min(10**digits, other_numbers.stop, numbers.stop - shift):
-            return f"{other_prefix}{first}"
-    return None
+def _scan_directory(resource: Mapping[str, Setting]) -> str:
+    provision = resource["provision"].value
+    return normalised(resource["device_dir"].value if provision is None else provision.directory)
 
 
 def _require_room(resources: Sequence[Mapping[str, Setting]]) -> None:
-    """Ask for one max= a binderfs, with room for every node and one more, through which a node is renewed."""
+    """Require one max= per binderfs, with room for every binder device and one more to recreate them."""
     by_directory: dict[str, list[Setting]] = {}
     for resource in resources:
-        if (nodes := resource["nodes"]).value is not None:
-            by_directory.setdefault(normalised(nodes.value.directory), []).append(nodes)
+        if (provision := resource["provision"]).value is not None:
+            by_directory.setdefault(normalised(provision.value.directory), []).append(provision)
     for directory, sharing in by_directory.items():
-        limit, needed = sharing[0].value.max, sum(nodes.value.ensure for nodes in sharing) + 1
+        limit, count = sharing[0].value.max, sum(provision.value.count for provision in sharing)
         sources = _sources(*sharing)
-        if any(nodes.value.max != limit for nodes in sharing):
-            raise ConfigError(f"{sources}: the binderfs {directory} has one max; give it to each of them, or to none")
-        if limit is not None and limit < needed:
+        if any(provision.value.max != limit for provision in sharing):
+            raise ConfigError(f"{sources}: the binderfs {directory} has one max; set it in each of them, or in none")
+        if limit is not None and limit <= count:
             raise ConfigError(
-                f"{sources}: max {limit} is too small for the binderfs {directory}: {needed - 1} nodes, and one more "
-                f"through which a node is renewed; allowed: {needed} or more, or no max"
+                f"{sources}: max {limit} is too small for the binderfs {directory}: {count} binder devices, and one "
+                f"more to recreate them; allowed: {count + 1} or more, or no max"
             )
 
 
 def _sources(*settings: Setting) -> str:
     return "; ".join(dict.fromkeys(setting.source for setting in settings))
-
-
-def _numbers(nodes: Nodes) -> range:
-    return range(nodes.first, nodes.first + nodes.ensure)

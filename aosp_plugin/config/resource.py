@@ -61,18 +61,18 @@ class NamedSets(Struct, frozen=True, kw_only=True):
     ] = "{set}/{name}"
 
 
-class Nodes(Struct, frozen=True, kw_only=True):
-    """The nodes that the plugin makes, in a binderfs that it mounts."""
+class Provision(Struct, frozen=True, kw_only=True):
+    """The binder devices that the plugin creates in a binderfs that it mounts."""
 
-    ensure: Annotated[_NodeCount, Key("How many nodes are to be there.", _NODE_COUNT)]
+    count: Annotated[_NodeCount, Key("Number of binder devices to create.", _NODE_COUNT)]
     max: Annotated[
         _NodeCount | None,
-        Key("How many nodes the binderfs may hold: its max=; null: the kernel's.", f"{_NODE_COUNT}, or null"),
+        Key("Mount option max= of the binderfs; null: the kernel's default.", f"{_NODE_COUNT}, or null"),
     ] = None
-    directory: Annotated[AbsolutePath, Key("Host directory of the binderfs.", "an absolute path")] = (
-        "/run/aosp-binderfs"
+    directory: Annotated[AbsolutePath, Key("Host directory that the binderfs is mounted on.", "an absolute path")] = (
+        "/run/aosp-binderfs/devices"
     )
-    first: Annotated[NodeNumber, Key("Number of the first node.", _NODE_NUMBER)] = 0
+    first: Annotated[NodeNumber, Key("Number of the first binder device.", _NODE_NUMBER)] = 0
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -157,11 +157,11 @@ class Resource(Struct, frozen=True, kw_only=True):
             variable=False,
         ),
     ] = None
-    nodes: Annotated[
-        Nodes | None,
+    provision: Annotated[
+        Provision | None,
         Key(
-            "Nodes that the plugin makes in a binderfs of its own; null: it makes none.",
-            "a mapping with ensure and perhaps max, directory and first; or null",
+            "Binder devices that the plugin creates in a binderfs of its own, instead of those in device_dir.",
+            "a mapping with count and optionally max, directory and first; or null",
             flag=False,
             variable=False,
         ),
@@ -194,6 +194,11 @@ class Resource(Struct, frozen=True, kw_only=True):
             flag=False,
         ),
     ] = 300.0
+
+    @property
+    def scan_directory(self) -> str:
+        """The host directory in which the resource's binder devices are found."""
+        return self.device_dir if self.provision is None else self.provision.directory
 
 
 RESOURCE_KEYS = keys_of(Resource)

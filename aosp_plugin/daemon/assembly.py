@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 LONGEST_SOCKET_NAME = 40
 """Characters of a socket's name that come from the resource's name."""
 
-_SPARE_NODES = 1
-"""Beside those that are ensured: a node is renewed by way of another one."""
-
 
 class ResourceRuntime(NamedTuple):
     """One resource."""
@@ -66,7 +63,7 @@ def check(current: Config) -> None:
     host = Host(current.host_root)
     for resource in current.resources:
         PluginDirectory(current.kubelet_dir, socket_name(resource.resource_name)).check()
-        if not host.exists(resource.device_dir) and resource.nodes is None:
+        if resource.provision is None and not host.exists(resource.device_dir):
             raise DeviceDirectoryError(f"the device directory {resource.device_dir} does not exist")
     check_overlap(current)
 
@@ -92,7 +89,7 @@ def settings_of(current: Config, resource: Resource) -> Settings:
     """Return what a resource's configuration says, in binder's terms."""
     return Settings(
         resource_name=resource.resource_name,
-        directory=resource.device_dir,
+        directory=resource.scan_directory,
         prefix=resource.device_prefix,
         verify=resource.verify,
         missing_device_ttl=resource.missing_device_ttl,
@@ -126,16 +123,16 @@ def _layout(resource: Resource) -> sets.Layout:
 
 
 def _wanted(resource: Resource) -> provisioner.ProvisionSpec | None:
-    nodes = resource.nodes
-    if nodes is None:
+    provision = resource.provision
+    if provision is None:
         return None
     return provisioner.ProvisionSpec(
-        directory=resource.device_dir,
+        directory=provision.directory,
         prefix=resource.device_prefix,
-        first=nodes.first,
-        count=nodes.ensure,
-        binderfs=nodes.directory,
-        max_devices=nodes.max,
+        first=provision.first,
+        count=provision.count,
+        binderfs=provision.directory,
+        max_devices=provision.max,
     )
 
 

@@ -15,7 +15,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 def of_configuration() -> tuple[list[bytes], list[bytes]]:
     """Return whole files, and words of files."""
-    parts = ["version: v1", "resources:", "- ", "sets:", "size:", "stride:", "first:", "names:", "pattern:", "ensure:"]
+    parts = ["version: v1", "resources:", "- ", "sets:", "size:", "stride:", "first:", "names:", "pattern:", "count:"]
     words = [*KEYS, *parts, "{set}/{name}", "&a ", "*a", "!!int ", "!!binary ", "<<: ", "0x", "1e9", "null", "on-start"]
     return [text.encode() for text in examples().values()], [word.encode() for word in words]
 

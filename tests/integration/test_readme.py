@@ -32,7 +32,7 @@ EXPECTED = {
     "One device, one phone 2": {PHONE: (120, 120)},
     "One device, one phone 3": {PHONE: (2, 2)},
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
-    "Nodes that are made, and kept": {BINDER: (COUNT, COUNT)},
+    "Provisioned binder devices": {BINDER: (COUNT, COUNT)},
     "A clean node for every start of a container": {BINDER: (0, COUNT)},
     "Leaks": {BINDER: (COUNT, COUNT)},
     "CDI": {PHONE: (120, 121)},
@@ -61,8 +61,8 @@ def served(nodes: Nodes, kubelet_dir: str, example: str) -> Serve:
     directory = nodes.directory.parent
     file = directory / "config.yaml"
     file.write_text(EXAMPLES[example])
-    # Made under a file, which nobody can: the nodes are there already.
-    text = file.read_text().replace("max: 4096}", f"max: 4096, directory: {file}/binderfs}}")
+    # Nothing is mounted on a directory with files in it, and its files count as binder devices.
+    text = file.read_text().replace("max: 4096}", f"max: 4096, directory: {nodes.directory}}}")
     file.write_text(text)
     return Serve(nodes, kubelet_dir, "--config", str(file), environment={"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")})
 

@@ -68,7 +68,7 @@ def test_values_are_valid(path: Path | None) -> None:
     [
         {"config": {"device_prefx": "x"}},
         {"config": {"version": "v2"}},
-        {"config": {"nodes": {"ensure": 0}}},
+        {"config": {"provision": {"count": 0}}},
         {"image": {"digest": "latest"}},
         {"image": {"pullPolicy": "Sometimes"}},
         {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},

@@ -81,11 +81,10 @@ def test_provision_rights() -> None:
 
 
 def test_provision_mounts() -> None:
-    """/dev and the binderfs are writable, and a binderfs that is mounted in the pod is the host's."""
+    """The binderfs volume is writable, and a binderfs that is mounted in the pod is mounted on the host."""
     mounts = {mount["name"]: mount for mount in PATCHED["volumeMounts"]}
-    assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {"dev", "binderfs", "cdi"}
+    assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {"binderfs", "cdi"}
     assert mounts["binderfs"]["mountPropagation"] == "Bidirectional"
-    assert "mountPropagation" not in mounts["dev"]
 
 
 def test_provision_finds_the_cdi_directory() -> None:
@@ -98,18 +97,16 @@ def test_provision_configuration() -> None:
     """The variant's configuration is accepted, and uses each feature that takes its rights."""
     effective, _ = config.load({}, {}, str(PROVISION / "config.yaml"))
     (resource,) = effective.resources
-    assert resource.nodes is not None
+    assert resource.provision is not None
     assert resource.recreate is config.Recreate.ON_START
     assert resource.verify == "probe"
     assert effective.leak_scan_interval > 0
 
 
-def test_provision_makes_nodes_below_the_mount() -> None:
-    """Right on the mounted directory, a binderfs of before the pod's start would be seen after the host unmounts it."""
+def test_provision_mounts_its_binderfs_below_the_volume() -> None:
+    """A pod that starts again would keep a binderfs that is mounted on the volume's own directory."""
     effective, _ = config.load({}, {}, str(PROVISION / "config.yaml"))
-    nodes = effective.resources[0].nodes
-    assert nodes is not None
-    assert nodes.directory.startswith(VOLUMES["binderfs"]["hostPath"]["path"] + "/")
+    assert effective.resources[0].scan_directory.startswith(VOLUMES["binderfs"]["hostPath"]["path"] + "/")
 
 
 def test_nfd_labels_what_the_daemon_set_selects() -> None:
@@ -180,6 +177,6 @@ def test_drop_in_adds_two_capabilities() -> None:
 def test_drop_in_opens_binder_alone() -> None:
     """Of the devices, the binder driver's may be opened, and the default binderfs be written to."""
     assert settings(DROP_IN)["DeviceAllow"] == "char-*binder* rw"
-    nodes = config.Nodes(ensure=1)
-    assert re.findall(r"^ReadWritePaths=(.*)$", DROP_IN, re.MULTILINE) == [nodes.directory, "-/run/cdi"]
-    assert settings(DROP_IN, "Unit")["RequiresMountsFor"] == nodes.directory
+    provision = config.Provision(count=1)
+    assert re.findall(r"^ReadWritePaths=(.*)$", DROP_IN, re.MULTILINE) == [provision.directory, "-/run/cdi"]
+    assert settings(DROP_IN, "Unit")["RequiresMountsFor"] == provision.directory

@@ -174,7 +174,7 @@ def _mount(directory: str, max_devices: int | None, binderfs: Binderfs) -> None:
     again = binderfs.mount_at(directory) is not None
     if not again:
         if not os.path.lexists(directory):
-            os.mkdir(directory)
+            os.makedirs(directory)
         if os.listdir(directory):
             raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory for it")
     binderfs.mount(directory, max_devices, again=again)

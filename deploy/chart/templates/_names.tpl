@@ -42,7 +42,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $found := list -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $one := dict -}}
-{{- range $key := list "nodes" "recreate" "verify" "device_list" -}}
+{{- range $key := list "provision" "recreate" "verify" "device_list" -}}
 {{- $_ := set $one $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
 {{- $found = append $found $one -}}
@@ -67,8 +67,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- fail (printf "config.leak_scan_interval looks at the host's processes: it %s" $takes) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
-{{- if and .nodes (not $provision) -}}
-{{- fail (printf "config.nodes makes nodes of the host: it %s" $takes) -}}
+{{- if and .provision (not $provision) -}}
+{{- fail (printf "config.provision creates binder devices on the host: it %s" $takes) -}}
 {{- end -}}
 {{- if and (eq (toString .recreate) "on-start") (not $provision) -}}
 {{- fail (printf "config.recreate on-start makes nodes of the host: it %s" $takes) -}}
@@ -76,9 +76,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if and (eq (toString .verify) "probe") (not $provision) -}}
 {{- fail (printf "config.verify probe opens nodes of the host: it %s" $takes) -}}
 {{- end -}}
-{{- $directory := dig "directory" "/run/aosp-binderfs" (default dict .nodes) -}}
-{{- if not (or (eq $directory "/run/aosp-binderfs") (hasPrefix "/run/aosp-binderfs/" $directory)) -}}
-{{- fail (printf "config.nodes.directory %s is not mounted into the pod: it has to be below /run/aosp-binderfs" $directory) -}}
+{{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
+{{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
+{{- fail (printf "config.provision.directory %s is not in a volume of the pod: choose a directory below /run/aosp-binderfs" $directory) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

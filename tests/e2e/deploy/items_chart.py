@@ -84,10 +84,10 @@ def plugin_takes_configuration() -> None:
     """The plugin accepts each configuration that comes out, with numbers as they went in."""
     for values in VALUES.values():
         _loaded(*values)
-    large = _loaded("--set", "provision.enabled=true,config.nodes.ensure=1000000,config.nodes.max=1048576")
-    nodes = large.resources[0].nodes
-    assert nodes is not None, "no nodes"
-    assert (nodes.ensure, nodes.max) == (1_000_000, 1_048_576), nodes
+    large = _loaded("--set", "provision.enabled=true,config.provision.count=1000000,config.provision.max=1048576")
+    provision = large.resources[0].provision
+    assert provision is not None, "provision is not set"
+    assert (provision.count, provision.max) == (1_000_000, 1_048_576), provision
 
 
 def _loaded(*arguments: str) -> config.Config:
@@ -111,11 +111,11 @@ def changes_roll_out() -> None:
 REFUSED = {
     "config.leak_scan_interval=300": "config.leak_scan_interval looks at the host's processes: "
     "it takes provision.enabled",
-    "config.nodes.ensure=3": "config.nodes makes nodes of the host: it takes provision.enabled",
+    "config.provision.count=3": "config.provision creates binder devices on the host: it takes provision.enabled",
     "config.recreate=on-start": "config.recreate on-start makes nodes of the host: it takes provision.enabled",
     "config.verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
     "config.resources[0].verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
-    "provision.enabled=true,config.nodes.ensure=3,config.nodes.directory=/mnt/nodes": "is not mounted into the pod",
+    "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
     "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
     "config.version=v2": "value must be 'v1'",
     "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxSurge'",

@@ -163,7 +163,7 @@ def stops(node: Node) -> None:
 
 def drop_in_of_provision(node: Node) -> None:
     """systemd, provision.conf: two capabilities; leaks of other users' processes are found; CDI specs for everybody."""
-    Path("/run/aosp-binderfs").mkdir(exist_ok=True)
+    Path("/run/aosp-binderfs/devices").mkdir(parents=True, exist_ok=True)
     drop_in("provision.conf", (SYSTEMD / "provision.conf").read_text())
     configure("leak_scan_interval: 0.5\ndevice_list: [envvar, cdi-cri]\n")
     run("systemctl", "daemon-reload")

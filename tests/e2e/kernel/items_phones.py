@@ -32,7 +32,7 @@ container_paths: [{", ".join(PATHS)}]
 _KEPT: Final = "/run/kept-binderfs"
 _KEEPING: Final = f"""\
 device_prefix: kept_binder
-nodes: {{ensure: 6, max: 64, directory: {_KEPT}}}
+provision: {{count: 6, max: 64, directory: {_KEPT}}}
 """
 
 
@@ -135,7 +135,7 @@ async def whole_again(world: World) -> None:
 
 
 async def kept(world: World) -> None:
-    """With nodes.ensure, serve mounts a binderfs of its own and makes 6 nodes of mode 0666, with links in /dev."""
+    """With provision.count, serve mounts a binderfs of its own and makes 6 nodes of mode 0666, with links in /dev."""
     await world.serve_with(_KEEPING)
     await world.healthy(6)
     for number in range(6):
@@ -161,9 +161,9 @@ async def kept_so(world: World) -> None:
 
 
 async def readme(world: World) -> None:
-    """The README's own examples for nodes.ensure and for recreate: 360 nodes are kept, and each can be made anew."""
+    """The README's own examples for provision.count and for recreate: 360 nodes are kept, and each can be made anew."""
     await world.stop()
-    for name in ("Nodes that are made, and kept", "A clean node for every start of a container"):
+    for name in ("Provisioned binder devices", "A clean node for every start of a container"):
         await world.serve_with(examples()[name].removeprefix("version: v1\n"))
         await world.healthy(360)
     container = await world.started("of-the-readme")

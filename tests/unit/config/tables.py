@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.binder.devices.edits import Isolation
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import RESOURCE_KEYS, Config, DeviceList, Nodes, NumberedSets, Recreate, load
+from aosp_plugin.config import RESOURCE_KEYS, Config, DeviceList, NumberedSets, Provision, Recreate, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ GOOD: dict[str, tuple[str, str, Any]] = {
     "container_paths": ("/dev/binder,/dev/hwbinder", "[/dev/binder, /dev/hwbinder]", ("/dev/binder", "/dev/hwbinder")),
     "device_list": ("cdi-cri,envvar", "[cdi-cri, envvar]", (DeviceList.CDI_CRI, DeviceList.ENVVAR)),
     "sets": ("", "{size: 3, stride: 120}", NumberedSets(size=3, stride=120, first=0)),
-    "nodes": ("", "{ensure: 9}", Nodes(ensure=9, max=None, directory="/run/aosp-binderfs", first=0)),
+    "provision": ("", "{count: 9}", Provision(count=9, max=None, directory="/run/aosp-binderfs/devices", first=0)),
     "numa": ("", "{0-179: 0, 180: 1}", {"0-179": 0, "180": 1}),
     "recreate": ("on-start", "on-start", Recreate.ON_START),
     "replicas": ("2", "2", 2),
@@ -118,9 +118,9 @@ BAD: list[tuple[str, Any]] = [
     ("sets", {"names": ["binder"], "size": 3}),
     ("sets", {"first": 1, "names": ["binder"]}),
     ("sets", {"pattern": "{set}{name}", "size": 3}),
-    ("nodes", 100),
-    ("nodes", {}),
-    ("nodes", ["ensure"]),
+    ("provision", 100),
+    ("provision", {}),
+    ("provision", ["count"]),
     ("numa", None),
     ("numa", []),
     ("numa", {"a": 0}),

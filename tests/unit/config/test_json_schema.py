@@ -25,7 +25,7 @@ log_level: debug
 verify: file
 sets: {size: 3, stride: 120, first: 1}
 resources:
-- {resource_name: a.io/x, device_prefix: x, nodes: {ensure: 360, max: 400}, numa: {0-179: 0, "180": 1}}
+- {resource_name: a.io/x, device_prefix: x, provision: {count: 360, max: 400}, numa: {0-179: 0, "180": 1}}
 - {device_prefix: y, sets: {names: [binder, hwbinder], pattern: "{set}-{name}"}, device_list: [cdi-cri]}
 - {resource_name: a.io/z, device_prefix: z, sets: null, recreate: on-start}
 """
@@ -93,8 +93,8 @@ def test_examples_are_valid(text: str, file: Path) -> None:
         "version: v1\nsets: {stride: 3}",
         "version: v1\nsets: {size: 65}",
         "version: v1\nnodes: {max: 3}",
-        "version: v1\nnodes: {ensure: 3, count: 3}",
-        "version: v1\nnodes: {ensure: 3, directory: run}",
+        "version: v1\nprovision: {count: 3, ensure: 3}",
+        "version: v1\nprovision: {count: 3, directory: run}",
         "version: v1\nnuma: {a: 0}",
         "version: v1\nnuma: {'1': 1024}",
         "version: v1\nreplicas: 0",

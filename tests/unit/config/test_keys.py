@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin import config
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import DEFAULTS, KEYS, RESOURCE_KEYS, Config, NamedSets, Nodes, NumberedSets, Resource, load
+from aosp_plugin.config import DEFAULTS, KEYS, RESOURCE_KEYS, Config, NamedSets, NumberedSets, Provision, Resource, load
 from aosp_plugin.config.keys import keys_of
 from aosp_plugin.config.setting import setting
 from aosp_plugin.errors import ConfigError
@@ -32,7 +32,7 @@ OF_RESOURCE: dict[str, Any] = {
     "path_env": "/system/bin:/system/xbin",
     "device_list": ("envvar", "volume-mounts"),
     "sets": None,
-    "nodes": None,
+    "provision": None,
     "numa": {},
     "recreate": "never",
     "replicas": 1,
@@ -104,7 +104,11 @@ def test_a_configuration_can_not_be_changed() -> None:
         Config().log_level = "debug"  # type: ignore[misc]
     with pytest.raises(AttributeError):
         Config().resources[0].verify = Verify.FILE  # type: ignore[misc]
-    for part, key in ((NumberedSets(size=3), "size"), (NamedSets(names=("a",)), "names"), (Nodes(ensure=3), "ensure")):
+    for part, key in (
+        (NumberedSets(size=3), "size"),
+        (NamedSets(names=("a",)), "names"),
+        (Provision(count=3), "count"),
+    ):
         with pytest.raises(AttributeError):
             setattr(part, key, 4)
 
@@ -155,9 +159,9 @@ def test_a_shared_device_has_a_path(file: Path) -> None:
 
 def test_what_has_a_structure_has_neither_flag_nor_variable() -> None:
     """A mapping is for the file; lists of plain text have a variable with commas."""
-    assert {name for name, key in KEYS.items() if not key.variable} == {"sets", "nodes", "numa"}
+    assert {name for name, key in KEYS.items() if not key.variable} == {"sets", "provision", "numa"}
     assert not any(key.flag and not key.variable for key in KEYS.values())
-    for name in ("sets", "nodes", "numa", "resources"):
+    for name in ("sets", "provision", "numa", "resources"):
         with pytest.raises(ConfigError, match="there is no such key; the variables are "):
             load({}, {config.variable(name): "{}"}, None)
 

@@ -15,8 +15,8 @@ from aosp_plugin.config import (
     RESOURCE_KEYS,
     Config,
     NamedSets,
-    Nodes,
     NumberedSets,
+    Provision,
     Resource,
     load,
 )
@@ -93,7 +93,7 @@ def test_printed_resources_are_a_list_with_the_source_of_each_value(file: Path, 
     path = write(
         file,
         "version: v1\nverify: file\nsets: {size: 3}\nnuma: {0-9: 1}\nresources:\n"
-        "- {resource_name: a.io/x, device_prefix: x, nodes: {ensure: 5, first: 2}}\n"
+        "- {resource_name: a.io/x, device_prefix: x, provision: {count: 5, first: 2}}\n"
         "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
     )
     made, settings_of = load({"isolation": "strict"}, {"AOSP_PLUGIN_PERMISSIONS": "rwm"}, path)
@@ -117,11 +117,14 @@ def test_printed_resources_are_a_list_with_the_source_of_each_value(file: Path, 
 
 def test_a_list_of_one_resource_is_printed_as_a_list(file: Path, tmp_path: Path) -> None:
     """Where its values stand in the file is told."""
-    made, settings_of = load({}, {}, write(file, "version: v1\nresources: [{nodes: {ensure: 5}}]\n"))
+    made, settings_of = load({}, {}, write(file, "version: v1\nresources: [{provision: {count: 5}}]\n"))
     printed = config.as_yaml(settings_of)
-    assert f'nodes: {{"ensure":5,"max":null,"directory":"/run/aosp-binderfs","first":0}}  # file {file}: ' in printed
+    assert (
+        f'provision: {{"count":5,"max":null,"directory":"/run/aosp-binderfs/devices","first":0}}  # file {file}: '
+        in printed
+    )
     assert printed.count("  - ") == 1
-    assert made.resources == (Resource(nodes=Nodes(ensure=5)),)
+    assert made.resources == (Resource(provision=Provision(count=5)),)
     assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == made
 
 
