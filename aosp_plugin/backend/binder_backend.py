@@ -15,8 +15,9 @@ from aosp_plugin.backend.allocation import AllocatedDevice, Responses
 from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, told
 from aosp_plugin.backend.recreation import Recreator
 from aosp_plugin.binder.devices import edits, preference, sets
-from aosp_plugin.binder.discovery.binder_device import Kind, natural_sort
+from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.errors import BackendError, DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
@@ -53,7 +54,7 @@ class BinderBackend:
             settings.ways,
             alone=isinstance(settings.layout, sets.Single),
         )
-        self._spec = SpecFile(host.seen(host.resolve(settings.cdi_directory)), settings.resource_name)
+        self._spec = SpecFile(host.process_path(host.resolve(settings.cdi_directory)), settings.resource_name)
         self._present: frozenset[str] | None = None
         self._renewal = Recreator(host, self._known) if settings.renew else None
         self._grouping = DeviceTableBuilder(settings, self._reason, lambda name: self._known.node(name) is not None)

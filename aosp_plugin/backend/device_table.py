@@ -11,7 +11,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder.devices import sets
-from aosp_plugin.binder.discovery.binder_device import name_problem, natural_key, should_merge
+from aosp_plugin.binder.discovery.names import name_problem, natural_key, should_merge
 from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.discovery.binder_device import Kind, natural_key
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.binder.provision import recreate
 from aosp_plugin.errors import HostError
 

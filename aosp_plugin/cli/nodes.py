@@ -13,7 +13,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, name_problem
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.makers import ProvisionMethod, detect_method

@@ -10,7 +10,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import natural_key
+from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.daemon.report import State
 
 if TYPE_CHECKING:

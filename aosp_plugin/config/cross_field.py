@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.sets import pattern_problem
-from aosp_plugin.binder.discovery.binder_device import name_problem
+from aosp_plugin.binder.discovery.names import name_problem
 from aosp_plugin.config.resource import NamedSets
 from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 
 from aosp_plugin.binder.devices.edits import OWN_BINDERFS, Isolation
 from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
-from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, name_problem
 from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of

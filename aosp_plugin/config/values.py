@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from aosp_plugin.binder.devices import numa, sets
 from aosp_plugin.binder.devices.edits import OWN_BINDERFS, SharedPath
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem
+from aosp_plugin.binder.discovery.names import name_problem
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from aosp_plugin.binder.discovery.binder_device import Kind, natural_key
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.errors import HostError
 
 if TYPE_CHECKING:

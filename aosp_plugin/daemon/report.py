@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from aosp_plugin.binder.discovery.binder_device import natural_key
+from aosp_plugin.binder.discovery.names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

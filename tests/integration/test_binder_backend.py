@@ -235,7 +235,7 @@ def test_whoever_forgets_before_a_look_that_fails_forgets_at_the_next(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Host, "names", refuse)
+        patch.setattr(Host, "listdir", refuse)
         with pytest.raises(PermissionError):
             made.refresh()
     with pytest.raises(UnhealthyDeviceError, match="replaced"):
@@ -281,7 +281,7 @@ def test_a_directory_that_can_not_be_listed_is_the_system_s_error(dev: Path, mon
     def refuse(_self: Host, _directory: str) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Host, "names", refuse)
+    monkeypatch.setattr(Host, "listdir", refuse)
     with pytest.raises(PermissionError):
         made.refresh()
     assert made.devices() == [Device("aosp_binder1")]
@@ -492,7 +492,7 @@ def test_a_name_that_can_not_be_a_device_is_warned_of_once(dev: Path, caplog: py
         ("WARNING", r"'aosp_binder\n3'"),
         ("WARNING", "'aosp_binder,2'"),
     ]
-    assert "it has a comma" in caplog.records[1].getMessage()
+    assert "the name contains a comma" in caplog.records[1].getMessage()
     caplog.clear()
     odd[0].unlink()
     looked(made)

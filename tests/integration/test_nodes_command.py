@@ -211,9 +211,9 @@ class RefusingBinderfs:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 
-    def mount_at(self, directory: str) -> binderfs.Mount | None:
+    def mount_at(self, directory: str) -> binderfs.BinderfsMount | None:
         """Be mounted everywhere."""
-        return binderfs.Mount(directory, 1, 5)
+        return binderfs.BinderfsMount(directory, 1, 5)
 
     def devices_in(self, directory: str) -> list[str]:
         """Have no part in these tests."""
@@ -246,7 +246,7 @@ def test_an_error_of_the_system_is_one_line(dev: Path, capsys: pytest.CaptureFix
     """What nobody foresaw has no traceback either."""
 
     class Broken(RefusingBinderfs):
-        def mount_at(self, directory: str) -> binderfs.Mount | None:
+        def mount_at(self, directory: str) -> binderfs.BinderfsMount | None:
             raise OSError(errno.EIO, os.strerror(errno.EIO), directory)
 
     arguments = ["create", "--count", "1", "--way", "binderfs", "--device-dir", str(dev)]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from aosp_plugin.backend import BinderBackend, Settings
 from aosp_plugin.binder.devices.numa import parse
 from aosp_plugin.binder.devices.sets import Layout, Named, Numbered, Single
-from aosp_plugin.binder.discovery import binder_device
-from aosp_plugin.binder.discovery.binder_device import merge_sorted, natural_sort
+from aosp_plugin.binder.discovery import names
 from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.names import merge_sorted, natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.driver.host import Driver, Host
 
@@ -126,7 +126,7 @@ def test_whatever_changes_is_found(
     """Files, links, what they lead to, other kinds and time that passes: both backends tell the same."""
     world = World(tmp_path_factory.mktemp("world"), layout, replicas)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(binder_device, "MERGE_FACTOR", 0.5)  # else all would be sorted, as these are so few
+        patched.setattr(names, "MERGE_FACTOR", 0.5)  # else all would be sorted, as these are so few
         for number in range(0, 60, 7):
             world.do("file", "dev", f"{PREFIX}{number}")
         world.look()
@@ -156,10 +156,10 @@ class Counting(Host):
         self.listed = 0
         self.looked_at: list[str] = []
 
-    def names(self, directory: str) -> list[str]:
+    def listdir(self, directory: str) -> list[str]:
         """List a directory."""
         self.listed += 1
-        return super().names(directory)
+        return super().listdir(directory)
 
     def lstat(self, path: str) -> os.stat_result:
         """Look at a file."""
@@ -186,7 +186,7 @@ def test_a_node_that_was_missing_for_long_is_forgotten_when_its_name_is_in_the_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is by a look at everything."""
-    monkeypatch.setattr(binder_device, "MERGE_FACTOR", 0.5)
+    monkeypatch.setattr(names, "MERGE_FACTOR", 0.5)
     world = World(tmp_path, "single")
     for name in ("1", "2"):
         world.do("file", "dev", PREFIX + name)

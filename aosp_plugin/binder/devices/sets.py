@@ -10,8 +10,9 @@ import re
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem, natural_sort
 from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.discovery.names import name_problem, natural_sort
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,14 +9,9 @@ import posixpath
 import stat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from aosp_plugin.binder.discovery.binder_device import (
-    CONTROL_NAME,
-    BinderDevice,
-    Identity,
-    Kind,
-    name_problem,
-    natural_sort,
-)
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.binder.discovery.names import name_problem, natural_sort
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
     import os
@@ -29,14 +24,14 @@ if TYPE_CHECKING:
 class Files(Protocol):
     """What the scanner needs of a host; ``host.Host`` is the real one."""
 
-    def names(self, directory: str) -> list[str]:
+    def listdir(self, directory: str) -> list[str]:
         """List a directory. Raises OSError."""
 
     def lstat(self, path: str) -> os.stat_result:
         """Look at a file. Raises OSError."""
 
-    def resolve(self, path: str, followed: set[str] | None = None) -> str:
-        """Follow every link in a path; ``followed`` gets their paths. Raises OSError."""
+    def resolve(self, path: str, links: set[str] | None = None) -> str:
+        """Follow every link in a path; ``links`` gets their paths. Raises OSError."""
 
 
 class Scan(NamedTuple):
@@ -56,7 +51,7 @@ class Scan(NamedTuple):
 
 def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
     """Find what begins with ``prefix`` in ``directory``, but for directories. Raises OSError."""
-    names, skipped = usable_names(files.names(directory), prefix)
+    names, skipped = usable_names(files.listdir(directory), prefix)
     look = Look(files, driver, directory)
     return Scan(look.at_all(names), skipped, frozenset({directory, *look.targets}), look.links)
 
@@ -69,7 +64,7 @@ def scan_named(files: Files, driver: Driver, directory: str, layout: Named) -> S
     """
     look = Look(files, driver, directory)
     directories = {directory}
-    entries = files.names(directory)
+    entries = files.listdir(directory)
     if layout.nested:
         entries = [entry for entry in entries if layout.set_at(entry) and look.real_directory(entry) is not None]
     names, skipped = usable_of_sets(entries, layout)

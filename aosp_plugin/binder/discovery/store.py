@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import merge_sorted, natural_sort
+from aosp_plugin.binder.discovery.names import merge_sorted, natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError
@@ -68,7 +68,7 @@ class DeviceStore:
 
     def directories(self) -> frozenset[str]:
         """Return where a change of files calls for a look, as this process sees them."""
-        return frozenset(self._host.seen(self._host.resolve(directory)) for directory in self._targets)
+        return frozenset(self._host.process_path(self._host.resolve(directory)) for directory in self._targets)
 
     def look(self, changed: Collection[str] | None = None) -> Collection[str] | None:
         """Look at the host again: at what stands behind these files, as this process sees them; None: at everything.
@@ -87,7 +87,7 @@ class DeviceStore:
 
     def _behind(self, changed: Collection[str], driver: Driver) -> set[str] | None:
         """Return the names of the nodes that a change of these files may concern; None: of all."""
-        directory = self._host.seen(self._host.resolve(self._directory))
+        directory = self._host.process_path(self._host.resolve(self._directory))
         nested = self._named is not None and self._named.nested
         if self._tracked is None or self._forget or nested or driver != self._driver or directory != self._looked_in:
             return None
@@ -117,9 +117,9 @@ class DeviceStore:
         in_order = [node.name for node in scan.nodes]
         names = in_order if len(tracked) == len(in_order) else natural_sort(list(tracked))
         self._driver = driver
-        self._looked_in = self._host.seen(self._host.resolve(self._directory))
+        self._looked_in = self._host.process_path(self._host.resolve(self._directory))
         self._targets = scan.directories
-        self._links = {self._host.seen(target): {*names} for target, names in scan.links.items()}
+        self._links = {self._host.process_path(target): {*names} for target, names in scan.links.items()}
         self.names = names
         self._tracked = tracked
 
@@ -136,7 +136,7 @@ class DeviceStore:
         left = [name for name in self.names if name not in forgotten] if forgotten else self.names
         new = after.keys() - before.keys()
         for target, through in look.links.items():
-            self._links.setdefault(self._host.seen(target), set()).update(through)
+            self._links.setdefault(self._host.process_path(target), set()).update(through)
         self._targets |= look.targets
         self.names = merge_sorted(left, new) if new else left
         self._tracked = tracked
@@ -199,7 +199,7 @@ class DeviceStore:
     def _probe(self, node: BinderDevice) -> bool:
         """Ask the driver behind a node for its version; what may not be opened can't be judged, and passes."""
         try:
-            version = binderfs.binder_version(self._host.seen(self._host.resolve(node.path)))
+            version = binderfs.binder_version(self._host.process_path(self._host.resolve(node.path)))
         except NotPermittedError as error:
             if not self._told_of_probe:
                 self._told_of_probe = True

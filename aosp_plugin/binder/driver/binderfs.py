@@ -15,7 +15,6 @@ import re
 import struct
 from typing import NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
 from aosp_plugin.binder.errors import (
     BinderfsError,
     BinderMissingError,
@@ -24,6 +23,9 @@ from aosp_plugin.binder.errors import (
     DevicesExhaustedError,
     NotPermittedError,
 )
+
+CONTROL_NAME = "binder-control"
+"""The control file of a binderfs, whose ioctl creates binder devices. Never allocated."""
 
 FILESYSTEM = "binder"
 """The type that /proc/filesystems and /proc/self/mountinfo give, for the C driver and the Rust one."""
@@ -55,7 +57,7 @@ _UMOUNT_NOFOLLOW = 8  # include/linux/fs.h: the mount point must not be a link, 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(NamedTuple):
+class BinderfsMount(NamedTuple):
     """One mounted binderfs."""
 
     directory: str
@@ -74,7 +76,7 @@ class Step(enum.Enum):
     CONTROL = "open"
     ADD = "make the node"
     REMOVE = "remove the node"
-    RENEW = "renew the node"
+    RECREATE = "recreate the binder device"
     PROBE = "ask the binder driver behind"
 
 
@@ -109,11 +111,11 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.REMOVE, errno.EPERM): (NotPermittedError, "nobody may remove this file of a binderfs"),
     (Step.REMOVE, errno.EBUSY): _COVERED,
     (Step.REMOVE, errno.EROFS): _READ_ONLY,
-    (Step.RENEW, errno.ENOENT): (BinderfsError, "it is gone: make it first"),
-    (Step.RENEW, errno.EACCES): (NotPermittedError, "it needs root"),
-    (Step.RENEW, errno.EPERM): (NotPermittedError, "it needs root"),
-    (Step.RENEW, errno.EBUSY): _COVERED,
-    (Step.RENEW, errno.EROFS): _READ_ONLY,
+    (Step.RECREATE, errno.ENOENT): (BinderfsError, "it is gone: make it first"),
+    (Step.RECREATE, errno.EACCES): (NotPermittedError, "it needs root"),
+    (Step.RECREATE, errno.EPERM): (NotPermittedError, "it needs root"),
+    (Step.RECREATE, errno.EBUSY): _COVERED,
+    (Step.RECREATE, errno.EROFS): _READ_ONLY,
     (Step.PROBE, errno.EPERM): _NO_OPEN,
     (Step.PROBE, errno.EACCES): _BAD_MODE,
     (Step.PROBE, errno.ENXIO): (BinderMissingError, _NO_DRIVER),
@@ -239,7 +241,7 @@ def binder_version(path: str) -> int:
     return version
 
 
-def binder_mounts(mountinfo: str) -> tuple[Mount, ...]:
+def binder_mounts(mountinfo: str) -> tuple[BinderfsMount, ...]:
     """Find the binderfs mounts in the text of /proc/self/mountinfo, in its order (proc_pid_mountinfo(5)).
 
     A bind mount of a single node is one as well: its ``directory`` is the file that it is bound on.
@@ -254,7 +256,7 @@ def binder_mounts(mountinfo: str) -> tuple[Mount, ...]:
         options = dict(option.partition("=")[::2] for option in there.split(" ")[-1].split(","))
         limit = options.get("max", "")
         found.append(
-            Mount(
+            BinderfsMount(
                 directory=_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]),
                 device=os.makedev(int(major), int(minor)),
                 max_devices=int(limit) if limit.isdigit() else None,
@@ -263,7 +265,7 @@ def binder_mounts(mountinfo: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def mount_at(directory: str) -> Mount | None:
+def mount_at(directory: str) -> BinderfsMount | None:
     """Return the binderfs that is mounted on ``directory`` itself and on top there, or None."""
     try:
         path, device = os.path.realpath(directory), os.stat(directory).st_dev

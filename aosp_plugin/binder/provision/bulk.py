@@ -12,7 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import Kind, natural_key
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.binder.driver import binderfs as kernel
 from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError
 from aosp_plugin.binder.provision.ledger import Ledger, Mounted, Origin, locked

@@ -14,7 +14,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, name_problem
+from aosp_plugin.binder.discovery.names import name_problem
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.errors import DeviceDirectoryError, HostError
 from aosp_plugin.binder.provision.makers import ProvisionMethod, telling
 

@@ -19,7 +19,7 @@ from aosp_plugin.binder.errors import DeviceExistsError, HostError, NotPermitted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aosp_plugin.binder.driver.binderfs import Mount
+    from aosp_plugin.binder.driver.binderfs import BinderfsMount
 
 
 class ProvisionMethod(enum.StrEnum):
@@ -52,7 +52,7 @@ class Binderfs(Protocol):
     def unmount(self, directory: str) -> None:
         """As ``binderfs.unmount``."""
 
-    def mount_at(self, directory: str) -> Mount | None:
+    def mount_at(self, directory: str) -> BinderfsMount | None:
         """As ``binderfs.mount_at``."""
 
     def devices_in(self, directory: str) -> list[str]:

@@ -126,7 +126,7 @@ def _request(wanted: ProvisionSpec, host: Host) -> Request:
         binderfs=host.resolve(wanted.binderfs),
         mode=wanted.mode,
         max_devices=wanted.max_devices,
-        root=host.seen("/").rstrip("/"),
+        root=host.process_path("/").rstrip("/"),
     )
 
 

@@ -63,7 +63,7 @@ def sweep(directory: str, host: Host, binderfs: Binderfs = kernel) -> int:
 
     Returns the number of nodes removed. Raises NotPermittedError, or BinderfsError for anything else.
     """
-    seen = host.seen(directory)
+    seen = host.process_path(directory)
     with _alone(seen):
         return sum(binderfs.remove_device(seen, name) for name in binderfs.devices_in(seen) if name.startswith(MARK))
 
@@ -79,7 +79,7 @@ def _place(node: BinderDevice, host: Host) -> str:
             f"can't renew {node.path}: it is not in the directory of its binderfs: "
             f"mount the whole binderfs, and link to the node, instead of binding that alone"
         )
-    return host.seen(path)
+    return host.process_path(path)
 
 
 @contextlib.contextmanager
@@ -132,4 +132,4 @@ def _telling(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise kernel.refusal(Step.RENEW, error.errno or 0, path) from error
+        raise kernel.refusal(Step.RECREATE, error.errno or 0, path) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.binderfs import Mount, Step
+from aosp_plugin.binder.driver.binderfs import BinderfsMount, Step
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -183,7 +183,7 @@ def test_a_full_mount_does_not_hide_that_the_name_is_taken(directory: str, drive
 def test_a_full_mount_is_named_with_its_limit(directory: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many nodes as max= says, the error is that max= is reached."""
     driver.error = errno.ENOSPC
-    monkeypatch.setattr(binderfs, "mount_at", lambda path: Mount(path, 1, 1))
+    monkeypatch.setattr(binderfs, "mount_at", lambda path: BinderfsMount(path, 1, 1))
     os.mknod(f"{directory}/other")
     with pytest.raises(DevicesExhaustedError, match="max=1 is reached"):
         binderfs.add_device(directory, "a")
@@ -280,9 +280,9 @@ MOUNTINFO = r"""
 def test_the_mount_table_is_read_whole() -> None:
     """Every mount of type binder comes back with its path unescaped, its st_dev and its max=; no other does."""
     assert binderfs.binder_mounts(MOUNTINFO) == (
-        Mount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
-        Mount("/mnt/a b\\c", os.makedev(0, 300), 1048576),
-        Mount("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None),
+        BinderfsMount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
+        BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576),
+        BinderfsMount("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None),
     )
 
 
@@ -305,7 +305,7 @@ def test_a_mount_is_found_through_links_and_only_if_it_is_on_top(
     (tmp_path / "link").symlink_to("real")
     real = os.path.realpath(tmp_path / "real")
     device = os.stat(real).st_dev
-    table = [Mount(real, device + 1, 1), Mount("/other", device, 2), Mount(real, device, 3)]
+    table = [BinderfsMount(real, device + 1, 1), BinderfsMount("/other", device, 2), BinderfsMount(real, device, 3)]
     monkeypatch.setattr(binderfs, "binder_mounts", lambda _text: tuple(table))
     assert binderfs.mount_at(str(tmp_path / "link")) == table[2]
     del table[2]

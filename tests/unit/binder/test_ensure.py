@@ -201,7 +201,7 @@ def test_a_smaller_max_is_not_given_to_the_mount_that_is_there(place: Place) -> 
 def test_a_max_that_the_kernel_does_not_tell_is_left_alone(place: Place) -> None:
     """Some kernels don't show it."""
     place.ensure(2)
-    place.kernel.mounts[str(place.run)] = binderfs.Mount(str(place.run), 1, None)
+    place.kernel.mounts[str(place.run)] = binderfs.BinderfsMount(str(place.run), 1, None)
     assert place.ensure(3) == 1
     assert place.mounts() == [(MAX, False)]
 

@@ -240,9 +240,9 @@ def test_names_lists_a_directory_through_its_links(root: Path) -> None:
     """The directory may itself be a link within the host's tree."""
     (root / "run" / "binderfs" / "node").touch()
     (root / "link").symlink_to("/run/binderfs")
-    assert Host(str(root)).names("/link") == ["node"]
+    assert Host(str(root)).listdir("/link") == ["node"]
     with pytest.raises(FileNotFoundError):
-        Host(str(root)).names("/absent")
+        Host(str(root)).listdir("/absent")
 
 
 def test_lstat_and_readlink_look_at_the_link_itself(root: Path) -> None:
@@ -280,5 +280,5 @@ def test_a_path_exists_where_its_links_lead_to_a_file(root: Path) -> None:
 )
 def test_a_host_s_path_is_seen_below_the_root(root: str, path: str, seen: str) -> None:
     """What this process opens is the host's path behind the root."""
-    assert Host(root).seen(path) == seen
-    assert Host().seen("/dev") == "/dev"
+    assert Host(root).process_path(path) == seen
+    assert Host().process_path("/dev") == "/dev"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.provision.ledger import LEDGER, Ledger, Mounted, Origin, locked, ranges
 from aosp_plugin.binder.provision.makers import ProvisionMethod
 from aosp_plugin.errors import DeviceDirectoryError, HostError, NotPermittedError

@@ -29,7 +29,7 @@ class Plain:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 
-    def mount_at(self, directory: str) -> binderfs.Mount | None:
+    def mount_at(self, directory: str) -> binderfs.BinderfsMount | None:
         """Have no part in these tests."""
         raise NotImplementedError(directory)
 

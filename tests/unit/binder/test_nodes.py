@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.binder_device import LONGEST_NAME, Identity, name_problem, natural_key
+from aosp_plugin.binder.discovery.binder_device import Identity
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
 
 NAMES = st.text(alphabet="ab0129_", max_size=8)
 
@@ -61,19 +62,19 @@ def test_a_plain_name_can_be_a_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("", "it is empty"),
-        ("x" * (LONGEST_NAME + 1), "it has 64 characters, and a device ID at most 63"),
-        ("a b", "it has a space"),
+        ("", "the name is empty"),
+        ("x" * (LONGEST_NAME + 1), "the name has 64 characters; a device ID has at most 63"),
+        ("a b", "the name contains a space"),
         ("a\nb", "a control character"),
         ("a\tb", "a control character"),
         ("a\x7fb", "a control character"),
-        ("a\u2028b", "it has a space"),
-        ("a\u00a0b", "it has a space"),
+        ("a\u2028b", "the name contains a space"),
+        ("a\u00a0b", "the name contains a space"),
         (os.fsdecode(b"a\xff"), "bytes that are not UTF-8"),
         ("a/b", "it is a path, not a name"),
         (".", "it is a path, not a name"),
         ("..", "it is a path, not a name"),
-        ("a,b", "it has a comma"),
+        ("a,b", "the name contains a comma"),
     ],
 )
 def test_a_name_that_can_not_be_a_device_is_refused_with_the_reason(name: str, why: str) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, Kind
+from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.bulk import Created, Deleted, Made, Request
 from aosp_plugin.binder.provision.ledger import LEDGER, locked
@@ -42,7 +43,7 @@ class FakeBinderfs:
 
     def __init__(self, first_nodes: tuple[str, ...] = ()) -> None:
         self.first_nodes = first_nodes
-        self.mounts: dict[str, binderfs.Mount] = {}
+        self.mounts: dict[str, binderfs.BinderfsMount] = {}
         self.seconds = 0
         self.calls: list[tuple[object, ...]] = []
         self.hook: Callable[[str], None] = lambda _step: None
@@ -51,7 +52,7 @@ class FakeBinderfs:
         """Fill the directory as a new binderfs is filled."""
         self.calls.append(("mount", directory, max_devices, again))
         self.hook("before mount")
-        self.mounts[directory] = binderfs.Mount(directory, 1, max_devices or 1048576)
+        self.mounts[directory] = binderfs.BinderfsMount(directory, 1, max_devices or 1048576)
         if not again:
             for name in (CONTROL_NAME, *self.first_nodes):
                 os.mknod(f"{directory}/{name}")
@@ -68,7 +69,7 @@ class FakeBinderfs:
             os.unlink(f"{directory}/{name}")
         del self.mounts[directory]
 
-    def mount_at(self, directory: str) -> binderfs.Mount | None:
+    def mount_at(self, directory: str) -> binderfs.BinderfsMount | None:
         """Say what is mounted."""
         return self.mounts.get(directory)
 
@@ -251,7 +252,7 @@ def test_a_killed_create_loses_no_node(place: Place, way: ProvisionMethod, then:
         place.create(6, way=way, progress=die)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     if way is ProvisionMethod.BINDERFS:  # the child's stand-in for the kernel died with it; a kernel's mount does not
-        place.kernel.mounts[str(place.run)] = binderfs.Mount(str(place.run), 1, None)
+        place.kernel.mounts[str(place.run)] = binderfs.BinderfsMount(str(place.run), 1, None)
     assert place.names() == {"a0", "a1", LEDGER}
     assert place.recorded() == [[[0, 6]]]
     if then == "create":

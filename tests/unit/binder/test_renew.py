@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import CONTROL_NAME, LONGEST_NAME, BinderDevice, Kind, name_problem
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.provision.recreate import MARK, renew, sweep
 from aosp_plugin.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
@@ -36,7 +38,7 @@ class Devices(Host):
 
     def lstat(self, path: str) -> os.stat_result:
         """Look as a host does."""
-        seen = os.lstat(self.seen(path))
+        seen = os.lstat(self.process_path(path))
         if not stat.S_ISREG(seen.st_mode):
             return seen
         values = (stat.S_IFCHR | stat.S_IMODE(seen.st_mode), *seen[1:10])

@@ -38,12 +38,12 @@ class File(NamedTuple):
     target: str = ""
 
 
-class Tree:
+class Tree(Host):
     """A host's files in memory, with the driver's view of them."""
 
-    def __init__(self, driver: Driver = DRIVER) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.files: dict[str, File] = {}
-        self.driver = driver
         self.directory("/", DEV)
         self.directory("/dev", DEV)
 
@@ -59,7 +59,7 @@ class Tree:
         """Put a symbolic link there."""
         self.files[path] = File(stat.S_IFLNK, DEV, target=target)
 
-    def names(self, directory: str) -> list[str]:
+    def listdir(self, directory: str) -> list[str]:
         """List a directory, last names first."""
         found = [posixpath.basename(path) for path in self.files if posixpath.dirname(path) == directory != path]
         return sorted(found, reverse=True)
@@ -73,20 +73,20 @@ class Tree:
         seen = (file.mode | 0o600, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
         return os.stat_result(seen, {"st_rdev": file.number, "st_mtime_ns": MOUNTED})
 
-    def resolve(self, path: str, followed: set[str] | None = None) -> str:
+    def resolve(self, path: str, links: set[str] | None = None) -> str:
         """Follow links of whole paths, which is all that these tests have."""
         for _ in range(40):
             if path not in self.files or not self.files[path].target:
                 return path
-            if followed is not None:
-                followed.add(path)
+            if links is not None:
+                links.add(path)
             path = self.files[path].target
         raise OSError(errno.ELOOP, "Too many levels of symbolic links", path)
 
 
 def scan(tree: Tree, directory: str, prefix: str) -> Scan:
     """Look at the tree."""
-    return scanner.scan(tree, tree.driver, directory, prefix)
+    return scanner.scan(tree, DRIVER, directory, prefix)
 
 
 @pytest.fixture
@@ -242,9 +242,9 @@ def test_names_that_can_not_be_devices_are_skipped_with_the_reason() -> None:
     usable, skipped = usable_names(names, "binder")
     assert usable == ["binder1"]
     assert skipped == {
-        "binder,2": "it has a comma, which separates the names that a container is given",
-        "binder 3": "it has a space, a control character or bytes that are not UTF-8",
-        "binder" + "x" * 60: "it has 66 characters, and a device ID at most 63",
+        "binder,2": "the name contains a comma, which separates the names in a container's environment variable",
+        "binder 3": "the name contains a space, a control character or bytes that are not UTF-8",
+        "binder" + "x" * 60: "the name has 66 characters; a device ID has at most 63",
     }
 
 
@@ -260,7 +260,7 @@ def test_skipped_names_are_not_looked_at(tree: Tree) -> None:
 def test_a_file_that_went_away_since_the_listing_is_no_node(tree: Tree) -> None:
     """Between the listing and the look at a name it may be removed."""
     tree.char("/dev/aosp_binder1", DEV, NULL)
-    assert Look(tree, tree.driver, "/dev").at("aosp_binder2") is None
+    assert Look(tree, DRIVER, "/dev").at("aosp_binder2") is None
 
 
 def test_a_directory_that_can_not_be_listed_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_directory_that_can_not_be_listed_is_an_error(tree: Tree, monkeypatch:
     def refuse(_directory: str) -> list[str]:
         raise PermissionError
 
-    monkeypatch.setattr(tree, "names", refuse)
+    monkeypatch.setattr(tree, "listdir", refuse)
     with pytest.raises(PermissionError):
         scan(tree, "/dev", "aosp_binder")
 
@@ -407,7 +407,7 @@ def phones(tree: Tree) -> Tree:
 
 def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
     """Look at the phones of the tree."""
-    return scan_named(tree, tree.driver, "/dev/phones", layout)
+    return scan_named(tree, DRIVER, "/dev/phones", layout)
 
 
 def test_the_nodes_of_a_set_may_be_in_a_directory_of_their_own(phones: Tree) -> None:
@@ -512,10 +512,10 @@ def test_a_directory_that_can_not_be_a_device_is_skipped_with_the_reason(phones:
         phones.char(f"/dev/phones/{name}/binder", DEV, NULL)
     found = scan_phones(phones)
     assert found.skipped == {
-        "a,b": "it has a comma, which separates the names that a container is given",
-        "a b": "it has a space, a control character or bytes that are not UTF-8",
-        long: "it has 64 characters, and a device ID at most 63",
-        "phone-" + long[:60]: "it has 66 characters, and a device ID at most 63",
+        "a,b": "the name contains a comma, which separates the names in a container's environment variable",
+        "a b": "the name contains a space, a control character or bytes that are not UTF-8",
+        long: "the name has 64 characters; a device ID has at most 63",
+        "phone-" + long[:60]: "the name has 66 characters; a device ID has at most 63",
     }
     assert len(found.nodes) == 4
     assert found.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
@@ -540,7 +540,7 @@ def test_the_device_directory_of_sets_may_be_a_link(phones: Tree) -> None:
     """The way to a set's directory begins where it leads."""
     phones.link("/phones", "/dev/phones")
     phones.files["/phones/phone9"] = phones.files["/dev/phones/phone9"]
-    found = scan_named(phones, phones.driver, "/phones", NESTED)
+    found = scan_named(phones, DRIVER, "/phones", NESTED)
     assert [(node.path, node.directory) for node in found.nodes] == [
         ("/phones/phone9/binder", "/dev/phones/phone9"),
         ("/phones/phone9/hwbinder", "/dev/phones/phone9"),
@@ -550,7 +550,7 @@ def test_the_device_directory_of_sets_may_be_a_link(phones: Tree) -> None:
 
 def test_one_node_of_a_set_is_looked_at_by_its_name(phones: Tree) -> None:
     """The same as a look at all of them finds; nothing where it, or its directory, is gone."""
-    look = Look(phones, phones.driver, "/dev/phones")
+    look = Look(phones, DRIVER, "/dev/phones")
     assert look.at("phone9/hwbinder") == scan_phones(phones).nodes[1]
     assert look.at("phone9/vndbinder") is None
     phones.char("/dev/phones/binder", DEV, NULL)
@@ -615,7 +615,7 @@ def test_nodes_of_named_sets_may_stand_in_the_device_directory(tree: Tree) -> No
     tree.directory("/dev/binder3", DEV)
     tree.link("/dev/hwbinder9", "/run/x/hwbinder9")
     tree.char("/run/x/hwbinder9", DEV, NULL)
-    found = scan_named(tree, tree.driver, "/dev", Named(["binder", "hwbinder"], "{name}{set}"))
+    found = scan_named(tree, DRIVER, "/dev", Named(["binder", "hwbinder"], "{name}{set}"))
     assert [(node.name, node.path) for node in found.nodes] == [
         ("binder9", "/dev/binder9"),
         ("hwbinder9", "/dev/hwbinder9"),
@@ -629,12 +629,12 @@ def test_named_sets_that_can_not_be_devices_are_skipped_by_their_files(tree: Tre
     """It is what {set} stands for that has to be an ID."""
     for name in ("binder 1", "binder.", "hwbinder" + "x" * 63, "binder" + "x" * 64):
         tree.char(f"/dev/{name}", DEV, NULL)
-    found = scan_named(tree, tree.driver, "/dev", FLAT)
+    found = scan_named(tree, DRIVER, "/dev", FLAT)
     assert [node.name for node in found.nodes] == ["hwbinder" + "x" * 63]
     assert found.skipped == {
-        "binder 1": "it has a space, a control character or bytes that are not UTF-8",
+        "binder 1": "the name contains a space, a control character or bytes that are not UTF-8",
         "binder.": "it is a path, not a name",
-        "binder" + "x" * 64: "it has 64 characters, and a device ID at most 63",
+        "binder" + "x" * 64: "the name has 64 characters; a device ID has at most 63",
     }
 
 
@@ -644,6 +644,6 @@ def test_a_directory_of_sets_that_can_not_be_listed_is_an_error(tree: Tree, monk
     def refuse(_directory: str) -> list[str]:
         raise FileNotFoundError
 
-    monkeypatch.setattr(tree, "names", refuse)
+    monkeypatch.setattr(tree, "listdir", refuse)
     with pytest.raises(FileNotFoundError):
         scan_phones(tree)

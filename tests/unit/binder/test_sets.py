@@ -19,8 +19,8 @@ from aosp_plugin.binder.devices.sets import (
     split_replica,
     worst,
 )
-from aosp_plugin.binder.discovery.binder_device import natural_key
 from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.discovery.names import natural_key
 
 KBOX = [f"aosp_binder{number}" for number in range(400)]
 TRIPLE = ("binder", "hwbinder", "vndbinder")
@@ -277,14 +277,14 @@ def test_a_good_pattern_has_no_problem(pattern: str) -> None:
         ("{set}/a/{name}", TRIPLE, "a / in the pattern stands between"),
         ("{set}//{name}", TRIPLE, "a / in the pattern stands between"),
         ("{set}/{name}", (), "one name at least"),
-        ("{set}/{name}", ("binder", ""), "'' can't be a node: it is empty"),
-        ("{name}{set}", ("",), "'' can't be a node: it is empty"),
+        ("{set}/{name}", ("binder", ""), "'' can't be a node: the name is empty"),
+        ("{name}{set}", ("",), "'' can't be a node: the name is empty"),
         ("{set}/{name}", ("a/b",), "'a/b' can't be a node: it is a path"),
         ("{set}/{name}", ("..",), "'..' can't be a node: it is a path"),
-        ("{set}/{name}", ("binder", "a b"), "'a b' can't be a node: it has a space"),
-        ("{set},/{name}", TRIPLE, "'0,' can't be a node: it has a comma"),
-        ("{set}/x {name}", TRIPLE, "'x binder' can't be a node: it has a space"),
-        ("{set} {name}", TRIPLE, "'0 binder' can't be a node: it has a space"),
+        ("{set}/{name}", ("binder", "a b"), "'a b' can't be a node: the name contains a space"),
+        ("{set},/{name}", TRIPLE, "'0,' can't be a node: the name contains a comma"),
+        ("{set}/x {name}", TRIPLE, "'x binder' can't be a node: the name contains a space"),
+        ("{set} {name}", TRIPLE, "'0 binder' can't be a node: the name contains a space"),
         ("{set}/{name}", ("binder-control",), "'binder-control' can't be a node: it makes nodes"),
         ("{set}/binder-{name}", ("control",), "'binder-control' can't be a node: it makes nodes"),
         ("{set}/{name}", ("a", "b", "a"), "can't tell the names 'a' and 'a' apart"),
