@@ -76,7 +76,7 @@ class Step(enum.Enum):
     CONTROL = "open"
     ADD = "make the node"
     REMOVE = "remove the node"
-    RECREATE = "recreate the binder device"
+    RECREATE = "recreate"
     PROBE = "ask the binder driver behind"
 
 

@@ -318,7 +318,7 @@ def test_a_refusal_names_the_node_and_leaves_it_as_it_was(
 
     before, node = place.inode(), place.node()
     monkeypatch.setattr(os, operation, refuse)
-    with pytest.raises(BinderfsError, match=f"^can't renew the node {place.run}/a1: .*{word}") as caught:
+    with pytest.raises(BinderfsError, match=f"^can't recreate {place.run}/a1: .*{word}") as caught:
         place.renew(node)
     assert type(caught.value) is kind
     assert (place.inode(), place.names()) == (before, {"a1"})
@@ -333,7 +333,7 @@ def test_the_error_that_counts_is_the_first_one(place: Place, monkeypatch: pytes
 
     monkeypatch.setattr(os, "chmod", refuse)
     monkeypatch.setattr(place.kernel, "hook", lambda _step: monkeypatch.setattr(os, "unlink", refuse))
-    with pytest.raises(BinderfsError, match="can't renew"):
+    with pytest.raises(BinderfsError, match="can't recreate"):
         place.renew(node)
     monkeypatch.undo()
     assert place.sweep() == 1
@@ -357,7 +357,7 @@ def test_without_room_for_one_more_the_old_node_stays(tmp_path: Path) -> None:
     place = Place(tmp_path / "host", max_devices=1)
     before = place.inode()
     with pytest.raises(
-        DevicesExhaustedError, match=f"^can't renew {place.run}/a1: .* max=1 is reached.*one more"
+        DevicesExhaustedError, match=f"^can't recreate {place.run}/a1: .* max=1 is reached.*one more"
     ) as caught:
         place.renew()
     assert isinstance(caught.value.__cause__, DevicesExhaustedError)
@@ -380,7 +380,7 @@ def test_a_node_that_is_gone_is_not_made(place: Place) -> None:
 def test_only_nodes_of_a_binderfs_are_renewed(place: Place, kind: Kind) -> None:
     """Others come from the driver's start or from somebody's mknod."""
     before = place.inode()
-    with pytest.raises(BinderfsError, match=f"can't renew /dev/a1: it is of the kind {kind}"):
+    with pytest.raises(BinderfsError, match=f"can't recreate /dev/a1: its kind is {kind}"):
         place.renew(place.node()._replace(kind=kind))
     assert place.inode() == before
 
@@ -390,7 +390,7 @@ def test_a_single_node_that_was_bound_into_the_device_directory_is_not_renewed(p
     (place.dev / "a2").touch()
     node = place.node("a2")
     assert (node.kind, node.directory) == (Kind.BINDERFS, "")
-    with pytest.raises(BinderfsError, match=r"can't renew /dev/a2: .*mount the whole binderfs"):
+    with pytest.raises(BinderfsError, match=r"can't recreate /dev/a2: .*mount the whole binderfs"):
         place.renew(node)
 
 
@@ -400,12 +400,12 @@ def test_a_link_that_leads_elsewhere_since_the_look_is_not_followed(place: Place
     (place.dev / "a1").unlink()
     (place.dev / "a1").symlink_to("/dev/precious")
     (place.dev / "precious").touch()
-    with pytest.raises(BinderfsError, match="can't renew /dev/a1"):
+    with pytest.raises(BinderfsError, match="can't recreate /dev/a1"):
         place.renew(node)
     assert (place.dev / "precious").exists()
     (place.dev / "a1").unlink()
     (place.dev / "a1").symlink_to("a1")
-    with pytest.raises(BinderfsError, match="can't renew the node /dev/a1: Too many levels"):
+    with pytest.raises(BinderfsError, match="can't recreate /dev/a1: Too many levels"):
         place.renew(node)
 
 
