@@ -1,8 +1,8 @@
-"""The Kubernetes device plugin that hands Android binder nodes to containers.
+"""A Kubernetes device plugin that gives Android binder devices to containers.
 
-Start reading at ``plugin.py``, where ``binder`` (Android binder on this host) and ``deviceplugin`` (the
-kubelet's protocol) meet. This module holds the version and nothing else, so that importing one room costs
-only that room.
+Start reading at ``backend/binder_backend.py``, where ``binder`` (the binder driver on this host) and ``framework``
+(the kubelet's device plugin API) meet. This module holds only the version, so that importing one package does not
+load the others.
 """
 
 __version__ = "0.1.0"

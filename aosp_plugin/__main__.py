@@ -1,4 +1,4 @@
-"""``python -m aosp_plugin``, and what the command ``aosp-plugin`` starts."""
+"""Entry point of ``python -m aosp_plugin`` and of the command ``aosp-plugin``."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # gRPC's C core writes lines of its own past the log ("Got goaway"), unless it is told before it is loaded.
+    # gRPC's C core logs on its own ("Got goaway") unless this is set before it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from aosp_plugin.cli.main import main as run  # noqa: PLC0415 - loads grpc
+    from aosp_plugin.cli.main import main as run  # noqa: PLC0415 - the variable has to be set first
 
     sys.exit(run())
 

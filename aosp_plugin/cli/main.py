@@ -1,4 +1,4 @@
-"""The command line: translates flags, calls what does the work, and turns errors into one line and an exit code."""
+"""Defines the commands and their flags, and turns errors into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -13,19 +13,30 @@ from aosp_plugin import __version__, config
 from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.config import Config
 
+# Modules that only one command needs are imported in its function: grpc, for example, takes longer to load than the
+# other commands take to run.
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, invoke_without_command=True
+)
 @click.version_option(__version__, prog_name="aosp-plugin")
-def cli() -> None:
-    """Hand Android binder nodes to containers: a Kubernetes device plugin."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Kubernetes device plugin that gives Android binder devices to containers.
+
+    Exit codes: 0 success, 1 failure, 2 invalid usage or configuration.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
-def configurable(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --config and a flag for each key of the configuration that has one."""
+def _configurable(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --config and the flags of the configuration keys to a command."""
     for name, key in reversed(list(config.KEYS.items())):
         if key.flag:
             command = _flag(name, key)(command)
@@ -36,19 +47,25 @@ def _flag(name: str, key: config.Key) -> Callable[[Callable[..., None]], Callabl
     default = config.DEFAULTS[name]
     if isinstance(default, bool):
         return click.option(config.flag(name), is_flag=True, default=None, help=key.help)
-    # Values stay text here: config checks them, with the same words for a flag, a variable and a file.
-    return click.option(config.flag(name), metavar="VALUE", help=f"{key.help} [{key.allowed}; default: {default}]")
+    # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
+    return click.option(
+        config.flag(name), metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {default}]"
+    )
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
 @cli.command()
-@configurable
+@_configurable
 def serve(file: str | None, **flags: Any) -> None:
-    """Run the plugin: find the nodes, register with the kubelet, stay registered."""
-    from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415 - grpc is loaded where it is needed
+    """Run the device plugin until SIGTERM or SIGINT.
+
+    Finds binder devices, registers them with the kubelet, and registers again when the kubelet restarts. SIGHUP reloads
+    the configuration. Keys without a flag are set in the configuration file or by AOSP_PLUGIN_* variables.
+    """
+    from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415
 
     def load() -> Config:
         return config.load(_given(flags), os.environ, file)[0]
@@ -57,33 +74,36 @@ def serve(file: str | None, **flags: Any) -> None:
 
 
 @cli.command(name="config")
-@configurable
+@_configurable
 def show_config(file: str | None, **flags: Any) -> None:
-    """Print the effective configuration, and where each value comes from."""
+    """Print the effective configuration, with the source of each value.
+
+    The output is a configuration file. Accepts the flags of serve.
+    """
     _, settings = config.load(_given(flags), os.environ, file)
     click.echo(config.as_yaml(settings), nl=False)
 
 
 @cli.command()
-@click.option("--url", metavar="URL", help="Where the plugin listens: http://HOST:PORT.")
+@click.option("--url", metavar="URL", help="Address of the plugin: http://HOST:PORT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
-@click.option("--resource", metavar="NAME", help="Tell of this resource only.")
-@click.option("--all", "everything", is_flag=True, help="Print every row of a table, and not just the first ones.")
-def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, everything: bool) -> None:
-    """Show what is advertised, who has it, what is ill and what leaks.
+@click.option("--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
+@click.option("--resource", metavar="NAME", help="Show only this resource.")
+@click.option("--all", "all_rows", is_flag=True, help="Show all rows of each table, not only the first 20.")
+def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, all_rows: bool) -> None:
+    """Show devices, their pods, unhealthy devices and leaks.
 
-    Asks the plugin that runs on this node: where AOSP_PLUGIN_LISTEN has it listen, else at 127.0.0.1:9478. In a pod of
-    the DaemonSet: kubectl exec POD -- aosp-plugin status.
+    Asks the plugin on this node, at the address in AOSP_PLUGIN_LISTEN or else at 127.0.0.1:9478. For a pod of the
+    DaemonSet: kubectl exec POD -- aosp-plugin status.
 
-    Exit codes: 0 the plugin has told, 1 it can't be asked, 2 bad usage. Devices that are unhealthy or leak don't change
-    the exit code.
+    Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage. Unhealthy or leaked devices do not change the
+    exit code.
     """
-    from aosp_plugin.cli import status  # noqa: PLC0415 - only here
+    from aosp_plugin.cli import status  # noqa: PLC0415
 
-    look = status.watch if watch else status.show
+    run = status.watch if watch else status.show
     try:
-        look(url or status.own_url(os.environ), resource, everything=everything, as_json=as_json)
+        run(url or status.own_url(os.environ), resource, all_rows=all_rows, as_json=as_json)
     except KeyboardInterrupt:
         click.echo()
 
@@ -94,12 +114,12 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
     type=click.IntRange(8, 100_000),
     default=1000,
     show_default=True,
-    help="Stand-in nodes to make; the pods take seven.",
+    help="Number of stand-in devices; the pods of the demo use seven.",
 )
-@click.option("--keep", is_flag=True, help="Leave the directory with nodes, sockets, checkpoint and log in place.")
+@click.option("--keep", is_flag=True, help="Keep the directory with devices, sockets, checkpoint and logs.")
 def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by name
-    """Show the whole plugin on this machine: no Kubernetes, no binder, no root."""
-    from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415 - the stand-in kubelet is not for serve
+    """Show the plugin at work without Kubernetes, binder or root."""
+    from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415
 
     sys.exit(asyncio.run(run(nodes=nodes, keep=keep)))
 
@@ -107,28 +127,29 @@ def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by n
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def nodes(arguments: Sequence[str]) -> None:
-    """Make, list and remove nodes for tests: nodes create|list|delete."""
-    from aosp_plugin.cli.nodes import main as run  # noqa: PLC0415 - only here
+    """Create, list and delete binder devices for tests."""
+    from aosp_plugin.cli.nodes import main as run  # noqa: PLC0415
 
     sys.exit(run(list(arguments), prog="aosp-plugin nodes"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 failed, 2 bad usage or configuration."""
+    """Run the command line and return its exit code: 0 success, 1 failure, 2 invalid usage or configuration."""
     try:
         cli.main(args=arguments, prog_name="aosp-plugin", standalone_mode=False)
     except click.ClickException as error:
-        _complain(error.format_message())
-        return error.exit_code
-    except (HostError, PluginError) as error:
-        _complain(str(error))
-        return getattr(error, "exit_code", 1)
+        return _fail(error.format_message(), error.exit_code)
+    except (PluginError, HostError) as error:
+        return _fail(str(error), getattr(error, "exit_code", 1))
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except click.Abort:
         return 130
-    except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
     return 0
 
 
-def _complain(text: str) -> None:
-    click.echo(f"aosp-plugin: {' '.join(text.split())}", err=True)
+def _fail(message: str, exit_code: int) -> int:
+    click.echo(f"aosp-plugin: {' '.join(message.split())}", err=True)
+    return exit_code

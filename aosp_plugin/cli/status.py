@@ -1,12 +1,10 @@
-"""``aosp-plugin status``: asks the plugin that runs on this node for its report, and prints it.
-
-What is worth telling is ``operate.summary``'s matter. On a terminal rich draws it, which nothing else loads; anywhere
-else it is plain text in columns.
-"""
+"""``aosp-plugin status``: fetches the status report of the plugin on this node and prints it as text or JSON."""
 
 from __future__ import annotations
 
 import http.client
+import json
+import shutil
 import sys
 import time
 import urllib.parse
@@ -17,178 +15,141 @@ import click
 import msgspec
 
 from aosp_plugin import config
-from aosp_plugin.cli.summary import ROWS, Line, summary
+from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, summary
 from aosp_plugin.daemon.report import Report
-from aosp_plugin.errors import ConfigError, HostError
+from aosp_plugin.errors import ConfigError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from rich.console import Group
+TIMEOUT = 5.0
+"""Seconds to wait for the plugin's answer."""
 
-    from aosp_plugin.cli.summary import Table
+WATCH_INTERVAL = 1.0
+"""Seconds between two reports of ``watch``."""
 
-ANSWER_WITHIN = 5.0
-"""Seconds."""
-
-EVERY = 1.0
-"""Seconds between two looks of ``watch``."""
-
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on all addresses is reached on loopback
 _HTTP_PORT = 80
-_STYLES = {"Leaked": "bold red", "Unhealthy": "bold yellow"}
 
 
-def show(url: str, resource: str | None, *, everything: bool, as_json: bool) -> None:
-    """Print the report of the plugin at ``url``; of one resource, if it is named.
+def show(url: str, resource: str | None, *, all_rows: bool, as_json: bool) -> None:
+    """Print the report of the plugin at ``url``, reduced to one resource if it is given.
 
-    Raises HostError where the plugin can't be asked, and ConfigError where it has no such resource.
+    Raises ServiceError if the plugin cannot be reached, and ConfigError if it does not serve the resource.
     """
-    _print(only(ask(url), resource), everything=everything, as_json=as_json)
+    report = select(fetch(url), resource)
+    click.echo(msgspec.json.encode(report) if as_json else _render(summary(report, None if all_rows else DEFAULT_ROWS)))
 
 
-def watch(url: str, resource: str | None, *, everything: bool, as_json: bool) -> None:
-    """Print the report again every second, until KeyboardInterrupt. Only the first look raises what ``show`` does."""
-    report = only(ask(url), resource)
-    if as_json or not sys.stdout.isatty():
-        _print(report, everything=everything, as_json=as_json)
-        _repeat(lambda: _print(only(ask(url), resource), everything=everything, as_json=as_json), _complain)
-        return
-    from rich.live import Live  # noqa: PLC0415 - only here
+def watch(url: str, resource: str | None, *, all_rows: bool, as_json: bool) -> None:
+    """Print the report every second until KeyboardInterrupt.
 
-    with Live(_drawn(summary(report, _rows(everything))), screen=True, auto_refresh=False) as live:
-        _repeat(
-            lambda: live.update(_drawn(summary(only(ask(url), resource), _rows(everything))), refresh=True),
-            lambda error: live.update(_drawn([Line(error, bad=True)]), refresh=True),
-        )
-
-
-def _repeat(look: Callable[[], None], failed: Callable[[str], None]) -> None:
+    A terminal is repainted; elsewhere each report is appended. Raises what ``show`` raises, but once the first report
+    has been printed, a plugin that cannot be reached is a message and is asked again.
+    """
+    repaint = sys.stdout.isatty() and not as_json
+    report = select(fetch(url), resource)
     while True:
-        time.sleep(EVERY)
+        if as_json:
+            click.echo(msgspec.json.encode(report))
+        else:
+            _print(summary(report, None if all_rows else DEFAULT_ROWS), repaint=repaint)
+        report = _next_report(url, resource, repaint=repaint)
+
+
+def _next_report(url: str, resource: str | None, *, repaint: bool) -> Report:
+    """Wait for the next report; print why there is none."""
+    while True:
+        time.sleep(WATCH_INTERVAL)
         try:
-            look()
-        except HostError as error:
-            failed(str(error))
+            return select(fetch(url), resource)
+        except ServiceError as error:
+            if repaint:
+                _print([Line(str(error), color="red")], repaint=True)
+            else:
+                click.echo(f"aosp-plugin: {error}", err=True)
+
+
+def _print(lines: list[Line], *, repaint: bool) -> None:
+    if repaint:
+        click.clear()
+        height = shutil.get_terminal_size().lines - 1
+        if len(lines) > height:
+            lines = [*lines[: height - 1], Line("...")]
+    click.echo(_render(lines))
+
+
+def _render(lines: list[Line]) -> str:
+    """Return lines as text; on a terminal with colors, and cut to its width."""
+    if not sys.stdout.isatty():
+        return "\n".join(line.text for line in lines)
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_drawn(line, width) for line in lines)
+
+
+def _drawn(line: Line, width: int) -> str:
+    text = line.text if len(line.text) <= width else f"{line.text[: width - 1]}…"
+    return click.style(text, bold=line.bold, fg=line.color) if line.bold or line.color else text
 
 
 def own_url(environment: Mapping[str, str]) -> str:
-    """Return where a plugin with these variables listens. Raises ConfigError, and HostError where it does not."""
+    """Return the URL of a plugin that is started with these environment variables.
+
+    Raises ConfigError for an invalid configuration, and ServiceError if the plugin does not listen.
+    """
     address = config.listen_address(config.load({}, environment, None)[0].listen)
     if address is None:
-        raise HostError("the plugin listens nowhere, as its listen is empty; --url is for one that does")
-    host = _ANYWHERE.get(address[0], address[0])
+        raise ServiceError("the plugin does not listen for HTTP because listen is empty; use --url for another address")
+    host = _LOOPBACK.get(address[0], address[0])
     return f"http://[{host}]:{address[1]}" if ":" in host else f"http://{host}:{address[1]}"
 
 
-def ask(url: str) -> Report:
-    """Return the report of the plugin at ``url``. Raises HostError, and ConfigError where ``url`` is none."""
+def fetch(url: str) -> Report:
+    """Return the report of the plugin at ``url``.
+
+    Raises ServiceError if the plugin cannot be reached, and ConfigError for an invalid URL.
+    """
     connection, path = _connection(url)
     try:
         connection.request("GET", f"{path}/status")
-        answer = connection.getresponse()
-        body = answer.read()
+        response = connection.getresponse()
+        body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise HostError(
-            f"no plugin answers at {url} ({error}): is aosp-plugin serve running on this node? --url says where it is"
+        raise ServiceError(
+            f"no plugin answers at {url} ({error}); check that aosp-plugin serve is running on this node, "
+            "or set its address with --url"
         ) from error
     finally:
         connection.close()
-    if answer.status != HTTPStatus.OK:
-        raise HostError(f"the plugin at {url} answers {answer.status}: {body.decode(errors='replace').strip()[:200]}")
+    if response.status != HTTPStatus.OK:
+        text = body.decode(errors="replace").strip()[:200]
+        raise ServiceError(f"the plugin at {url} answers with HTTP status {response.status}: {text}")
     try:
         return msgspec.json.decode(body, type=Report)
     except msgspec.DecodeError as error:
-        raise HostError(f"what answers at {url} is no aosp-plugin of this version: {error}") from error
+        raise ServiceError(
+            f"the answer from {url} is not a status report of this version of aosp-plugin: {error}"
+        ) from error
 
 
 def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
-    """Return a connection that is not made yet, and the path in ``url``. Raises ConfigError."""
+    """Return a connection that is not open yet, and the path of ``url``. Raises ConfigError."""
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme == "http" and parts.hostname:
             port = parts.port or _HTTP_PORT
-            return http.client.HTTPConnection(parts.hostname, port, timeout=ANSWER_WITHIN), parts.path.rstrip("/")
+            return http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT), parts.path.rstrip("/")
     except ValueError:
-        pass  # a port that is none: said below
-    raise ConfigError(f"flag --url: {url!r} is not allowed; allowed: http://HOST:PORT")
+        pass  # an invalid port
+    raise ConfigError(f"flag --url: {json.dumps(url)} is not allowed; allowed: http://HOST:PORT")
 
 
-def only(report: Report, resource: str | None) -> Report:
-    """Return the report of one resource, or of all. Raises ConfigError where there is no such one."""
-    if resource is None:
+def select(report: Report, resource_name: str | None) -> Report:
+    """Return the report reduced to one resource, or unchanged for None. Raises ConfigError for an unknown resource."""
+    if resource_name is None:
         return report
-    found = tuple(one for one in report.resources if one.name == resource)
-    if not found:
-        names = ", ".join(one.name for one in report.resources)
-        raise ConfigError(f"flag --resource: {resource!r} is not served; allowed: {names}")
-    return msgspec.structs.replace(report, resources=found)
-
-
-def _rows(everything: bool) -> int | None:  # noqa: FBT001 - of two values
-    return None if everything else ROWS
-
-
-def _print(report: Report, *, everything: bool, as_json: bool) -> None:
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    elif sys.stdout.isatty():
-        from rich.console import Console  # noqa: PLC0415 - only here
-
-        Console().print(_drawn(summary(report, _rows(everything))))
-    else:
-        click.echo(plain(summary(report, _rows(everything))))
-    sys.stdout.flush()
-
-
-def _complain(problem: str) -> None:
-    click.echo(f"aosp-plugin: {problem}", err=True)
-
-
-def plain(parts: Sequence[Line | Table]) -> str:
-    """Return lines and tables as text in columns."""
-    lines: list[str] = []
-    for part in parts:
-        if isinstance(part, Line):
-            lines += [""] if part.head and lines else []
-            lines.append(part.text if part.head else f"  {part.text}")
-            continue
-        rows = [part.columns, *part.rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["", f"  {part.title}"]
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            lines.append(f"    {'  '.join(cells)}".rstrip())
-        if part.left:
-            lines.append(f"    {_left(part)}")
-    return "\n".join(lines)
-
-
-def _drawn(parts: Sequence[Line | Table]) -> Group:
-    """Return the same for rich."""
-    from rich import box  # noqa: PLC0415 - only here
-    from rich.console import Group  # noqa: PLC0415
-    from rich.padding import Padding  # noqa: PLC0415
-    from rich.table import Table as RichTable  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    drawn: list[Padding] = []
-    for part in parts:
-        if isinstance(part, Line):
-            style = "bold red" if part.bad else "bold" if part.head else ""
-            drawn.append(Padding(Text(part.text, style), (int(part.head and bool(drawn)), 0, 0, 0 if part.head else 2)))
-            continue
-        title = Text(part.title, _STYLES.get(part.title, "bold"))
-        table = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
-        for column in part.columns:
-            table.add_column(column, overflow="fold")
-        for row in part.rows:
-            table.add_row(*map(Text, row))
-        drawn.append(Padding(table, (1, 0, 0, 2)))
-        if part.left:
-            drawn.append(Padding(Text(_left(part), "dim"), (0, 0, 0, 2)))
-    return Group(*drawn)
-
-
-def _left(table: Table) -> str:
-    return f"and {table.left:,} more: --all shows them"
+    resources = tuple(resource for resource in report.resources if resource.name == resource_name)
+    if not resources:
+        names = ", ".join(resource.name for resource in report.resources)
+        raise ConfigError(f"flag --resource: {json.dumps(resource_name)} is not served; allowed: {names}")
+    return msgspec.structs.replace(report, resources=resources)

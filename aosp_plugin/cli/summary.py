@@ -1,7 +1,4 @@
-"""A report as lines and tables for a person: what is wrong first, then who has what.
-
-How they are printed is ``status_command``'s matter.
-"""
+"""Renders a status report as lines of text: problems first, then which pod has which device."""
 
 from __future__ import annotations
 
@@ -18,117 +15,131 @@ if TYPE_CHECKING:
 
     from aosp_plugin.daemon.report import DeviceReport, LeakReport, PodContainer, Report, ResourceReport
 
-ROWS = 20
-"""Of a table, unless all are wanted."""
+DEFAULT_ROWS = 20
+"""Rows of a table that are shown by default."""
 
 
 class Line(NamedTuple):
-    """A line of text."""
+    """A line of text and its style on a terminal."""
 
     text: str
-    bad: bool = False
-    """Whether it calls for somebody."""
-    head: bool = False
-    """Whether something new begins with it."""
+    bold: bool = False
+    color: str | None = None
+    """A color name of ``click.style``."""
 
 
-class Table(NamedTuple):
-    """Rows below a title."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int
-    """How many more rows there are."""
-
-
-def summary(report: Report, rows: int | None = ROWS) -> list[Line | Table]:
-    """Return what is worth telling of a report, with at most ``rows`` of each table; None: all."""
-    how = "follows file events" if report.watching == "inotify" else "polls, as inotify can't be had"
-    parts: list[Line | Table] = [
-        Line(f"{report.node}: aosp-plugin {report.version} since {_time(report.started)}, {how}", head=True)
-    ]
+def summary(report: Report, max_rows: int | None = DEFAULT_ROWS) -> list[Line]:
+    """Return a report as lines of text, with at most ``max_rows`` rows of each table, or all of them if it is None."""
+    watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
+    started = _time(report.started)
+    lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
     if not report.allocations.known:
-        parts.append(Line(f"Which pod has which device is not known: {report.allocations.problem}", bad=True))
+        lines.append(Line(f"  Device allocations are unknown: {report.allocations.problem}", color="red"))
     for resource in report.resources:
-        parts += _of_resource(resource, rows)
-    return parts
+        lines += _resource_lines(resource, max_rows)
+    return lines
 
 
-def _of_resource(resource: ResourceReport, limit: int | None) -> Iterator[Line | Table]:
-    state = "registered with the kubelet" if resource.registered else "NOT registered with the kubelet"
-    yield Line(f"{resource.name}: {state}", head=True)
+def _resource_lines(resource: ResourceReport, max_rows: int | None) -> Iterator[Line]:
+    registration = "registered with the kubelet" if resource.registered else "NOT registered with the kubelet"
+    yield Line("")
+    yield Line(f"{resource.name}: {registration}", bold=True)
     if resource.problem:
-        yield Line(resource.problem, bad=True)
-    yield Line(_counts(resource))
-    for title, columns, every in (
-        ("Leaked", ("NODE", "PID", "USER", "SINCE", "IN", "COMMAND"), [_leak_row(leak) for leak in resource.leaks]),
-        ("Unhealthy", ("DEVICE", "REASON", "POD"), _ill_rows(resource.devices)),
-        ("Pods", ("POD", "CONTAINER", "DEVICES"), _pod_rows(resource.devices)),
-    ):
-        if every:
-            shown = every[:limit]
-            yield Table(title, columns, shown, len(every) - len(shown))
+        yield Line(f"  {resource.problem}", color="red")
+    yield Line(f"  {_counts(resource)}")
     if resource.leaks_problem:
-        yield Line(f"Leaks: {resource.leaks_problem}")
+        yield Line(f"  {resource.leaks_problem}")
+    leak_rows = [_leak_row(leak) for leak in resource.leaks]
+    yield from _table("Leaked", ("DEVICE", "PID", "USER", "STARTED", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
+    unhealthy_rows = _unhealthy_rows(resource.devices)
+    yield from _table("Unhealthy", ("DEVICE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
+    yield from _table("Pods", ("POD", "CONTAINER", "DEVICES"), _pod_rows(resource.devices), max_rows)
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    max_rows: int | None,
+    color: str | None = None,
+) -> Iterator[Line]:
+    """Yield a table with aligned columns; nothing if it has no rows."""
+    if not rows:
+        return
+    yield Line("")
+    yield Line(f"  {title}", bold=True, color=color)
+    shown = [columns, *rows[:max_rows]]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield Line(f"    {'  '.join(cells)}".rstrip())
+    if hidden := len(rows) - len(shown) + 1:
+        yield Line(f"    ... and {hidden:,} more; use --all to show them")
 
 
 def _counts(resource: ResourceReport) -> str:
     counts = resource.counts
     parts = [f"{counts.allocated:,} allocated", f"{counts.free:,} free"]
     if counts.unknown:
-        parts = [f"{counts.unknown:,} healthy, and not known whether in use"]
-    parts += [f"{counts.unhealthy:,} unhealthy", f"{counts.leaked:,} leaked"]
+        parts = [f"{counts.unknown:,} healthy (allocation unknown)"]
+    parts.append(f"{counts.unhealthy:,} unhealthy")
+    parts.append(f"{counts.leaked:,} leaked" if resource.leaks_known else "- leaked")
     if resource.truncated:
-        parts.append(f"{resource.truncated:,} of which the kubelet is not told")
-    return f"{counts.total:,} devices: {', '.join(parts)}"
+        parts.append(f"{resource.truncated:,} not advertised (the kubelet's 4 MiB message limit)")
+    return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
-def _ill_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
-    """Return a row for each device that has a reason, leaked ones among them."""
+def _unhealthy_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
+    """Return a row for each device with a reason, including leaked devices."""
     return [
-        (device.id, device.detail or device.reason, ", ".join(map(_pod, device.pods)))
+        (device.id, device.detail or device.reason, ", ".join(map(_pod_name, device.pods)))
         for device in devices
         if device.reason
     ]
 
 
 def _leak_row(leak: LeakReport) -> tuple[str, ...]:
-    place = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
-    return (leak.node, str(leak.pid), str(leak.user), _time(leak.started), place, leak.command)
+    location = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
+    return (leak.node, str(leak.pid), str(leak.user), _time(leak.started), location, leak.command)
 
 
 def _pod_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
-    """Return a row for each container that has devices, by namespace, pod and container."""
-    given: dict[PodContainer, list[str]] = {}
+    """Return a row for each container that has devices, sorted by namespace, pod and container."""
+    devices_by_container: dict[PodContainer, list[str]] = {}
     for device in devices:
-        for pod in device.pods:
-            mark = "" if device.state is State.ALLOCATED else f" ({device.state})"
-            given.setdefault(pod, []).append(f"{device.id}{mark}")
-    containers = sorted(given, key=lambda one: (one.namespace, natural_key(one.name), one.container))
-    return [(_pod(one), one.container, ", ".join(ranges(given[one]))) for one in containers]
+        for container in device.pods:
+            state = "" if device.state is State.ALLOCATED else f" ({device.state})"
+            devices_by_container.setdefault(container, []).append(f"{device.id}{state}")
+    return [
+        (_pod_name(container), container.container, ", ".join(ranges(names)))
+        for container, names in sorted(
+            devices_by_container.items(),
+            key=lambda item: (item[0].namespace, natural_key(item[0].name), item[0].container),
+        )
+    ]
 
 
-def _pod(pod: PodContainer) -> str:
+def _pod_name(pod: PodContainer) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
 def ranges(names: Iterable[str]) -> list[str]:
-    """Join names that differ by the number at their end, and have it in a row: a0, a1, a2, b as a0..2, b."""
+    """Join consecutive names that differ only in the number at their end: a0, a1, a2, b becomes a0..2, b."""
     split = [
         (match[1], int(match[2])) if (match := re.fullmatch(r"(.*\D)(0|[1-9]\d*)", name)) else None for name in names
     ]
     joined = []
     numbered = enumerate(zip(names, split, strict=True))
-    for _, run in itertools.groupby(
-        numbered, lambda one: (one[1][1][0], one[1][1][1] - one[0]) if one[1][1] else one[0]
+    # Names of one range have the same difference between number and position.
+    for _, group in itertools.groupby(
+        numbered, lambda item: (item[1][1][0], item[1][1][1] - item[0]) if item[1][1] else item[0]
     ):
-        members = [name for _, (name, _) in run]
-        last = re.search(r"\d+$", members[-1])
-        joined.append(f"{members[0]}..{last[0]}" if len(members) > 1 and last else members[0])
+        members = [name for _, (name, _) in group]
+        last_number = re.search(r"\d+$", members[-1])
+        joined.append(f"{members[0]}..{last_number[0]}" if len(members) > 1 and last_number else members[0])
     return joined
 
 
 def _time(seconds: float) -> str:
-    """Return a moment, given in seconds since the epoch, in this machine's time."""
+    """Return seconds since the epoch as local time."""
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -46,13 +46,15 @@ def routes(
     *,
     stuck: Callable[[], str],
     pod_resources_socket: str,
+    leak_detection: bool,
 ) -> dict[str, Route]:
     """Return what answers each path; to be called in the event loop that the plugins run in.
 
     ``leaks`` returns those of each resource as of the last round. ``stuck`` says from any other thread what is wrong
     with that loop, if something is.
     """
-    look = Look(served, files, leaks, PodResources(pod_resources_socket, [one.name for one in served]))
+    pod_resources = PodResources(pod_resources_socket, [one.name for one in served])
+    look = Look(served, files, leaks, pod_resources, leak_detection=leak_detection)
 
     async def unready() -> str:
         return _told((one.name, one.plugin.unready) for one in served)
@@ -75,11 +77,14 @@ class Look:
         files: FileEvents,
         leaks: Callable[[], Mapping[str, Leaks]],
         pod_resources: PodResources,
+        *,
+        leak_detection: bool,
     ) -> None:
         self._served = served
         self._files = files
         self._leaks = leaks
         self._pod_resources = pod_resources
+        self._leak_detection = leak_detection
         self.allocations = Allocations("nobody has asked yet")
         """As of the last time."""
 
@@ -97,7 +102,8 @@ class Look:
             )
             for one in self._served
         )
-        return NodeStatus("polling" if self._files.polling else "inotify", self.allocations, resources)
+        watching = "polling" if self._files.polling else "inotify"
+        return NodeStatus(watching, self.allocations, resources, self._leak_detection)
 
 
 class Status:

@@ -108,8 +108,10 @@ class ResourceReport(Struct, frozen=True, gc=False):
     counts: Counts
     devices: tuple[DeviceReport, ...]
     leaks: tuple[LeakReport, ...]
+    leaks_known: bool
+    """Whether a leak scan has completed. If not, ``counts.leaked`` is 0 and says nothing."""
     leaks_problem: str
-    """Why leaks may be overlooked; empty where they are not."""
+    """Why leaks may be missed; empty if leak detection is complete."""
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -142,7 +144,7 @@ class ResourceStatus(NamedTuple):
     unhealthy: str
     """Why the devices may not be as the host is; empty where they are."""
     leaks: Leaks | None
-    """None: nobody has looked."""
+    """Result of the last leak scan; None before the first one."""
 
 
 class NodeStatus(NamedTuple):
@@ -151,6 +153,8 @@ class NodeStatus(NamedTuple):
     watching: str
     allocations: Allocations
     resources: tuple[ResourceStatus, ...]
+    leak_detection: bool
+    """Whether leaks are scanned for at an interval."""
 
 
 def report(
@@ -168,12 +172,15 @@ def report(
         watching=seen.watching,
         allocations=Known(not problem, problem),
         resources=tuple(
-            _resource(one, seen.allocations, of_devices) for one, of_devices in zip(seen.resources, nodes, strict=True)
+            _resource(one, seen.allocations, of_devices, leak_detection=seen.leak_detection)
+            for one, of_devices in zip(seen.resources, nodes, strict=True)
         ),
     )
 
 
-def _resource(one: ResourceStatus, allocations: Allocations, nodes: Mapping[str, Sequence[str]]) -> ResourceReport:
+def _resource(
+    one: ResourceStatus, allocations: Allocations, nodes: Mapping[str, Sequence[str]], *, leak_detection: bool
+) -> ResourceReport:
     owners = None if allocations.problem else allocations.owners.get(one.name, {})
     leaks = one.leaks.found if one.leaks else ()
     devices = (*_devices(one, owners, nodes), *_gone(one.snapshot, owners or {}))
@@ -190,7 +197,8 @@ def _resource(one: ResourceStatus, allocations: Allocations, nodes: Mapping[str,
             LeakReport(one.node, one.pid, one.command, one.container, one.pod_uid, one.user, one.started)
             for one in leaks
         ),
-        leaks_problem=_leaks_problem(one.leaks),
+        leaks_known=one.leaks is not None,
+        leaks_problem=_leaks_problem(one.leaks, leak_detection=leak_detection),
     )
 
 
@@ -239,11 +247,12 @@ def _state(*, leaked: bool, reason: str, pods: Sequence[object], known: bool) ->
     return State.FREE if known else State.UNKNOWN
 
 
-def _leaks_problem(leaks: Leaks | None) -> str:
+def _leaks_problem(leaks: Leaks | None, *, leak_detection: bool) -> str:
     if leaks is None:
-        return "nobody has looked for leaks yet"
+        return "no leak scan has completed yet" if leak_detection else "leak detection is off (leak_scan_interval: 0)"
     if leaks.unreadable or not leaks.whole:
-        return "not all processes of the host can be seen; it takes hostPID, SYS_PTRACE and DAC_READ_SEARCH"
+        return "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
     if leaks.undecided:
-        return f"of {len(leaks.undecided)} processes it can't be told whether their pods were given what they hold"
+        count = len(leaks.undecided)
+        return f"leak detection is incomplete: the pods of {count} process{'es' * (count > 1)} are unknown"
     return ""

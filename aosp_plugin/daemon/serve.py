@@ -139,8 +139,15 @@ def _listening(
     address = config.listen_address(current.listen)
     if address is None:
         return contextlib.nullcontext()
-    socket = current.pod_resources_socket
-    routes = endpoints.routes(served, files, leaks, metrics, stuck=heartbeat.problem, pod_resources_socket=socket)
+    routes = endpoints.routes(
+        served,
+        files,
+        leaks,
+        metrics,
+        stuck=heartbeat.problem,
+        pod_resources_socket=current.pod_resources_socket,
+        leak_detection=current.leak_scan_interval > 0,
+    )
     return http.serving(address, routes)
 
 

@@ -1,4 +1,4 @@
-"""The command line around ``serve``: help, version, config, demo, nodes."""
+"""The command line: help, version, errors, config, demo and nodes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,27 @@ def run(*arguments: str, environment: dict[str, str] | None = None, uid: int | N
 
 
 def test_version() -> None:
-    """--version prints the package's version."""
     assert run("--version") == (0, f"aosp-plugin, version {__version__}\n", "")
 
 
+def test_no_command_prints_the_help() -> None:
+    code, out, err = run()
+    assert (code, out, err) == run("--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: aosp-plugin [OPTIONS] [COMMAND] [ARGS]...\n\n")
+    commands = out.partition("Commands:\n")[2].splitlines()
+    assert {line.split()[0] for line in commands} >= {"config", "demo", "nodes", "serve", "status"}
+    assert all(line.endswith(".") and not line.endswith("...") for line in commands)
+
+
 def test_help_of_serve_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help of serve has each flag of the configuration with what it may be."""
     assert main.main(["serve", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for name, key in config.KEYS.items():
         assert (config.flag(name) in shown) is key.flag
 
 
-def test_config_says_where_each_value_comes_from(tmp_path: Path) -> None:
-    """``config`` prints every key with its value and source, as a file that can be used again."""
+def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\nverify: binder\nisolation: strict\n")
     code, out, _ = run(
@@ -61,11 +68,34 @@ def test_config_says_where_each_value_comes_from(tmp_path: Path) -> None:
     assert lines["device_dir"] == '"/dev"  # default'
 
 
-def test_bad_usage_exits_with_2() -> None:
-    """A command that does not exist is one line and exit code 2."""
-    code, out, err = run("dance")
-    assert (code, out) == (2, "")
-    assert err == "aosp-plugin: No such command 'dance'.\n"
+def test_unknown_command_is_one_line_and_exit_code_2() -> None:
+    assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/dev/x"), "/dev/x: No such file or directory"),
+        (OSError("no\ndescriptors"), "no descriptors"),
+    ],
+)
+def test_error_of_the_operating_system_is_one_line(
+    error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(config, "load", fail)
+    assert main.main(["config"]) == 1
+    assert capsys.readouterr().err == f"aosp-plugin: {line}\n"
+
+
+def test_device_directory_that_is_a_link_loop_is_one_line(tmp_path: Path, kubelet_dir: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    code, _, err = run("serve", "--device-dir", f"{tmp_path}/loop", "--kubelet-dir", kubelet_dir, "--listen", "")
+    assert code == 1
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("aosp-plugin: ")
 
 
 def test_demo_shows_every_step(kubelet_dir: str) -> None:

@@ -8,10 +8,10 @@ import fcntl
 import gc
 import gzip
 import http.client
-import io
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import socket
@@ -23,16 +23,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from rich.console import Console
 
 from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.cli import status
-from aosp_plugin.cli.summary import Table
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import assemble
 from aosp_plugin.daemon.leak_detector import LeakDetector
-from aosp_plugin.errors import ConfigError, HostError
+from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service.http import Answer, serving
@@ -46,9 +44,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
-LOOKS_OFTEN = "from aosp_plugin.cli import main, status; status.EVERY = 0.05; raise SystemExit(main.main())"
-WATCH = [sys.executable, "-c", LOOKS_OFTEN, "status", "--watch"]
-"""The same with ``--watch``, but for less than a second between two looks."""
+REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"
+WATCH = [sys.executable, "-c", REFRESH_OFTEN, "status", "--watch"]
+"""``aosp-plugin status --watch`` with a short interval."""
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
@@ -87,7 +85,7 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
         await listed(kubelet, 3)
         await serve.logged("registered")
         await kubelet.admit(PHONE)
-        while (await asyncio.to_thread(status.ask, f"http://{address}")).allocations.problem:
+        while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # a busy kubelet is not waited for, and what it said is told for seconds
         yield Node(f"http://{address}", kubelet, nodes, serve)
 
@@ -125,6 +123,7 @@ class Plugin:
             self.metrics,
             stuck=lambda: self.stuck,
             pod_resources_socket=current.pod_resources_socket,
+            leak_detection=current.leak_scan_interval > 0,
         )
 
     async def ask(self, path: str) -> Answer:
@@ -184,7 +183,7 @@ async def test_whatever_changes_is_told(nodes: Nodes, kubelet_dir: str) -> None:
         problem = f"waiting for the kubelet: there is no {kubelet_dir}/kubelet.sock"
         assert before["resources"][0]["problem"] == problem
         assert (await one.ask("/readyz")).body.decode() == f"{problem}\n"
-        assert before["resources"][0]["leaks_problem"] == "nobody has looked for leaks yet"
+        assert before["resources"][0]["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
         await one.leak_detector.look()
         looked = await one.report()
         assert looked["resources"][0]["leaks_problem"] != before["resources"][0]["leaks_problem"]
@@ -306,9 +305,8 @@ async def test_the_node_is_called_what_kubernetes_calls_it(
 
 
 def test_a_daemon_loads_nothing_that_only_people_need() -> None:
-    """Its memory is taken on every node: no rich, no stand-in, and not what only other commands have."""
+    """Modules of other commands would cost memory on every node."""
     unwanted = [
-        "rich",
         "psutil",
         "yaml",
         "aosp_plugin.testing",
@@ -350,11 +348,10 @@ async def test_a_slow_client_keeps_no_process(node: Node) -> None:
         assert await node.serve.finish() == 0
 
 
-# What the command prints
+# aosp-plugin status
 
 
-async def test_status_tells_who_has_what_and_what_is_ill(node: Node) -> None:
-    """In columns, where it is no terminal."""
+async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
     node.nodes.remove(2)
     await listed(node.kubelet, 2)
     code, out, err = await run("--url", node.url)
@@ -364,7 +361,8 @@ async def test_status_tells_who_has_what_and_what_is_ill(node: Node) -> None:
     assert lines[1:] == [
         "",
         f"{RESOURCE}: registered with the kubelet",
-        "  3 devices: 2 allocated, 0 free, 1 unhealthy, 0 leaked",
+        "  3 devices: 2 allocated, 0 free, 1 unhealthy, - leaked",
+        "  leak detection is off (leak_scan_interval: 0)",
         "",
         "  Unhealthy",
         "    DEVICE        REASON   POD",
@@ -373,12 +371,10 @@ async def test_status_tells_who_has_what_and_what_is_ill(node: Node) -> None:
         "  Pods",
         "    POD            CONTAINER  DEVICES",
         "    games/phone-1  android    aosp_binder0..1",
-        "  Leaks: nobody has looked for leaks yet",
     ]
 
 
-async def test_status_as_json_is_the_report(node: Node) -> None:
-    """On one line."""
+async def test_status_as_json_is_the_report_on_one_line(node: Node) -> None:
     code, out, _ = await run("--url", node.url, "--json")
     report = json.loads(out)
     assert code == 0
@@ -386,44 +382,32 @@ async def test_status_as_json_is_the_report(node: Node) -> None:
     assert (report["node"], report["resources"][0]["counts"]["allocated"]) == ("node-7", 2)
 
 
-async def test_status_finds_the_plugin_where_it_listens(node: Node) -> None:
-    """By the variable that tells the plugin."""
+async def test_status_finds_the_plugin_by_its_variable(node: Node) -> None:
     address = node.url.removeprefix("http://")
     code, out, _ = await run(environment={"AOSP_PLUGIN_LISTEN": address})
     assert (code, out.splitlines()[2]) == (0, f"{RESOURCE}: registered with the kubelet")
 
 
 async def test_status_of_one_resource(node: Node) -> None:
-    """One that is not served is bad usage, and those that are, are named."""
     code, out, _ = await run("--url", node.url, "--resource", RESOURCE, "--json")
-    assert (code, [one["name"] for one in json.loads(out)["resources"]]) == (0, [RESOURCE])
+    assert (code, [resource["name"] for resource in json.loads(out)["resources"]]) == (0, [RESOURCE])
     assert await run("--url", node.url, "--resource", "x.io/y") == (
         2,
         "",
-        f"aosp-plugin: flag --resource: 'x.io/y' is not served; allowed: {RESOURCE}\n",
+        f'aosp-plugin: flag --resource: "x.io/y" is not served; allowed: {RESOURCE}\n',
     )
 
 
-async def test_status_on_a_terminal_is_drawn(node: Node) -> None:
-    """With the same content, and never more columns than there are."""
-    out = await on_terminal([*COMMAND, "--url", node.url], columns=72)
+async def test_status_on_a_terminal_has_colors_and_fits_its_width(node: Node) -> None:
+    out = await on_terminal([*COMMAND, "--url", node.url], columns=40)
     assert "\x1b[1m" in out
-    assert "games/phone-1" in out
-    assert "aosp_binder0..1" in out
-    assert f"{RESOURCE}: registered with the kubelet" in out
+    lines = re.sub(r"\x1b\[\d+m", "", out).splitlines()
+    assert max(map(len, lines)) == 40
+    assert lines[0].endswith("…")
+    assert "    games/phone-1  android    aosp_bind…" in lines
 
 
-def test_what_is_left_out_is_counted() -> None:
-    """In columns and drawn: where the rest is shown is told below the rows."""
-    table = Table("Free", ("DEVICE",), (("aosp_binder0",),), 1234)
-    drawn = io.StringIO()
-    Console(file=drawn, width=72).print(status._drawn([table]))
-    for text in (status.plain([table]), drawn.getvalue()):
-        assert [line.strip() for line in text.splitlines()][-1] == "and 1,234 more: --all shows them"
-
-
-async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -> None:
-    """Also that the plugin has gone; Ctrl-C ends it with 0."""
+async def test_watch_appends_reports_and_errors_until_interrupted(node: Node) -> None:
     process = await asyncio.create_subprocess_exec(*WATCH, "--url", node.url, stdout=-1, stderr=-1)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -437,8 +421,8 @@ async def test_watching_shows_what_changes_until_it_is_interrupted(node: Node) -
     assert b"Traceback" not in await process.stderr.read()
 
 
-async def test_watching_on_a_terminal_leaves_it_as_it_was(node: Node) -> None:
-    """It has a screen of its own, and gives the old one back."""
+async def test_watch_repaints_a_terminal(node: Node) -> None:
+    """Each report replaces the one before, and is cut to the height of the terminal."""
 
     async def act(seen: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
         await seen("2 allocated")
@@ -448,14 +432,15 @@ async def test_watching_on_a_terminal_leaves_it_as_it_was(node: Node) -> None:
         await seen("no plugin answers at")
         process.send_signal(signal.SIGINT)
 
-    out = await on_terminal([*WATCH, "--url", node.url], act=act)
-    assert out.count("\x1b[?1049h") == out.count("\x1b[?1049l") == 1
-    assert out.rstrip().endswith("\x1b[?1049l")
-    assert "\x1b[?25h" in out
+    out = await on_terminal([*WATCH, "--url", node.url], rows=6, act=act)
+    screens = [screen.rstrip().splitlines() for screen in out.split("\x1b[2J\x1b[1;1H")]
+    assert screens[0] == []
+    assert max(map(len, screens)) == 5
+    assert screens[1][-1] == "..."
+    assert "no plugin answers at" in screens[-1][0]
 
 
-async def test_who_reads_only_the_beginning_gets_no_complaint(node: Node) -> None:
-    """As head does."""
+async def test_a_closed_pipe_ends_watch_silently(node: Node) -> None:
     process = await asyncio.create_subprocess_shell(
         f"{shlex.join([*WATCH, '--url', node.url])} | head -n 1",
         stdout=asyncio.subprocess.PIPE,
@@ -475,11 +460,12 @@ async def line_with(stream: asyncio.StreamReader, text: str) -> None:
 async def on_terminal(
     command: list[str],
     columns: int = 100,
+    rows: int = 50,
     act: Callable[[Callable[[str], Any], asyncio.subprocess.Process], Any] | None = None,
 ) -> str:
     """Run the command on a terminal of its own, and return all that it wrote there."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, (50).to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, rows.to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
     covered = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE")}
     environment = covered | {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
     process = await asyncio.create_subprocess_exec(*command, stdout=follower, stderr=follower, env=environment)
@@ -506,82 +492,65 @@ async def on_terminal(
     return out
 
 
-# Where it can't be asked
-
-
-async def test_without_a_plugin_one_line_says_what_to_do() -> None:
-    """And the exit code is 1, also when watching."""
+async def test_an_unreachable_plugin_is_one_line() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for arguments in ([], ["--watch"], ["--json"]):
         code, out, err = await run("--url", url, *arguments)
         assert (code, out) == (1, "")
         assert err.startswith(f"aosp-plugin: no plugin answers at {url} (")
-        assert err.endswith("is aosp-plugin serve running on this node? --url says where it is\n")
+        assert err.endswith("check that aosp-plugin serve is running on this node, or set its address with --url\n")
 
 
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:9478", "https://here", "http://", "http://here:port", "http://here:99999"]
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
-    """It is the plugin's, which speaks plain HTTP."""
-    with pytest.raises(ConfigError, match=r"flag --url: '.*' is not allowed; allowed: http://HOST:PORT"):
-        status.ask(url)
+def test_invalid_url_is_rejected(url: str) -> None:
+    with pytest.raises(ConfigError, match=r'flag --url: ".*" is not allowed; allowed: http://HOST:PORT'):
+        status.fetch(url)
 
 
 @pytest.mark.parametrize(
-    ("variables", "url"),
+    ("listen", "url"),
     [
-        ({}, "http://127.0.0.1:9478"),
-        ({"AOSP_PLUGIN_LISTEN": "10.1.2.3:80"}, "http://10.1.2.3:80"),
-        ({"AOSP_PLUGIN_LISTEN": "0.0.0.0:9478"}, "http://127.0.0.1:9478"),
-        ({"AOSP_PLUGIN_LISTEN": "[::]:9478"}, "http://[::1]:9478"),
-        ({"AOSP_PLUGIN_LISTEN": "[fd00::1]:9478"}, "http://[fd00::1]:9478"),
+        ("10.1.2.3:80", "http://10.1.2.3:80"),
+        ("0.0.0.0:9478", "http://127.0.0.1:9478"),
+        ("[::]:9478", "http://[::1]:9478"),
+        ("[fd00::1]:9478", "http://[fd00::1]:9478"),
     ],
 )
-def test_the_plugin_is_asked_where_its_variables_have_it_listen(variables: dict[str, str], url: str) -> None:
-    """One that listens everywhere is asked on this host."""
-    assert status.own_url(variables) == url
+def test_own_url_follows_from_the_listen_address(listen: str, url: str, tmp_path: Path) -> None:
+    """The address comes from a variable, or from the file that a variable names; without either it is the default."""
+    file = tmp_path / "c.yaml"
+    file.write_text(f"version: v1\nlisten: '{listen}'\n")
+    assert status.own_url({"AOSP_PLUGIN_LISTEN": listen}) == status.own_url({"AOSP_PLUGIN_CONFIG": str(file)}) == url
+    assert status.own_url({}) == "http://127.0.0.1:9478"
 
 
-def test_a_configuration_file_says_where_as_well(tmp_path: Path) -> None:
-    """The one that a variable names."""
-    (tmp_path / "c.yaml").write_text("version: v1\nlisten: 127.0.0.1:1234\n")
-    assert status.own_url({"AOSP_PLUGIN_CONFIG": str(tmp_path / "c.yaml")}) == "http://127.0.0.1:1234"
-
-
-def test_a_plugin_that_listens_nowhere_can_not_be_asked() -> None:
-    """That is what an empty address means."""
-    with pytest.raises(HostError, match="the plugin listens nowhere"):
+def test_plugin_that_does_not_listen_has_no_url() -> None:
+    with pytest.raises(ServiceError, match="the plugin does not listen for HTTP because listen is empty"):
         status.own_url({"AOSP_PLUGIN_LISTEN": ""})
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("answer", "error"),
     [
-        (Answer("text/plain", b"the event loop is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE), "answers 503: the event"),
-        (Answer("text/plain", b"hello"), "is no aosp-plugin of this version"),
-        (Answer("application/json", b'{"resources": 7}'), "is no aosp-plugin of this version"),
+        (
+            Answer("text/plain", b"the event loop is stuck\n", HTTPStatus.SERVICE_UNAVAILABLE),
+            "answers with HTTP status 503: the event loop is stuck",
+        ),
+        (Answer("text/plain", b"hello"), "is not a status report of this version"),
+        (Answer("application/json", b'{"resources": 7}'), "is not a status report of this version"),
     ],
 )
-def test_what_else_may_answer_is_told(answer: Answer, complaint: str) -> None:
-    """In its own words, or that it is no plugin."""
-    with serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(HostError, match=complaint):
-        status.ask(f"http://127.0.0.1:{port}")
+def test_unexpected_answer_is_an_error(answer: Answer, error: str) -> None:
+    with serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(ServiceError, match=error):
+        status.fetch(f"http://127.0.0.1:{port}")
 
 
-def test_a_path_in_the_address_is_kept() -> None:
-    """A proxy may have the plugin below one, as kubectl's does."""
-    told = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
-    body = json.dumps(told | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
+@pytest.mark.parametrize("path", ["/a/b", "/a/b/"])
+def test_path_of_the_url_is_kept(path: str) -> None:
+    """A proxy such as kubectl's serves the plugin below a path."""
+    report = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
+    body = json.dumps(report | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
     with serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
-        for path in ("/a/b", "/a/b/"):
-            assert status.ask(f"http://127.0.0.1:{port}{path}").node == "n"
-
-
-async def test_help_says_what_the_exit_code_does_not() -> None:
-    """A monitor had better read the metrics."""
-    code, out, _ = await run("--help")
-    shown = " ".join(out.split())
-    assert code == 0
-    assert "unhealthy or leak don't change the exit code" in shown
-    assert "AOSP_PLUGIN_LISTEN" in shown
+        assert status.fetch(f"http://127.0.0.1:{port}{path}").node == "n"

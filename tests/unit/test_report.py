@@ -1,4 +1,4 @@
-"""The report: which state a device is in, what is counted, and what a person is told of it."""
+"""The status report: device states, counts, allocations and leaks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from aosp_plugin.cli.summary import Line, Table, ranges, summary
 from aosp_plugin.daemon.leaks import Holder, Leaks
 from aosp_plugin.daemon.report import NodeStatus, Report, ResourceReport, ResourceStatus, report
 from aosp_plugin.framework.inventory import Device, Snapshot
@@ -43,7 +42,8 @@ def made(
     seen = ResourceStatus(RESOURCE, snapshot, unready, unhealthy, found if found is not None else leaks())
     told = allocations or Allocations("", {RESOURCE: owners or {}})
     named = nodes if nodes is not None else {device.id: (device.id,) for device in devices}
-    return report(NodeStatus("inotify", told, (seen,)), [named], version="1.2.3", node="here", started=1700000000.0)
+    status = NodeStatus("inotify", told, (seen,), leak_detection=True)
+    return report(status, [named], version="1.2.3", node="here", started=1700000000.0)
 
 
 def of_resource(devices: list[Device], **more: Any) -> ResourceReport:
@@ -155,24 +155,26 @@ def test_problems_of_a_resource_are_told_together() -> None:
     ("found", "problem"),
     [
         (leaks(), ""),
-        (leaks(unreadable=1), "not all processes"),
-        (leaks(whole=False), "not all processes"),
-        (leaks(undecided=(HOLDER,)), "of 1 processes it can't be told"),
+        (leaks(unreadable=1), "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"),
+        (leaks(whole=False), "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"),
+        (leaks(undecided=(HOLDER,)), "leak detection is incomplete: the pods of 1 process are unknown"),
     ],
 )
-def test_what_may_keep_leaks_from_being_seen_is_told(found: Leaks, problem: str) -> None:
-    """Nothing found is not the same as nothing there."""
-    told = of_resource([], found=found).leaks_problem
-    assert told.startswith(problem)
-    assert bool(told) == bool(problem)
+def test_incomplete_leak_detection_is_reported(found: Leaks, problem: str) -> None:
+    resource = of_resource([], found=found)
+    assert (resource.leaks_known, resource.leaks_problem) == (True, problem)
 
 
-def test_that_nobody_has_looked_for_leaks_is_told() -> None:
-    """As it is before the first round."""
-    seen = ResourceStatus(RESOURCE, Snapshot(1, []), "", "", None)
-    told = report(NodeStatus("polling", Allocations(), (seen,)), [{}], version="", node="", started=0.0)
-    assert told.resources[0].leaks_problem == "nobody has looked for leaks yet"
-    assert told.watching == "polling"
+@pytest.mark.parametrize(
+    ("leak_detection", "problem"),
+    [(True, "no leak scan has completed yet"), (False, "leak detection is off (leak_scan_interval: 0)")],
+)
+def test_leaks_are_unknown_without_a_leak_scan(leak_detection: bool, problem: str) -> None:  # noqa: FBT001
+    status = ResourceStatus(RESOURCE, Snapshot(1, []), "", "", None)
+    node = NodeStatus("polling", Allocations(), (status,), leak_detection=leak_detection)
+    made = report(node, [{}], version="", node="", started=0.0)
+    assert (made.resources[0].leaks_known, made.resources[0].leaks_problem) == (False, problem)
+    assert made.watching == "polling"
 
 
 def test_as_json_the_fields_are_what_they_are_called() -> None:
@@ -207,6 +209,7 @@ def test_as_json_the_fields_are_what_they_are_called() -> None:
                 }
             ],
             "leaks": [],
+            "leaks_known": True,
             "leaks_problem": "",
         }
     ]
@@ -217,127 +220,10 @@ def test_every_resource_has_its_own_owners_leaks_and_nodes() -> None:
     one = ResourceStatus("x.io/a", Snapshot(1, [Device("d")]), "", "", leaks(HOLDER))
     other = ResourceStatus("x.io/b", Snapshot(1, [Device("d")]), "", "", leaks())
     told = report(
-        NodeStatus("inotify", Allocations("", {"x.io/b": {"d": (PHONE,)}}), (one, other)),
+        NodeStatus("inotify", Allocations("", {"x.io/b": {"d": (PHONE,)}}), (one, other), leak_detection=True),
         [{"d": ("n1",)}, {"d": ("n1",)}],
         version="",
         node="",
         started=0.0,
     )
     assert [states(resource) for resource in told.resources] == [{"d": "leaked"}, {"d": "allocated"}]
-
-
-# What a person is told
-
-
-def lines(told: Report) -> list[str]:
-    return [part.text for part in summary(told) if isinstance(part, Line)]
-
-
-def tables(told: Report, rows: int | None = 20) -> dict[str, Table]:
-    return {part.title: part for part in summary(told, rows) if isinstance(part, Table)}
-
-
-def test_the_first_line_is_of_the_node() -> None:
-    """What runs there and how it looks."""
-    told = lines(made([]))
-    assert told[0].startswith("here: aosp-plugin 1.2.3 since 2023-11-1")
-    assert told[0].endswith(", follows file events")
-    assert told[1:] == [
-        f"{RESOURCE}: registered with the kubelet",
-        "0 devices: 0 allocated, 0 free, 0 unhealthy, 0 leaked",
-    ]
-
-
-def test_what_is_wrong_is_marked() -> None:
-    """So that it can be told by colour."""
-    told = made([Device("n1")], allocations=Allocations("no socket"), unready="no kubelet", found=leaks(whole=False))
-    parts = [part for part in summary(told) if isinstance(part, Line)]
-    assert [part.text for part in parts if part.bad] == [
-        "Which pod has which device is not known: no socket",
-        "no kubelet",
-    ]
-    assert [part.text for part in parts[2:]] == [
-        f"{RESOURCE}: NOT registered with the kubelet",
-        "no kubelet",
-        "1 devices: 1 healthy, and not known whether in use, 0 unhealthy, 0 leaked",
-        "Leaks: not all processes of the host can be seen; it takes hostPID, SYS_PTRACE and DAC_READ_SEARCH",
-    ]
-
-
-def test_devices_left_out_are_counted() -> None:
-    """They are the reason why a pod stays pending."""
-    assert lines(made([Device("n1"), Device("n2")], limit=3))[2].endswith("2 of which the kubelet is not told")
-
-
-def test_who_has_what_is_a_row_for_each_container() -> None:
-    """By namespace, then pod in natural order; a device that is not well is marked."""
-    owners = {
-        "n0": (Owner("b", "phone-10", "c"),),
-        "n1": (Owner("b", "phone-9", "c"),),
-        "n2": (Owner("b", "phone-9", "c"),),
-        "n3": (Owner("b", "phone-9", "c"),),
-        "n4": (Owner("a", "phone-11", "c"),),
-    }
-    devices = [Device(name) for name in ("n0", "n1", "n2")] + [Device("n3", "missing"), Device("n4")]
-    table = tables(made(devices, owners=owners, found=leaks()))["Pods"]
-    assert table.rows == [
-        ("a/phone-11", "c", "n4"),
-        ("b/phone-9", "c", "n1..2, n3 (unhealthy)"),
-        ("b/phone-10", "c", "n0"),
-    ]
-
-
-def test_what_is_ill_is_a_row_with_the_reason_and_who_has_it() -> None:
-    """A leaked one that is ill as well is there, too."""
-    devices = [Device("n1", "missing"), Device("n2", "not-binder", detail="not-binder: is a disk"), Device("n3")]
-    table = tables(made(devices, owners={"n2": (PHONE, OTHER)}, found=leaks(HOLDER)))["Unhealthy"]
-    assert table.rows == [("n1", "missing", ""), ("n2", "not-binder: is a disk", "games/phone-1, games/phone-2")]
-
-
-@pytest.mark.parametrize(
-    ("holder", "place"),
-    [
-        (HOLDER, "pod uid-1"),
-        (HOLDER._replace(pod_uid=""), "container cccccccccccc"),
-        (HOLDER._replace(pod_uid="", container=""), "-"),
-    ],
-)
-def test_what_leaks_is_a_row_with_the_process(holder: Holder, place: str) -> None:
-    """And where it is."""
-    (row,) = tables(made([Device("n1")], found=leaks(holder)))["Leaked"].rows
-    assert (row[0], row[1], row[2], row[4], row[5]) == ("n1", "4711", "2000", place, "adbd --root")
-    assert row[3].startswith("2023-11-1")
-
-
-def test_long_tables_are_cut_and_say_so() -> None:
-    """Unless everything is wanted."""
-    told = made([Device(f"n{number}", "missing") for number in range(25)])
-    table = tables(told)["Unhealthy"]
-    assert (len(table.rows), table.left) == (20, 5)
-    table = tables(told, None)["Unhealthy"]
-    assert (len(table.rows), table.left) == (25, 0)
-
-
-def test_a_table_without_a_row_is_not_there() -> None:
-    """Nothing is said of leaks that there aren't."""
-    assert tables(made([Device("n1")])) == {}
-
-
-@pytest.mark.parametrize(
-    ("names", "joined"),
-    [
-        ([], []),
-        (["a"], ["a"]),
-        (["a1"], ["a1"]),
-        (["a0", "a1", "a2", "b"], ["a0..2", "b"]),
-        (["a1", "a3", "a4"], ["a1", "a3..4"]),
-        (["a1", "b2"], ["a1", "b2"]),
-        (["a01", "a02"], ["a01", "a02"]),
-        (["a9", "a10", "x", "y"], ["a9..10", "x", "y"]),
-        (["a1::0", "a1::1"], ["a1::0..1"]),
-        (["7", "8"], ["7", "8"]),
-    ],
-)
-def test_names_in_a_row_are_joined(names: list[str], joined: list[str]) -> None:
-    """A pod has its nodes in a row, and a table has little room."""
-    assert ranges(names) == joined

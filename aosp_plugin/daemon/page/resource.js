@@ -67,7 +67,8 @@ export class Resource {
   }
 
   showCounts(states) {
-    const { counts, registered, problem, leaks_problem: leaksProblem, revision } = this.report;
+    const { counts, registered, problem, revision } = this.report;
+    const { leaks_known: leaksKnown, leaks_problem: leaksProblem } = this.report;
     this.pill.className = `pill ${registered ? "good" : "bad"}`;
     this.pill.textContent = registered ? "Registered with the kubelet" : "Not registered";
     this.pill.title = `revision ${revision} of the list of devices`;
@@ -76,7 +77,7 @@ export class Resource {
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
     for (const { key } of STATES) {
       const { button, value } = this.chips[key];
-      value.textContent = number(counts[key]);
+      value.textContent = key === "leaked" && !leaksKnown ? "–" : number(counts[key]);
       button.setAttribute("aria-pressed", states.has(key));
       const told = key === "unknown" || ((key === "free" || key === "allocated") && counts.unknown > 0);
       button.hidden = told && counts[key] === 0;
@@ -87,7 +88,7 @@ export class Resource {
     this.map.element.hidden = this.table.element.hidden = this.bar.hidden = counts.total === 0;
     this.empty.hidden = counts.total > 0;
     this.note.hidden = !leaksProblem;
-    this.note.textContent = `Leaks: ${leaksProblem}.`;
+    this.note.textContent = `${leaksProblem.charAt(0).toUpperCase()}${leaksProblem.slice(1)}.`;
   }
 }
 
