@@ -85,7 +85,7 @@ async def _stream_lost(one: Recorded) -> None:
 
 
 def stream_lost_again_and_again() -> None:
-    """It is lost each minute, and comes again: AospPluginRegistersAgain fires."""
+    """It is lost each minute, and comes again: AospPluginRegistrationFlapping fires."""
     _prove(_stream_lost_again_and_again)
 
 
@@ -97,7 +97,7 @@ async def _stream_lost_again_and_again(one: Recorded) -> None:
             await one.until(lambda times=times: len(one.kubelet.registrations) == times, "it registers again")  # type: ignore[misc]
             await one.registered()
             await one.pass_minutes(1)
-        one.firing("AospPluginRegistersAgain")
+        one.firing("AospPluginRegistrationFlapping")
 
 
 async def _well(one: Recorded) -> None:
