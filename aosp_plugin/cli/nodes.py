@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver import binderfs as kernel
+from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.binder.provision.makers import ProvisionMethod, detect_method
-from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ def main(
     except BrokenPipeError:  # `list | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (PluginError, HostError, OSError) as error:
+    except (HostError, OSError) as error:
         bar.clear()
         _write(sys.stderr, f"error: {error}\n")
         return FAILED

@@ -156,7 +156,7 @@ def test_auto_makes_plain_files_without_root(open_dev: Path) -> None:
     real = run("create", "--count", "2", *mount, *where, python=SYSTEM_PYTHON, nobody=True)
     assert (real.returncode, real.stderr) == (
         1,
-        f"error: can't mount a binderfs on {open_dev}/binderfs: it needs root (CAP_SYS_ADMIN on the host)\n",
+        f"error: cannot mount a binderfs on {open_dev}/binderfs: requires root (CAP_SYS_ADMIN on the host)\n",
     )
     assert names(open_dev) == set()
 
@@ -180,8 +180,8 @@ def test_a_kernel_without_binderfs_is_one_line(dev: Path, capsys: pytest.Capture
     arguments = ["create", "--count", "1", "--way", "binderfs", "--binderfs-dir", mount, "--device-dir", str(dev)]
     assert main(arguments) == 1
     assert capsys.readouterr().err == (
-        f"error: can't mount a binderfs on {mount}: this kernel has none: modprobe binder_linux, "
-        "or boot one with CONFIG_ANDROID_BINDERFS\n"
+        f"error: cannot mount a binderfs on {mount}: this kernel has no binderfs: modprobe binder_linux, "
+        "or boot a kernel with CONFIG_ANDROID_BINDERFS\n"
     )
     assert names(dev) == set()
 
@@ -236,9 +236,9 @@ def test_used_up_minors_are_one_line(dev: Path, capsys: pytest.CaptureFixture[st
     assert main(arguments, binderfs=kernel) == 1
     assert kernel.asked == [(f"{dev.parent}/run", 7, True)]
     assert capsys.readouterr().err == (
-        f"error: can't make the node {dev.parent}/run/aosp_binder0: the mount holds 0 nodes of max=5, so the "
-        "1048576 minors of all binderfs mounts are used up: remove nodes elsewhere, or end the processes that "
-        "hold removed nodes open\n"
+        f"error: cannot create {dev.parent}/run/aosp_binder0: the mount contains 0 devices of max=5, so all "
+        "1048576 minor numbers of the binderfs mounts are in use: remove binder devices elsewhere, or end the "
+        "processes that have removed devices open\n"
     )
 
 

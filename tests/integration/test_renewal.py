@@ -113,8 +113,8 @@ def test_a_node_that_can_not_be_renewed_is_unhealthy_until_it_is(
 ) -> None:
     """Each look tries again; the error has the node's name and what to do."""
     backend = make()
-    renewals.failure = DevicesExhaustedError("can't recreate /dev/aosp_binder1: max= is reached")
-    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' can't be given to a container: can't recreate"):
+    renewals.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' can't be given to a container: cannot recreate"):
         backend.pre_start(["aosp_binder1"])
     assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
     renewals.failure = None
@@ -134,7 +134,7 @@ async def test_the_kubelet_is_told_at_once_of_a_node_that_can_not_be_renewed(
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         pod = Pod("phone", [Container("main", {RESOURCE: 1})])
         await kubelet.admit(pod)
-        renewals.failure = DevicesExhaustedError("can't recreate /dev/aosp_binder0: max= is reached")
+        renewals.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)

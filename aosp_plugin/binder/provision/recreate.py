@@ -71,12 +71,12 @@ def sweep(directory: str, host: Host, binderfs: Binderfs = kernel) -> int:
 def _place(node: BinderDevice, host: Host) -> str:
     """Return the path of the file itself, as this process sees it; where the node stands may be a link to it."""
     if node.kind is not Kind.BINDERFS:
-        raise BinderfsError(f"can't recreate {node.path}: its kind is {node.kind}, not binderfs")
+        raise BinderfsError(f"cannot recreate {node.path}: its kind is {node.kind}, not binderfs")
     with _telling(node.path):
         path = host.resolve(node.path)
     if path.rpartition("/")[0] != node.directory:
         raise BinderfsError(
-            f"can't recreate {node.path}: it is not in the directory of its binderfs: "
+            f"cannot recreate {node.path}: it is not in the directory of its binderfs: "
             f"mount the whole binderfs, and link to the node, instead of binding that alone"
         )
     return host.process_path(path)
@@ -122,7 +122,7 @@ def _add(directory: str, temporary: str, path: str, binderfs: Binderfs) -> None:
         binderfs.add_device(directory, temporary)
     except DevicesExhaustedError as error:
         raise DevicesExhaustedError(
-            f"can't recreate {path}: {error} (room for one more is needed, as the old node stays until the new one is "
+            f"cannot recreate {path}: {error} (room for one more is needed, as the old node stays until the new one is "
             f"there; removed nodes that processes hold open take room as well)"
         ) from error
 

@@ -55,7 +55,7 @@ async def full(_: World) -> None:
     """A mount whose max= is reached ends create with 1 and one line; raised, the rest is made."""
     done = await nodes("create", "--count", "6", "--max", "4")
     reason = "the mount's max=4 is reached: remount it with a larger max="
-    _says(done, 1, "", f"error: can't make the node {BINDERFS}/aosp_binder4: {reason}\n")
+    _says(done, 1, "", f"error: cannot create {BINDERFS}/aosp_binder4: {reason}\n")
     done = await nodes("create", "--count", "6", "--max", "6")
     _says(done, 0, "/dev: aosp_binder0 to aosp_binder5 are there, 2 made now and 4 before", "", begins=True)
     await _delete_all(6)

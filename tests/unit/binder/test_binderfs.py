@@ -1,4 +1,4 @@
-"""The operations on a binderfs: exact requests, what the kernel's refusals mean, and the mount table."""
+"""binderfs operations: exact requests to the kernel, errors for its refusals, and the mount table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from aosp_plugin.errors import (
 )
 
 ROOT = os.geteuid() == 0
-needs_root = pytest.mark.skipif(not ROOT, reason="makes devices or mounts, which needs root")
+needs_root = pytest.mark.skipif(not ROOT, reason="creates devices or mounts, which requires root")
 
 
 class Driver:
-    """Stands in for the kernel behind ``fcntl.ioctl``, which no test machine can be sure to have."""
+    """Replaces ``fcntl.ioctl``, because a test machine may have no binder driver."""
 
     def __init__(self, error: int = 0, reply: bytes = b"") -> None:
         self.error = error
@@ -37,7 +37,7 @@ class Driver:
         self.access = -1
 
     def ioctl(self, descriptor: int, request: int, argument: bytearray) -> int:
-        """Answer as fcntl.ioctl does, and note what was asked."""
+        """Record the call, and write ``reply`` to the end of the argument."""
         self.calls.append((request, bytes(argument)))
         self.access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
         argument[len(argument) - len(self.reply) :] = self.reply
@@ -55,7 +55,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    """Return a directory that looks like a binderfs."""
+    """Return a directory with a control file."""
     (tmp_path / "binder-control").touch()
     return str(tmp_path)
 
@@ -70,91 +70,68 @@ def iowr(number: int, size: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("step", "number", "kind", "word"),
+    ("step", "number", "kind", "cause"),
     [
         (Step.MOUNT, errno.ENODEV, BinderMissingError, "CONFIG_ANDROID_BINDERFS"),
-        (Step.MOUNT, errno.EPERM, NotPermittedError, "root"),
-        (Step.MOUNT, errno.EACCES, NotPermittedError, "root"),
-        (Step.MOUNT, errno.EINVAL, BinderfsError, "max="),
-        (Step.MOUNT, errno.ENOSPC, DevicesExhaustedError, "1048576"),
-        (Step.UNMOUNT, errno.EPERM, NotPermittedError, "root"),
-        (Step.UNMOUNT, errno.EBUSY, BinderfsError, "open"),
-        (Step.UNMOUNT, errno.EINVAL, BinderfsError, "nothing is mounted"),
-        (Step.CONTROL, errno.EACCES, NotPermittedError, "root"),
-        (Step.CONTROL, errno.EPERM, NotPermittedError, "device cgroup"),
-        (Step.CONTROL, errno.ENOENT, BinderfsError, "mount -t binder"),
-        (Step.ADD, errno.EEXIST, DeviceExistsError, "taken"),
-        (Step.ADD, errno.EACCES, DeviceNameError, "name"),
-        (Step.ADD, errno.EINVAL, BinderfsError, "control file"),
-        (Step.ADD, errno.ENOTTY, BinderfsError, "control file"),
-        (Step.REMOVE, errno.EACCES, NotPermittedError, "root"),
-        (Step.REMOVE, errno.EPERM, NotPermittedError, "nobody"),
-        (Step.REMOVE, errno.EBUSY, BinderfsError, "mounted on it"),
-        (Step.PROBE, errno.EPERM, NotPermittedError, "device cgroup"),
+        (Step.UNMOUNT, errno.EBUSY, BinderfsError, "a process has one of its devices open"),
+        (Step.ADD, errno.EACCES, DeviceNameError, "invalid name"),
         (Step.PROBE, errno.EACCES, NotPermittedError, "nodev"),
-        (Step.PROBE, errno.ENXIO, BinderMissingError, "copy"),
-        (Step.PROBE, errno.ENODEV, BinderMissingError, "driver"),
-        (Step.PROBE, errno.ENOTTY, BinderfsError, "not a node of the binder driver"),
-        (Step.PROBE, errno.EINVAL, BinderfsError, "not a node of the binder driver"),
+        (Step.PROBE, errno.ENXIO, BinderMissingError, "a copy of it never opens"),
         (Step.ADD, errno.EFAULT, BinderfsError, "Bad address"),
     ],
 )
-def test_a_refusal_of_the_kernel_is_one_line_of_the_right_kind(
-    step: Step, number: int, kind: type[BinderfsError], word: str
+def test_refusal_has_the_class_and_text_for_the_errno(
+    step: Step, number: int, kind: type[BinderfsError], cause: str
 ) -> None:
-    """Each errno at each step has its class, and a line with the path, the cause and what to do."""
+    """An errno without an entry of its own gets the system's text."""
     error = binderfs.refusal(step, number, "/run/here")
     assert type(error) is kind
-    assert str(error).startswith(f"can't {step.value} /run/here: ")
-    assert word in str(error).partition("/run/here: ")[2]
-    assert "\n" not in str(error)
+    assert str(error).startswith(f"cannot {step.value} /run/here: ")
+    assert cause in str(error)
 
 
 @pytest.mark.parametrize(
-    ("held", "limit", "words", "not_a_word"),
+    ("count", "limit", "texts", "absent"),
     [
         (10, 10, ["max=10 is reached", "remount"], "1048576"),
         (11, 10, ["max=10 is reached"], "1048576"),
-        (9, 10, ["9 nodes of max=10", "1048576 minors", "open"], "reached"),
-        (9, None, ["9 nodes of an unknown max=", "1048576 minors", "open"], "reached"),
+        (9, 10, ["9 devices of max=10", "1048576 minor numbers", "open"], "reached"),
+        (9, None, ["9 devices of an unknown max=", "1048576 minor numbers", "open"], "reached"),
     ],
 )
-def test_a_full_mount_is_told_from_used_up_minors(
-    held: int, limit: int | None, words: list[str], not_a_word: str
+def test_exhausted_distinguishes_a_full_mount_from_used_up_minors(
+    count: int, limit: int | None, texts: list[str], absent: str
 ) -> None:
-    """ENOSPC stands for two limits, and the count of the nodes tells which."""
-    text = str(binderfs.exhausted("/run/x/a", held, limit))
-    assert text.startswith("can't make the node /run/x/a: ")
-    assert all(word in text for word in words)
-    assert not_a_word not in text
+    """The kernel returns ENOSPC for both limits; the number of devices in the mount distinguishes them."""
+    error = str(binderfs.exhausted("/run/x/a", count, limit))
+    assert error.startswith("cannot create /run/x/a: ")
+    assert all(text in error for text in texts)
+    assert absent not in error
 
 
-def test_the_request_numbers_are_those_of_the_headers() -> None:
-    """BINDER_CTL_ADD and BINDER_VERSION are what the headers' macros come to."""
+def test_request_numbers_match_the_kernel_headers() -> None:
     assert binderfs.BINDER_CTL_ADD == iowr(1, 256 + 4 + 4) == 3238552065
     assert binderfs.BINDER_VERSION == iowr(9, 4) == 0xC0046209
-    assert binderfs.PROTOCOL_VERSION == 8
 
 
-def test_the_request_is_a_struct_binderfs_device() -> None:
-    """The name stands at 0, zero-padded to 256 bytes, and major and minor follow as 0."""
+def test_add_request_is_a_struct_binderfs_device() -> None:
+    """The name is zero-padded to 256 bytes; major and minor number follow as 0."""
     assert binderfs.add_request("aosp_binder1") == b"aosp_binder1".ljust(256, b"\0") + bytes(8)
 
 
-def test_the_longest_name_keeps_its_final_zero() -> None:
-    """255 bytes are taken, and the kernel still finds the end."""
+def test_add_request_accepts_a_name_of_255_bytes() -> None:
+    """The zero byte that terminates the name is kept."""
     assert binderfs.add_request("é" * 127 + "a")[:256] == "é".encode() * 127 + b"a\0"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "x" * 256, "é" * 128])
-def test_a_name_that_the_kernel_would_refuse_or_cut_is_refused_first(name: str) -> None:
-    """Names that give EACCES, and those that would become another name, never reach the kernel."""
+def test_add_request_rejects_names_that_the_kernel_rejects_or_truncates(name: str) -> None:
     with pytest.raises(DeviceNameError, match="255 bytes"):
         binderfs.add_request(name)
 
 
-def test_add_node_sends_the_request_and_returns_the_device_number(directory: str, driver: Driver) -> None:
-    """The kernel gets name and number on a descriptor opened for reading, and its answer is st_rdev's form."""
+def test_add_device_sends_the_request_and_returns_the_device_number(directory: str, driver: Driver) -> None:
+    """The ioctl is made on a read-only descriptor, which is closed afterwards."""
     driver.reply = (244).to_bytes(4, sys.byteorder) + (70000).to_bytes(4, sys.byteorder)
     before = descriptors()
     assert binderfs.add_device(directory, "aosp_binder1") == os.makedev(244, 70000)
@@ -163,25 +140,28 @@ def test_add_node_sends_the_request_and_returns_the_device_number(directory: str
     assert descriptors() == before
 
 
-def test_add_node_says_that_the_name_is_taken_and_closes_the_control_file(directory: str, driver: Driver) -> None:
-    """EEXIST is DeviceExistsError with the path, whatever number the kernel wrote back."""
+def test_add_device_raises_device_exists_error_and_closes_the_control_file(directory: str, driver: Driver) -> None:
+    """The device number that the kernel writes on EEXIST is ignored."""
     driver.error, driver.reply = errno.EEXIST, b"\1\0\0\0\2\0\0\0"
     before = descriptors()
-    with pytest.raises(DeviceExistsError, match=f"{directory}/a: the name is taken"):
+    with pytest.raises(DeviceExistsError, match=f"{directory}/a: the name is in use"):
         binderfs.add_device(directory, "a")
     assert descriptors() == before
 
 
-def test_a_full_mount_does_not_hide_that_the_name_is_taken(directory: str, driver: Driver) -> None:
-    """The kernel says ENOSPC before it looks at the name, so a name that is there counts as taken."""
+def test_add_device_to_a_full_mount_raises_device_exists_error_for_an_existing_name(
+    directory: str, driver: Driver
+) -> None:
+    """The kernel checks for space first and returns ENOSPC."""
     driver.error = errno.ENOSPC
     os.symlink("nowhere", f"{directory}/a")
     with pytest.raises(DeviceExistsError):
         binderfs.add_device(directory, "a")
 
 
-def test_a_full_mount_is_named_with_its_limit(directory: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many nodes as max= says, the error is that max= is reached."""
+def test_add_device_to_a_full_mount_names_its_limit(
+    directory: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver.error = errno.ENOSPC
     monkeypatch.setattr(binderfs, "mount_at", lambda path: BinderfsMount(path, 1, 1))
     os.mknod(f"{directory}/other")
@@ -189,44 +169,39 @@ def test_a_full_mount_is_named_with_its_limit(directory: str, driver: Driver, mo
         binderfs.add_device(directory, "a")
 
 
-def test_where_the_mount_table_does_not_help_both_limits_are_named(directory: str, driver: Driver) -> None:
-    """A directory that is not in the mount table has an unknown max=."""
+def test_add_device_names_both_limits_if_the_mount_is_not_in_the_mount_table(directory: str, driver: Driver) -> None:
     driver.error = errno.ENOSPC
-    with pytest.raises(DevicesExhaustedError, match="0 nodes of an unknown max="):
+    with pytest.raises(DevicesExhaustedError, match="0 devices of an unknown max="):
         binderfs.add_device(directory, "a")
 
 
-def test_a_directory_without_control_file_is_no_binderfs(tmp_path: Path) -> None:
-    """The error names the control file and how to get one."""
-    with pytest.raises(BinderfsError, match=f"can't open {tmp_path}/binder-control: .*mount -t binder"):
+def test_add_device_without_a_control_file_names_the_mount_command(tmp_path: Path) -> None:
+    with pytest.raises(BinderfsError, match=f"cannot open {tmp_path}/binder-control: .*mount -t binder"):
         binderfs.add_device(str(tmp_path), "a")
 
 
-def test_a_plain_file_is_no_control_file(directory: str) -> None:
-    """A real ioctl on a file that only has the name is refused with ENOTTY, and told."""
+def test_add_device_rejects_a_regular_file_as_control_file(directory: str) -> None:
+    """The ioctl is a real one here and fails with ENOTTY."""
     with pytest.raises(BinderfsError, match="not the control file of a binderfs") as caught:
         binderfs.add_device(directory, "a")
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOTTY
 
 
-def test_remove_node_says_whether_there_was_one(directory: str) -> None:
-    """A node is unlinked; one that is gone is no error."""
+def test_remove_device_returns_whether_the_device_existed(directory: str) -> None:
     os.mknod(f"{directory}/a")
     assert binderfs.remove_device(directory, "a") is True
     assert not os.path.lexists(f"{directory}/a")
     assert binderfs.remove_device(directory, "a") is False
 
 
-def test_what_cannot_be_removed_is_told(directory: str) -> None:
-    """A directory, as binderfs' features is one, is refused with its path."""
+def test_remove_device_rejects_a_directory(directory: str) -> None:
     os.mkdir(f"{directory}/features")
-    with pytest.raises(BinderfsError, match=f"can't remove the node {directory}/features: Is a directory"):
+    with pytest.raises(BinderfsError, match=f"cannot remove {directory}/features: Is a directory"):
         binderfs.remove_device(directory, "features")
 
 
-def test_the_nodes_are_all_but_directories_and_the_control_file(directory: str) -> None:
-    """Not features and binder_logs, which are directories, and not binder-control, which makes nodes."""
+def test_devices_in_omits_directories_and_the_control_file(directory: str) -> None:
     os.mkdir(f"{directory}/features")
     os.mknod(f"{directory}/a")
     os.mknod(f"{directory}/b")
@@ -234,8 +209,8 @@ def test_the_nodes_are_all_but_directories_and_the_control_file(directory: str) 
 
 
 @pytest.mark.parametrize("version", [8, 7, -1])
-def test_binder_version_returns_what_the_driver_says(directory: str, driver: Driver, version: int) -> None:
-    """The answer is a signed number, asked for with BINDER_VERSION on a descriptor open for both directions."""
+def test_binder_version_returns_the_version_of_the_driver(directory: str, driver: Driver, version: int) -> None:
+    """The ioctl is made on a read-write descriptor, which is closed afterwards."""
     driver.reply = version.to_bytes(4, sys.byteorder, signed=True)
     before = descriptors()
     assert binderfs.binder_version(f"{directory}/binder-control") == version
@@ -244,27 +219,25 @@ def test_binder_version_returns_what_the_driver_says(directory: str, driver: Dri
     assert descriptors() == before
 
 
-def test_a_device_of_another_driver_is_not_binder() -> None:
-    """/dev/null opens, but does not know the question."""
+def test_binder_version_rejects_a_device_of_another_driver() -> None:
     before = descriptors()
-    with pytest.raises(BinderfsError, match="/dev/null: it is not a node of the binder driver"):
+    with pytest.raises(BinderfsError, match="/dev/null: not a device of the binder driver"):
         binderfs.binder_version("/dev/null")
     assert descriptors() == before
 
 
-def test_a_node_that_is_gone_is_told_with_its_path(tmp_path: Path) -> None:
-    """What has no class of its own comes with the system's text and the OSError as its cause."""
+def test_binder_version_of_a_missing_device_has_the_os_error_as_its_cause(tmp_path: Path) -> None:
     with pytest.raises(BinderfsError, match=f"{tmp_path}/a: No such file") as caught:
         binderfs.binder_version(f"{tmp_path}/a")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 @needs_root
-def test_a_device_number_without_driver_is_a_missing_driver(tmp_path: Path) -> None:
-    """Opening a number that nobody registered gives ENXIO, as a copy of a binderfs node does."""
+def test_binder_version_of_a_device_without_driver_raises_binder_missing_error(tmp_path: Path) -> None:
+    """An unregistered device number fails with ENXIO, like a copy of a binderfs device."""
     path = str(tmp_path / "a")
     os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(511, 12345))
-    with pytest.raises(BinderMissingError, match="no driver is behind it"):
+    with pytest.raises(BinderMissingError, match="no driver for it"):
         binderfs.binder_version(path)
 
 
@@ -277,8 +250,8 @@ MOUNTINFO = r"""
 """.strip()
 
 
-def test_the_mount_table_is_read_whole() -> None:
-    """Every mount of type binder comes back with its path unescaped, its st_dev and its max=; no other does."""
+def test_binder_mounts_returns_each_mount_of_type_binder() -> None:
+    """Mount points are unescaped."""
     assert binderfs.binder_mounts(MOUNTINFO) == (
         BinderfsMount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
         BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576),
@@ -286,21 +259,13 @@ def test_the_mount_table_is_read_whole() -> None:
     )
 
 
-def test_an_unreadable_mount_table_holds_no_binderfs() -> None:
-    """Empty text is an empty table."""
-    assert binderfs.binder_mounts("") == ()
-
-
-def test_no_binderfs_is_at_a_plain_or_missing_directory(tmp_path: Path) -> None:
-    """The real mount table is asked, and has none there."""
+def test_mount_at_a_plain_or_missing_directory_is_none(tmp_path: Path) -> None:
     assert binderfs.mount_at(str(tmp_path)) is None
     assert binderfs.mount_at(str(tmp_path / "missing")) is None
 
 
-def test_a_mount_is_found_through_links_and_only_if_it_is_on_top(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Path and st_dev must both be right: what is mounted over a binderfs hides it."""
+def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path and st_dev must both match, because another mount may cover a binderfs."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     real = os.path.realpath(tmp_path / "real")
@@ -316,10 +281,10 @@ def test_a_mount_is_found_through_links_and_only_if_it_is_on_top(
     ("limit", "again", "flags", "options"),
     [(None, False, 0, b""), (7, False, 0, b"max=7"), (9, True, 32, b"max=9")],
 )
-def test_mount_asks_for_a_binderfs_without_flags(
+def test_mount_sets_max_and_no_flag_but_remount(
     monkeypatch: pytest.MonkeyPatch, *, limit: int | None, again: bool, flags: int, options: bytes
 ) -> None:
-    """mount(2) gets type binder, max= where it is asked for, and MS_REMOUNT (32) to change that; never nodev."""
+    """With nodev, the devices would not open."""
     calls: list[tuple[object, ...]] = []
 
     def call(*arguments: object) -> int:
@@ -335,29 +300,29 @@ def test_mount_asks_for_a_binderfs_without_flags(
 @pytest.mark.skipif(
     "binder" in Path("/proc/filesystems").read_text(encoding="ascii").split(), reason="this kernel has binderfs"
 )
-def test_a_kernel_without_binderfs_is_told(tmp_path: Path) -> None:
-    """A real mount(2) gives ENODEV here."""
-    with pytest.raises(BinderMissingError, match=f"can't mount a binderfs on {tmp_path}: this kernel has none"):
+def test_mount_on_a_kernel_without_binderfs_raises_binder_missing_error(tmp_path: Path) -> None:
+    """The mount(2) is a real one and fails with ENODEV."""
+    with pytest.raises(BinderMissingError, match=f"cannot mount a binderfs on {tmp_path}: this kernel has no binderfs"):
         binderfs.mount(str(tmp_path))
 
 
 @needs_root
-def test_nobody_but_root_mounts() -> None:
-    """A real mount(2) and umount(2) of another user give EPERM, on any kernel."""
-    pytest.importorskip("ctypes")  # an interpreter under /root is out of reach in a moment
+def test_mount_and_unmount_require_root() -> None:
+    """The mount(2) and umount(2) are real ones and fail with EPERM."""
+    pytest.importorskip("ctypes")  # imported now, because another user cannot read an interpreter below /root
     os.seteuid(65534)
     try:
-        with pytest.raises(NotPermittedError, match="can't mount a binderfs on /: it needs root"):
+        with pytest.raises(NotPermittedError, match="cannot mount a binderfs on /: requires root"):
             binderfs.mount("/")
-        with pytest.raises(NotPermittedError, match="can't unmount /proc: it needs root"):
+        with pytest.raises(NotPermittedError, match="cannot unmount /proc: requires root"):
             binderfs.unmount("/proc")
     finally:
         os.seteuid(0)
 
 
 @needs_root
-def test_unmount_unmounts_and_refuses_links(tmp_path: Path) -> None:
-    """A real mount goes; where nothing is mounted, or at a link to a mount, the kernel refuses."""
+def test_unmount_rejects_links_and_busy_mounts(tmp_path: Path) -> None:
+    """The mount is a real one, a tmpfs."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     real = str(tmp_path / "real")
@@ -366,11 +331,11 @@ def test_unmount_unmounts_and_refuses_links(tmp_path: Path) -> None:
         pytest.skip("this root may not mount")
     assert number == 0
     try:
-        with pytest.raises(BinderfsError, match="nothing is mounted there"):
+        with pytest.raises(BinderfsError, match="not a mount point"):
             binderfs.unmount(str(tmp_path / "link"))
         assert os.path.ismount(real)
         held = os.open(real, os.O_RDONLY)
-        with pytest.raises(BinderfsError, match="a process holds a node of it open"):
+        with pytest.raises(BinderfsError, match="a process has one of its devices open"):
             binderfs.unmount(real)
         os.close(held)
         binderfs.unmount(real)

@@ -633,7 +633,7 @@ def test_a_busy_mount_is_an_error_and_goes_with_the_next_delete(place: Place) ->
         raise binderfs.refusal(binderfs.Step.UNMOUNT, errno.EBUSY, str(place.run))
 
     place.kernel.hook = busy
-    with pytest.raises(BinderfsError, match="a process holds a node"):
+    with pytest.raises(BinderfsError, match="a process has one of its devices open"):
         place.delete()
     assert place.names() == {LEDGER}
     place.kernel.hook = lambda _step: None

@@ -301,10 +301,10 @@ def test_interrupted_at_any_point_it_leaves_no_temporary_node(place: Place) -> N
 @pytest.mark.parametrize(
     ("operation", "number", "kind", "word"),
     [
-        ("rename", errno.EBUSY, BinderfsError, "something is mounted on it"),
+        ("rename", errno.EBUSY, BinderfsError, "it is a mount point"),
         ("chmod", errno.EROFS, BinderfsError, "mounted read-only"),
-        ("chown", errno.EPERM, NotPermittedError, "needs root"),
-        ("chmod", errno.EACCES, NotPermittedError, "needs root"),
+        ("chown", errno.EPERM, NotPermittedError, "requires root"),
+        ("chmod", errno.EACCES, NotPermittedError, "requires root"),
         ("rename", errno.EIO, BinderfsError, "Input/output error"),
     ],
 )
@@ -318,7 +318,7 @@ def test_a_refusal_names_the_node_and_leaves_it_as_it_was(
 
     before, node = place.inode(), place.node()
     monkeypatch.setattr(os, operation, refuse)
-    with pytest.raises(BinderfsError, match=f"^can't recreate {place.run}/a1: .*{word}") as caught:
+    with pytest.raises(BinderfsError, match=f"^cannot recreate {place.run}/a1: .*{word}") as caught:
         place.renew(node)
     assert type(caught.value) is kind
     assert (place.inode(), place.names()) == (before, {"a1"})
@@ -333,7 +333,7 @@ def test_the_error_that_counts_is_the_first_one(place: Place, monkeypatch: pytes
 
     monkeypatch.setattr(os, "chmod", refuse)
     monkeypatch.setattr(place.kernel, "hook", lambda _step: monkeypatch.setattr(os, "unlink", refuse))
-    with pytest.raises(BinderfsError, match="can't recreate"):
+    with pytest.raises(BinderfsError, match="cannot recreate"):
         place.renew(node)
     monkeypatch.undo()
     assert place.sweep() == 1
@@ -357,7 +357,7 @@ def test_without_room_for_one_more_the_old_node_stays(tmp_path: Path) -> None:
     place = Place(tmp_path / "host", max_devices=1)
     before = place.inode()
     with pytest.raises(
-        DevicesExhaustedError, match=f"^can't recreate {place.run}/a1: .* max=1 is reached.*one more"
+        DevicesExhaustedError, match=f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"
     ) as caught:
         place.renew()
     assert isinstance(caught.value.__cause__, DevicesExhaustedError)
@@ -371,7 +371,7 @@ def test_a_node_that_is_gone_is_not_made(place: Place) -> None:
     """Its mode and owner are gone with it."""
     node = place.node()
     (place.run / "a1").unlink()
-    with pytest.raises(BinderfsError, match="a1: it is gone"):
+    with pytest.raises(BinderfsError, match="a1: it does not exist"):
         place.renew(node)
     assert place.names() == set()
 
@@ -380,7 +380,7 @@ def test_a_node_that_is_gone_is_not_made(place: Place) -> None:
 def test_only_nodes_of_a_binderfs_are_renewed(place: Place, kind: Kind) -> None:
     """Others come from the driver's start or from somebody's mknod."""
     before = place.inode()
-    with pytest.raises(BinderfsError, match=f"can't recreate /dev/a1: its kind is {kind}"):
+    with pytest.raises(BinderfsError, match=f"cannot recreate /dev/a1: its kind is {kind}"):
         place.renew(place.node()._replace(kind=kind))
     assert place.inode() == before
 
@@ -390,7 +390,7 @@ def test_a_single_node_that_was_bound_into_the_device_directory_is_not_renewed(p
     (place.dev / "a2").touch()
     node = place.node("a2")
     assert (node.kind, node.directory) == (Kind.BINDERFS, "")
-    with pytest.raises(BinderfsError, match=r"can't recreate /dev/a2: .*mount the whole binderfs"):
+    with pytest.raises(BinderfsError, match=r"cannot recreate /dev/a2: .*mount the whole binderfs"):
         place.renew(node)
 
 
@@ -400,12 +400,12 @@ def test_a_link_that_leads_elsewhere_since_the_look_is_not_followed(place: Place
     (place.dev / "a1").unlink()
     (place.dev / "a1").symlink_to("/dev/precious")
     (place.dev / "precious").touch()
-    with pytest.raises(BinderfsError, match="can't recreate /dev/a1"):
+    with pytest.raises(BinderfsError, match="cannot recreate /dev/a1"):
         place.renew(node)
     assert (place.dev / "precious").exists()
     (place.dev / "a1").unlink()
     (place.dev / "a1").symlink_to("a1")
-    with pytest.raises(BinderfsError, match="can't recreate /dev/a1: Too many levels"):
+    with pytest.raises(BinderfsError, match="cannot recreate /dev/a1: Too many levels"):
         place.renew(node)
 
 
@@ -422,7 +422,7 @@ def test_a_sweep_removes_what_killed_renewals_left_and_nothing_else(place: Place
 
 def test_a_sweep_of_what_is_no_binderfs_is_told(place: Place) -> None:
     """There is no control file to make nodes with."""
-    with pytest.raises(BinderfsError, match=f"can't open {place.dev}/{CONTROL_NAME}"):
+    with pytest.raises(BinderfsError, match=f"cannot open {place.dev}/{CONTROL_NAME}"):
         sweep("/dev", place.host, place.kernel)
 
 
