@@ -1,4 +1,4 @@
-"""Where what is slow to make is kept: outside the checkout, under a name that follows from what it is made of."""
+"""A cache outside the checkout for parts that are slow to build. A part's name contains a digest of its sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def root() -> Path:
-    """Return the directory of everything that is kept, which is there then."""
+    """Return the directory of the cache, and create it if it does not exist."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     path = Path(home, "aosp-device-plugin")
     path.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def root() -> Path:
 
 
 def key(parts: Iterable[str | Path]) -> str:
-    """Return a name for the contents of files, and of directories with all that is in them, and for texts."""
+    """Return a digest of strings, of the contents of files, and of all files in directories."""
     digest = hashlib.sha256()
     for part in parts:
         for name, content in [("", part.encode())] if isinstance(part, str) else _files(part):
@@ -33,38 +33,38 @@ def key(parts: Iterable[str | Path]) -> str:
 
 
 def _files(path: Path) -> list[tuple[str, bytes]]:
-    """Return name and content of the file, or of all in the directory but what an interpreter leaves there."""
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
-    files = [one for one in files if "__pycache__" not in one.parts]
-    return [(str(one.relative_to(path.parent)), one.read_bytes()) for one in files]
+    """Return name and content of a file, or of all files in a directory except compiled Python."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    files = [file for file in files if "__pycache__" not in file.parts]
+    return [(str(file.relative_to(path.parent)), file.read_bytes()) for file in files]
 
 
-def kept(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the directory of this name; if there is none, have it made in another one and renamed."""
+def cached(name: str, build: Callable[[Path], None]) -> Path:
+    """Return the directory with this name; if it does not exist, build it in a temporary directory and rename that."""
     path = root() / name
     if not path.exists():
-        fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
         try:
-            make(fresh)
-            fresh.chmod(0o755)
-            with contextlib.suppress(OSError):  # somebody else was faster
-                fresh.rename(path)
+            build(temporary)
+            temporary.chmod(0o755)
+            with contextlib.suppress(OSError):  # another process was faster
+                temporary.rename(path)
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        assert path.exists(), f"{path} could not be made"
+            shutil.rmtree(temporary, ignore_errors=True)
+        assert path.exists(), f"{path} could not be created"
     return path
 
 
 @contextlib.contextmanager
-def alone(name: str) -> Iterator[None]:
-    """Wait until no other process is inside, and keep others out."""
+def exclusive(name: str) -> Iterator[None]:
+    """Hold a lock between processes."""
     with (root() / f".{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def forget(prefix: str, *, keep: int) -> None:
-    """Remove all but the newest of what is kept under a prefix."""
-    every = sorted(root().glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime)
-    for path in every[:-keep]:
+def evict(prefix: str, *, keep: int) -> None:
+    """Remove all but the newest directories with a prefix."""
+    paths = sorted(root().glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime)
+    for path in paths[:-keep]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a machine lacks: Debian's packages, installed where they can be, and the ways in which a part can't be had."""
+"""Install missing Debian packages, and the errors that say why a part is unavailable."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class MissingError(Exception):
-    """A part is not here and can't be brought here."""
+    """This machine does not have a part and cannot get it."""
 
 
 class BrokenError(Exception):
-    """A part that this project makes can't be made."""
+    """The build of a part failed."""
 
 
 def install(packages: Iterable[str]) -> None:
     """Install the packages that are missing. Raises MissingError."""
     if not shutil.which("apt-get"):
-        raise MissingError(f"no apt-get, which brings {', '.join(packages)}")
+        raise MissingError(f"requires apt-get, to install {', '.join(packages)}")
     missing = [name for name in packages if not _installed(name)]
     if missing:
         say(f"# apt-get install {' '.join(missing)}")
@@ -36,7 +36,7 @@ def install(packages: Iterable[str]) -> None:
 
 @cache
 def update() -> None:
-    """Have apt-get know what there is. Raises MissingError."""
+    """Update apt's package lists, once in a process. Raises MissingError."""
     command("apt-get", "update", "--quiet", seconds=600)
 
 
@@ -47,18 +47,18 @@ def command(
     check: bool = True,
     error: type[Exception] = MissingError,
 ) -> str:
-    """Run a command, and return what it prints. Raises ``error`` with the end of what it said."""
+    """Run a command and return its output. Raises ``error`` with the end of the command's messages."""
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             words, cwd=directory, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as reason:
-        raise error(f"{words[0]}: {reason}") from reason
-    if check and done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[-500:]
-        raise error(f"{' '.join(words[:3])} … ended with {done.returncode}: {said}")
-    return done.stdout
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise error(f"{words[0]}: {failure}") from failure
+    if check and result.returncode:
+        messages = " ".join((result.stderr or result.stdout).split())[-500:]
+        raise error(f"{' '.join(words[:3])} … ended with {result.returncode}: {messages}")
+    return result.stdout
 
 
 def _installed(package: str) -> bool:

@@ -1,4 +1,4 @@
-"""What was proved, a line for each item, and what it comes to."""
+"""The report of a run: a line for each item, and the totals."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _DETAIL: Final = 900
 
 
 def say(line: str) -> None:
-    """Print a line, at once."""
+    """Print a line and flush the output."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's own words, or the line that it comes from where it has none."""
+    """Return an error's message, or the line of code that raised it if it has no message."""
     kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
     return kind + (str(error) or f"at: {traceback.extract_tb(error.__traceback__)[-1].line}")
 
 
 class Report:
-    """Counts items, and prints each as soon as it is known."""
+    """Counts the items, and prints the result of each one at once."""
 
     def __init__(self) -> None:
-        """Begin at 1."""
+        """Start with no items."""
         self.passed = self.failed = self.skipped = 0
 
     @property
@@ -40,32 +40,32 @@ class Report:
         return self.passed + self.failed + self.skipped
 
     def run(self, title: str, item: Callable[[], None]) -> bool:
-        """Run an item, print what became of it, and say whether it holds."""
+        """Run an item, print its result, and return whether it passed."""
         started = time.monotonic()
         try:
             item()
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, the other items are tried
+        except Exception as error:  # noqa: BLE001 - the other items run after any error
             self.not_ok(title, describe(error))
             return False
         self.ok(title, time.monotonic() - started)
         return True
 
     def ok(self, title: str, seconds: float) -> None:
-        """Say that an item holds."""
+        """Report that an item passed."""
         self.passed += 1
         say(f"ok {self._number} - {title} ({seconds:.1f} s)")
 
     def not_ok(self, title: str, detail: str) -> None:
-        """Say that an item does not hold, and why."""
+        """Report that an item failed, and why."""
         self.failed += 1
         say(f"not ok {self._number} - {title} : {' '.join(detail.split())[:_DETAIL]}")
 
-    def skip(self, title: str, why: str) -> None:
-        """Say that an item could not be run here."""
+    def skip(self, title: str, reason: str) -> None:
+        """Report that an item could not run on this machine, and why."""
         self.skipped += 1
-        say(f"ok {self._number} - {title} # skip: {why}")
+        say(f"ok {self._number} - {title} # skip: {reason}")
 
     def end(self) -> int:
-        """Print the sum, and return the exit code."""
+        """Print the totals, and return the exit code."""
         say(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
         return FAILED if self.failed else PASSED

@@ -91,7 +91,7 @@ def starts(node: Node) -> None:
     node.wait(ActiveState="active", StatusText="registered")
 
 
-def no_rights(node: Node) -> None:
+def no_privileges(node: Node) -> None:
     """systemd: its process has no capability and can gain none, and runs under seccomp filters; uid 0."""
     status = node.status()
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
@@ -187,7 +187,7 @@ def drop_in_of_provision(node: Node) -> None:
 ITEMS: Final[tuple[Callable[[Node], None], ...]] = (
     waits_for_kubelet,
     starts,
-    no_rights,
+    no_privileges,
     read_only,
     answers,
     later_mounts,

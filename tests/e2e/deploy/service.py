@@ -46,12 +46,12 @@ _TARGETS: Final = ("sysinit", "basic", "shutdown", "network", "local-fs", "multi
 _APART: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
 
 
-def prove(report: Report) -> None:
+def check(report: Report) -> None:
     """Have everything proved in the sandbox, and report it. Raises MissingError where there can be none here."""
     if os.geteuid() != 0 or not os.path.exists(_MANAGER) or not shutil.which("unshare"):
         raise MissingError("a systemd in a sandbox takes root, systemd and unshare")
     # Not while a kubelet of tests/e2e/kubelet has its files mounted where ours go.
-    with cache.alone("sandbox"), tempfile.TemporaryDirectory() as directory, _put_back():
+    with cache.exclusive("sandbox"), tempfile.TemporaryDirectory() as directory, _put_back():
         results, log = Path(directory, "results"), Path(directory, "log")
         command = ("unshare", *_APART, "--propagation", "private", sys.executable, "-m", __name__, str(results))
         with log.open("wb") as out:

@@ -1,12 +1,12 @@
 """``python -m tests.e2e.kernel``: the plugin on real binder kernels, with real container runtimes.
 
-Boots a kernel with binderfs, the same with a real kubelet, and Debian's own kernel; has ``guest`` prove each item in
-there, and prints a line for each:
-``ok 12 - …``, ``not ok 13 - … : why``, ``ok 14 - … # skip: why``. The exit code is 1 where an item failed.
+Boots guests in QEMU. In each guest the module ``guest`` runs the items of one boot, and this program prints a line for
+each: ``ok 12 - …``, ``not ok 13 - … : reason``, ``ok 14 - … # skip: reason``. The exit code is 1 if an item failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import sys
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SECONDS: Final = 1800
-"""How long one guest may take, in software emulation on a busy machine."""
+"""The time limit of one guest, which allows for software emulation on a busy machine."""
 
 _MEMORY: Final = 2048
 """MiB."""
 
 _MEMORY_FOR_PODS: Final = 6144
-"""What containerd unpacks is in memory too."""
+"""MiB; the images that containerd unpacks are in memory too."""
 
 _ENVIRONMENT: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -41,87 +41,89 @@ _ENVIRONMENT: Final = {
     "E2E_PATIENCE": "120",
 }
 
-_SHOWN: Final = 40
-"""Lines of the console that are shown where a guest died."""
+_CONSOLE_LINES: Final = 40
+"""Lines of the console that are printed if the guest dies."""
+
+_ALL: Final = ("binderfs", "phones", "pods", "stock")
 
 
 class Boot:
-    """One boot, and the items that are proved in it."""
+    """One boot of a guest and the items that run in it."""
 
     def __init__(self, name: str, report: Report) -> None:
         self._name = name
         self._report = report
-        self._left = list(TITLES[name])
+        self._remaining = list(TITLES[name])
         self._ended = False
 
-    def skip(self, why: str) -> None:
-        """Say of each item that it could not be run here."""
-        for title in self._left:
-            self._report.skip(title, why)
+    def skip(self, reason: str) -> None:
+        """Report all remaining items as skipped."""
+        for title in self._remaining:
+            self._report.skip(title, reason)
 
-    def fail(self, why: str) -> None:
-        """Say of each item that it does not hold."""
-        for title in self._left:
-            self._report.not_ok(title, why)
+    def fail(self, reason: str) -> None:
+        """Report all remaining items as failed."""
+        for title in self._remaining:
+            self._report.not_ok(title, reason)
 
-    def run(self, kernel: Path, *more: Path, modules: Sequence[tuple[Path, str]] = (), memory: int = _MEMORY) -> None:
-        """Boot, hand ``more`` parts to the guest, and report each item as it tells of it."""
+    def run(self, modules: Sequence[tuple[Path, str]], *paths: Path, memory: int = _MEMORY) -> None:
+        """Boot Debian's kernel with these modules, pass the paths to the guest, and report each item's result."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self._name, *map(str, (parts.probe(), *more))]
+        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self._name, *map(str, (parts.probe(), *paths))]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT}
-        with tempfile.TemporaryDirectory() as made:
-            directory = Path(made)
-            start = initrd.start_script(command, str(parts.PROJECT), environment)
-            initrd.build(directory / "initrd", start, modules)
-            guest = machine.Guest(kernel, directory / "initrd", directory / "console", memory)
-            problem = machine.boot(guest, self._hear, _SECONDS)
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = Path(temporary)
+            script = initrd.start_script(command, str(parts.PROJECT), environment)
+            initrd.build(directory / "initrd", script, modules)
+            guest = machine.Guest(parts.kernel().image, directory / "initrd", directory / "console", memory)
+            problem = machine.boot(guest, self._receive, _SECONDS)
             if problem or not self._ended:
                 self._died(problem or "the guest ended early", guest.console)
         say(f"# {self._name}: {time.monotonic() - started:.0f} s")
 
-    def _hear(self, line: str) -> None:
+    def _receive(self, line: str) -> None:
         try:
-            word = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             say(f"# {line}")
             return
-        if "up" in word:
+        if "up" in message:
             say(f"# the guest is up: {self._name}")
-        elif "end" in word:
+        elif "end" in message:
             self._ended = True
-        elif word["passed"]:
-            self._report.ok(word["title"], word["seconds"])
+        elif message["passed"]:
+            self._report.ok(message["title"], message["seconds"])
         else:
-            self._report.not_ok(word["title"], word["detail"])
-        if "title" in word:
-            self._left.remove(word["title"])
+            self._report.not_ok(message["title"], message["detail"])
+        if "title" in message:
+            self._remaining.remove(message["title"])
 
     def _died(self, problem: str, console: Path) -> None:
         text = console.read_text(errors="replace") if console.exists() else ""
-        for line in text.splitlines()[-_SHOWN:]:
+        for line in text.splitlines()[-_CONSOLE_LINES:]:
             say(f"# console: {line.rstrip()}")
         self.fail(problem)
-        if not self._left:
+        if not self._remaining:
             self._report.not_ok(f"{self._name}: the guest runs to its end", problem)
 
 
 def main() -> int:
-    """Prove what can be proved on this machine, and return the exit code."""
-    # As by Ctrl-C: the guest ends with us.
+    """Run the selected boots, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.kernel")
+    parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or the boot named core")
+    parser.add_argument("boots", nargs="*", metavar="BOOT", help=f"run these boots instead: {', '.join(TITLES)}")
+    options = parser.parse_args()
+    if unknown := set(options.boots) - TITLES.keys():
+        parser.error(f"unknown boots: {', '.join(unknown)}")
+    # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
-    ways: dict[str, Callable[[Boot], None]] = {
-        "binderfs": _binderfs,
-        "phones": _binderfs,
-        "pods": _pods,
-        "stock": _stock,
-    }
-    wanted = sys.argv[1:] or list(ways)
-    for name in wanted:
+    boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "stock": _stock}
+    for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, report)
         try:
             parts.install()
-            ways[name](boot)
+            boots.get(name, _binderfs)(boot)
         except packages.MissingError as error:
             boot.skip(str(error))
         except packages.BrokenError as error:
@@ -130,13 +132,14 @@ def main() -> int:
 
 
 def _binderfs(boot: Boot) -> None:
-    boot.run(parts.kernel())
+    boot.run(parts.kernel().modules(parts.binderfs_module()))
 
 
 def _pods(boot: Boot) -> None:
     packages.install(kubelet_parts.PACKAGES)
+    modules = parts.kernel().modules(parts.binderfs_module())
     image = kubelet_parts.plugin_image()
-    boot.run(parts.kernel(), kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
+    boot.run(modules, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
 
 
 def _kustomize() -> Path:
@@ -147,8 +150,7 @@ def _kustomize() -> Path:
 
 
 def _stock(boot: Boot) -> None:
-    stock = parts.stock()
-    boot.run(stock.kernel, modules=stock.modules(items_stock.NAMES))
+    boot.run(parts.kernel().modules(devices=items_stock.NAMES))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""In the guest: proves the items of one boot, and tells of each in a line of JSON.
+"""Runs in the guest: check the items of one boot, and write each result as a line of JSON.
 
-``python -m tests.e2e.kernel.guest SUITE PART...``; ``__main__`` on the machine outside reads the lines.
+``python -m tests.e2e.kernel.guest SUITE PATH...``; ``__main__`` on the host reads the lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import items_pods, items_provision
 from tests.e2e.kernel.suite import SUITES
-from tests.e2e.kernel.world import DIRECTORY, World, open_the_way
+from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,61 +24,61 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.item import Item
 
 _SECONDS: Final = 240
-"""How long one item may take."""
+"""The time limit of one item."""
 
-Place = TypeVar("Place")
+Environment = TypeVar("Environment")
 
 
-def tell(**word: object) -> None:
-    """Send a line to the machine outside."""
-    sys.stdout.write(json.dumps(word) + "\n")
+def send(**message: object) -> None:
+    """Send a line to the host."""
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-async def prove(one: Item[Place], place: Place) -> None:
-    """Prove an item, and tell what came of it."""
+async def check(item: Item[Environment], environment: Environment) -> None:
+    """Check an item, and send the result."""
     started = time.monotonic()
     try:
         async with asyncio.timeout(_SECONDS):
-            outcome = one.prove(place)
+            outcome = item.check(environment)
             if outcome is not None:
                 await outcome
-    except Exception as error:  # noqa: BLE001 - whatever happens, the item was not proved
-        tell(title=one.title, passed=False, detail=describe(error))
+    except Exception as error:  # noqa: BLE001 - the item failed, whatever the error is
+        send(title=item.title, passed=False, detail=describe(error))
     else:
-        tell(title=one.title, passed=True, seconds=time.monotonic() - started)
+        send(title=item.title, passed=True, seconds=time.monotonic() - started)
 
 
 async def with_stand_in(items: Sequence[Item[World]], probe: Path) -> None:
-    """Prove items with the stand-in kubelet, and containers that are run by the runtimes themselves."""
+    """Check items with the stand-in kubelet; the items run their containers by calling the runtimes."""
     DIRECTORY.mkdir()
-    open_the_way(sys.executable)
-    open_the_way(__file__)
+    make_reachable(sys.executable)
+    make_reachable(__file__)
     async with Kubelet(DIRECTORY / "kubelet") as kubelet:
         world = World(kubelet, probe)
-        for one in items:
-            await prove(one, world)
+        for item in items:
+            await check(item, world)
         await world.stop()
 
 
 async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path) -> None:
-    """Prove the items with a real kubelet: of a plugin that is given nodes, and of one that makes them."""
+    """Check the items with a real kubelet: first of deploy/base, then of deploy/provision."""
     world = items_pods.start(probe, kubelet, image)
-    for one in items_pods.ITEMS:
-        await prove(one, world)
+    for item in items_pods.ITEMS:
+        await check(item, world)
     world = items_provision.start(world, kustomize, items_pods.WORK / "provision")
-    for one in items_provision.ITEMS:
-        await prove(one, world)
+    for item in items_provision.ITEMS:
+        await check(item, world)
 
 
-async def main(suite: str, *parts: str) -> None:
-    """Prove all items of a suite."""
-    paths = [Path(part) for part in parts]
+async def main(suite: str, *arguments: str) -> None:
+    """Check all items of a suite."""
+    paths = [Path(argument) for argument in arguments]
     if suite == "pods":
         await with_kubelet(*paths)
     else:
         await with_stand_in(SUITES[suite], *paths)
-    tell(end=suite)
+    send(end=suite)
 
 
 if __name__ == "__main__":

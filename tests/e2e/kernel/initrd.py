@@ -1,7 +1,7 @@
-"""The guest's first file system: a busybox, modules where the kernel needs them, and the way to the host's files.
+"""The guest's initrd: busybox, kernel modules, and a script that mounts the host's files as the guest's root.
 
-The guest's root is the machine's own file tree, read-only over 9p with a tmpfs above it, so that the project, its
-virtual environment and the container runtimes are there as they are.
+The guest's root is an overlay: the host's file tree, read-only over 9p, below a tmpfs. So the guest sees the project,
+its virtual environment and the container runtimes at the same paths as the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUSYBOX: Final = "/bin/busybox"
 RESULTS: Final = "/dev/ttyS1"
-"""The guest's second serial line, which carries the items' outcomes and nothing else."""
+"""The guest's second serial line, which carries the items' results and nothing else."""
 
 INIT: Final = f"""#!{BUSYBOX} sh
 {BUSYBOX} --install -s /bin
@@ -39,7 +39,7 @@ mount -t tmpfs -o mode=755 tmpfs /upper
 mkdir /upper/files /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /new
 mount -t tmpfs -o mode=755 tmpfs /new/run
-for one in proc sys dev; do mount --move /$one /new/$one; done
+for directory in proc sys dev; do mount --move /$directory /new/$directory; done
 mkdir -p /new/dev/pts /new/dev/shm /new/dev/mqueue
 mount -t devpts devpts /new/dev/pts
 mount -t tmpfs -o mode=1777 tmpfs /new/dev/shm
@@ -52,7 +52,7 @@ exec switch_root /new {BUSYBOX} sh /run/start
 
 
 def start_script(command: Sequence[str], directory: str, environment: Mapping[str, str]) -> str:
-    """Return what the guest does when it is up: ``command``, and then an end."""
+    """Return the script that the guest runs after boot: ``command``, then a reboot, which ends QEMU."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     return "\n".join(
         [
@@ -68,9 +68,9 @@ def start_script(command: Sequence[str], directory: str, environment: Mapping[st
 
 
 def build(target: Path, start: str, modules: Sequence[tuple[Path, str]] = ()) -> None:
-    """Write the initrd; ``modules`` are inserted in this order, each with its parameters."""
-    with tempfile.TemporaryDirectory() as made:
-        root = Path(made)
+    """Write the initrd. The guest inserts ``modules``, pairs of file and parameters, in this order."""
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
         for name in ("bin", "modules"):
             (root / name).mkdir()
         shutil.copy(BUSYBOX, root / "bin/busybox")
@@ -87,24 +87,24 @@ def build(target: Path, start: str, modules: Sequence[tuple[Path, str]] = ()) ->
 
 
 def content(module: Path) -> bytes:
-    """Return a module's content; Debian compresses them from 13 on."""
+    """Return a module's content; Debian 13 and later compress modules."""
     raw = module.read_bytes()
     return lzma.decompress(raw) if module.suffix == ".xz" else raw
 
 
-def needed(module: bytes) -> list[str]:
-    """Return the names of the modules that one needs, as its .modinfo section says."""
+def dependencies(module: bytes) -> list[str]:
+    """Return the names of a module's dependencies, from its .modinfo section."""
     found = re.search(rb"\0depends=([^\0]*)\0", module)
     return [name for name in (found[1].decode() if found else "").split(",") if name]
 
 
 def _archive(root: Path) -> bytes:
-    names = sorted(str(one.relative_to(root)) for one in root.rglob("*"))
-    done = subprocess.run(
+    names = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+    result = subprocess.run(
         ["cpio", "--quiet", "--create", "--format=newc", "--owner=0:0"],
         cwd=root,
         input=os.fsencode("\n".join(names)),
         stdout=subprocess.PIPE,
         check=True,
     )
-    return done.stdout
+    return result.stdout

@@ -1,4 +1,4 @@
-"""What an item is: a sentence, and a function that proves it."""
+"""An item: a claim, and the function that checks it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
 
-Place = TypeVar("Place")
-"""What an item is proved in: a ``World``, or a node with a real kubelet."""
+Environment = TypeVar("Environment")
+"""The argument of an item: a ``World``, or a ``PodWorld`` with a real kubelet."""
 
 
-class Item(NamedTuple, Generic[Place]):
-    """Something to be proved."""
+class Item(NamedTuple, Generic[Environment]):
+    """A claim and its check."""
 
     title: str
-    prove: Callable[[Place], Awaitable[None] | None]
-    """Raises AssertionError where it does not hold."""
+    check: Callable[[Environment], Awaitable[None] | None]
+    """Raises AssertionError if the claim is wrong."""
 
 
-def item(function: Callable[[Place], Awaitable[None] | None]) -> Item[Place]:
-    """Return the item whose sentence is the function's docstring."""
+def item(function: Callable[[Environment], Awaitable[None] | None]) -> Item[Environment]:
+    """Return an item with the function's docstring as its title."""
     return Item(_sentence(function), function)
 
 

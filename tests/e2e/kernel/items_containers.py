@@ -35,7 +35,7 @@ FRESH: Final = 20
 
 
 async def ready(world: World) -> None:
-    """100 nodes for tenants are advertised, with the default configuration."""
+    """The plugin with its default configuration advertises 100 binder devices."""
     await make_nodes("create", "--count", str(COUNT))
     await world.serve()
     await world.healthy(COUNT)
@@ -163,6 +163,13 @@ async def strict_user_namespace(world: World, runtime: str) -> None:
     container = await world.admit(f"mapped-alone-{runtime}", 3)
     expected = {**usable(own(container)), f"see {SHARED}": "ENOENT"}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+
+
+async def ended(world: World) -> None:
+    """The plugin ends with exit code 0, and ``binder_nodes.py delete`` removes all binder devices and the binderfs."""
+    await world.stop()
+    await make_nodes("delete")
+    assert binderfs.mount_at(BINDERFS) is None, "still mounted"
 
 
 async def _neighbour(world: World, name: str) -> str:

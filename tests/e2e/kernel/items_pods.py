@@ -34,7 +34,7 @@ from tests.e2e.kernel.world import BINDERFS
 from tests.e2e.kubelet import items_daemonset, sandbox
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
-from tests.e2e.kubelet.node import ALL, COUNT, Node, hack, names, natural
+from tests.e2e.kubelet.node import ALL, COUNT, Node, hack, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod, configuration
 from tests.e2e.kubelet.pods import RESOURCE, container
 from tests.e2e.kubelet.runtime import Runtime
@@ -74,7 +74,7 @@ class PodWorld:
 
 def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
     """Start containerd and a kubelet, and load the images; the plugin is for the first item."""
-    sandbox.furnish(devices=False)
+    sandbox.set_up(devices=False)
     WORK.mkdir()
     runtime = Runtime(WORK / "runtime")
     runtime.start()
@@ -94,24 +94,24 @@ def advertised(world: PodWorld) -> None:
     """The DaemonSet's pod, with no capability, advertises the 12 nodes of a binderfs to a real kubelet."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
-    items_daemonset.no_rights(world.node)
+    items_daemonset.no_privileges(world.node)
     items_daemonset.no_devices(world.node)
 
 
 def own_nodes(world: PodWorld) -> None:
     """A pod that asks for 3 has 3 in /dev and in its environment; each opens, answers 8 and takes a context manager."""
     pod, _ = world.node.phones
-    seen, held = pod.seen(), pod.held()
-    assert (len(held), seen.nodes, seen.opened) == (3, held, held), f"{held} {seen.nodes} {seen.opened}"
-    assert seen.visible == natural(held), f"{seen.visible}"
-    world.tries(pod, usable(natural(held)))
+    view, held = pod.view(), pod.held()
+    assert (len(held), view.nodes, view.opened) == (3, held, held), f"{held} {view.nodes} {view.opened}"
+    assert view.visible == natural_sort(held), f"{view.visible}"
+    world.tries(pod, usable(natural_sort(held)))
 
 
 def shared_directory(world: PodWorld) -> None:
     """The same contexts are under /dev/binderfs, read-only."""
     pod, _ = world.node.phones
-    assert pod.seen().mounts[SHARED].split(",")[0] == "ro", pod.seen().mounts[SHARED]
-    world.tries(pod, same_contexts(natural(pod.held())))
+    assert pod.view().mounts[SHARED].split(",")[0] == "ro", pod.view().mounts[SHARED]
+    world.tries(pod, same_contexts(natural_sort(pod.held())))
 
 
 def tenants(world: PodWorld) -> None:
@@ -119,7 +119,7 @@ def tenants(world: PodWorld) -> None:
     first, second = world.node.phones
     assert not first.held() & second.held(), f"{first.held()} {second.held()}"
     for pod in (first, second):
-        world.tries(pod, usable(natural(pod.held())))
+        world.tries(pod, usable(natural_sort(pod.held())))
         for name in pod.held():
             world.hold(pod, name)
 
@@ -129,7 +129,7 @@ def others_nodes(world: PodWorld) -> None:
     first, second = world.node.phones
     before = inodes()
     for pod, neighbour in ((first, second), (second, first)):
-        mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
+        mine, other = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
         world.tries(pod, others_closed(mine, other) | forged_closed(other) | control_closed())
     assert inodes() == before, "the host's nodes are not what they were"
 
@@ -138,7 +138,7 @@ def vandals(world: PodWorld) -> None:
     """Nor can a pod change or take away its own nodes, nor open the control of a binderfs that it mounts itself."""
     before = inodes()
     for pod in world.node.phones:
-        world.tries(pod, fixed(natural(pod.held())[0]) | own_binderfs_closed())
+        world.tries(pod, fixed(natural_sort(pod.held())[0]) | own_binderfs_closed())
     assert inodes() == before, "the host's nodes are not what they were"
 
 
@@ -172,13 +172,13 @@ def new_pod(world: PodWorld) -> None:
     with world.node.running(container("main", 2)) as pod:
         taken = set().union(*(phone.held() for phone in world.node.phones))
         assert not pod.held() & taken, f"{pod.held()} of {taken}"
-        world.tries(pod, usable(natural(pod.held())))
+        world.tries(pod, usable(natural_sort(pod.held())))
 
 
 def removed(world: PodWorld) -> None:
     """A running pod's node is removed from the binderfs: Unhealthy; the pod goes on, and its manager too."""
     pod, _ = world.node.phones
-    container_id, name = pod.container_id(), natural(pod.held())[0]
+    container_id, name = pod.container_id(), natural_sort(pod.held())[0]
     binderfs.remove_device(BINDERFS, name)
     world.node.wait_allocatable(ALL - {name})
     until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status calls it Unhealthy")
@@ -188,7 +188,7 @@ def removed(world: PodWorld) -> None:
 def recreated(world: PodWorld) -> None:
     """The node is made anew: Healthy; the pod stays on its old one, and gets the new one with its next container."""
     pod, _ = world.node.phones
-    name = natural(pod.held())[0]
+    name = natural_sort(pod.held())[0]
     binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
     world.node.wait_allocatable(ALL)
@@ -196,8 +196,8 @@ def recreated(world: PodWorld) -> None:
     assert world.is_held(pod, name), "the old one has lost its manager"
     world.tries(pod, {f"open {SHARED}/{name}": "EPERM"})
     pod.restart_container()
-    pod.seen()
-    world.tries(pod, usable(natural(pod.held())) | same_contexts([name]))
+    pod.view()
+    world.tries(pod, usable(natural_sort(pod.held())) | same_contexts([name]))
 
 
 def strict(world: PodWorld) -> None:
@@ -210,9 +210,11 @@ def strict(world: PodWorld) -> None:
     first, second = world.node.phones
     assert not first.held() & second.held(), f"{first.held()} {second.held()}"
     for pod, neighbour in ((first, second), (second, first)):
-        assert SHARED not in pod.seen().mounts, f"{pod.seen().mounts}"
-        mine, other = natural(pod.held())[0], natural(neighbour.held())[0]
-        world.tries(pod, usable(natural(pod.held())) | strictly_closed(other) | fixed(mine) | own_binderfs_closed())
+        assert SHARED not in pod.view().mounts, f"{pod.view().mounts}"
+        mine, other = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
+        world.tries(
+            pod, usable(natural_sort(pod.held())) | strictly_closed(other) | fixed(mine) | own_binderfs_closed()
+        )
 
 
 def ended(world: PodWorld) -> None:

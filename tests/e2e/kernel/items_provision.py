@@ -20,7 +20,7 @@ from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_pods import PodWorld
 from tests.e2e.kernel.operations import others_closed, usable
-from tests.e2e.kubelet.node import Node, hack, names, natural
+from tests.e2e.kubelet.node import Node, hack, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
@@ -68,17 +68,17 @@ def work(world: PodWorld) -> None:
     """Two pods that ask for 3 each get them: each opens, answers 8 and takes a context manager; others' don't open."""
     first, second = world.node.phones
     for pod, neighbour in ((first, second), (second, first)):
-        world.tries(pod, usable(natural(pod.held())))
-        world.tries(pod, others_closed(natural(pod.held())[0], natural(neighbour.held())[0]))
+        world.tries(pod, usable(natural_sort(pod.held())))
+        world.tries(pod, others_closed(natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]))
 
 
 def clean(world: PodWorld) -> None:
     """A container that starts again has new nodes in the places of its old ones, which take a manager again."""
     pod, _ = world.node.phones
-    before, held = _inodes(), natural(pod.held())
+    before, held = _inodes(), natural_sort(pod.held())
     world.hold(pod, held[0])
     pod.restart_container()
-    pod.seen()
+    pod.view()
     after = _inodes()
     assert after.keys() == PROVISIONED, f"{len(after)} nodes"
     assert {name for name in after if after[name] != before[name]} == set(held)
@@ -88,7 +88,7 @@ def clean(world: PodWorld) -> None:
 def kept(world: PodWorld) -> None:
     """A node that is deleted and a link that is deleted are made again, are Healthy, and work in a pod."""
     held = set().union(*(phone.held() for phone in world.node.phones))
-    node, link = natural(PROVISIONED - held)[:2]
+    node, link = natural_sort(PROVISIONED - held)[:2]
     before = _inodes()[node]
     binderfs.remove_device(NODES, node)
     os.unlink(f"/dev/{link}")
@@ -97,13 +97,13 @@ def kept(world: PodWorld) -> None:
     assert binderfs.binder_version(f"/dev/{node}") == binderfs.PROTOCOL_VERSION
     with world.node.running(container("main", 2)) as pod:
         assert pod.held() == {node, link}, f"{pod.held()} not {node} and {link}"
-        world.tries(pod, usable(natural(pod.held())))
+        world.tries(pod, usable(natural_sort(pod.held())))
 
 
 def leaked(world: PodWorld) -> None:
     """A process of the host that holds a pod's node open is told by `aosp-plugin status`; and no process is unseen."""
     pod, _ = world.node.phones
-    name = natural(pod.held())[-1]
+    name = natural_sort(pod.held())[-1]
     with subprocess.Popen([world.probe, "keep", f"/dev/{name}", "wait"], stdout=subprocess.DEVNULL) as process:
         expected = [{"node": name, "pid": process.pid, "command": f"{world.probe} keep /dev/{name} wait"}]
         until(lambda: _leaks(_status(world)) == expected, f"{expected} is told")
@@ -115,7 +115,7 @@ def leaked(world: PodWorld) -> None:
 def stays(world: PodWorld) -> None:
     """The plugin's pod ends: nodes and phones stay as they are, and the next pod takes the nodes as they are."""
     phones = world.node.phones
-    held, before = natural(phones[0].held())[0], _inodes()
+    held, before = natural_sort(phones[0].held())[0], _inodes()
     containers = [phone.container_id() for phone in phones]
     world.hold(phones[0], held)
     world.plugin.stop()
@@ -138,7 +138,7 @@ def mounted_anew(world: PodWorld) -> None:
     world.plugin.start()
     world.node.wait_allocatable(PROVISIONED)
     with world.node.running(container("main", 2)) as pod:
-        world.tries(pod, usable(natural(pod.held())))
+        world.tries(pod, usable(natural_sort(pod.held())))
 
 
 def ended(world: PodWorld) -> None:
@@ -146,7 +146,7 @@ def ended(world: PodWorld) -> None:
     world.plugin.stop()
     world.node.wait_allocatable(set())
     hack("delete")
-    left = [name for name in natural(PROVISIONED) if os.path.lexists(f"/dev/{name}")]
+    left = [name for name in natural_sort(PROVISIONED) if os.path.lexists(f"/dev/{name}")]
     assert (left, binderfs.mount_at(NODES)) == ([], None), f"left: {left}, {binderfs.mount_at(NODES)}"
 
 
@@ -154,8 +154,8 @@ def _inodes() -> dict[str, tuple[int, int]]:
     """Return what tells each node of the host's binderfs from another in its place; nothing where it is not mounted."""
     if binderfs.mount_at(NODES) is None:
         return {}
-    seen = {name: os.stat(f"{NODES}/{name}") for name in binderfs.devices_in(NODES)}
-    return {name: (one.st_ino, one.st_rdev) for name, one in seen.items()}
+    view = {name: os.stat(f"{NODES}/{name}") for name in binderfs.devices_in(NODES)}
+    return {name: (one.st_ino, one.st_rdev) for name, one in view.items()}
 
 
 def _status(world: PodWorld) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The guest: QEMU with KVM where it really starts a guest, with software emulation where it does not."""
+"""Run a guest in QEMU: with KVM if a guest starts under it, otherwise in software emulation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 _KVM_PATIENCE: Final = 15.0
-"""Seconds until a guest under KVM has to say its first word: there are machines where it never does."""
+"""Seconds within which a guest under KVM must send its first line; on some machines it never starts."""
 
 
 class Guest(NamedTuple):
-    """A kernel to boot, and where its console goes."""
+    """A kernel, its initrd, the file for its console, and its memory."""
 
     kernel: Path
     initrd: Path
@@ -27,83 +27,74 @@ class Guest(NamedTuple):
     """MiB."""
 
     def command(self, accelerator: str) -> list[str]:
-        """Return the command that boots it."""
+        """Return QEMU's command line."""
         cpu = "host" if accelerator == "kvm" else "max"
         return [
-            *(
-                "qemu-system-x86_64",
-                "-accel",
-                accelerator,
-                "-cpu",
-                cpu,
-                "-m",
-                str(self.memory),
-                "-smp",
-                str(os.cpu_count() or 1),
-            ),
+            *("qemu-system-x86_64", "-accel", accelerator, "-cpu", cpu),
+            *("-m", str(self.memory), "-smp", str(os.cpu_count() or 1)),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *("-kernel", str(self.kernel), "-initrd", str(self.initrd)),
-            *("-append", "console=ttyS0 panic=-1 quiet mitigations=off"),
+            *("-append", "console=ttyS0 panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr"),
             *("-serial", f"file:{self.console}", "-serial", "stdio"),
             *("-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
         ]
 
 
-def boot(guest: Guest, hear: Callable[[str], None], seconds: float) -> str:
-    """Boot, hand each line of results to ``hear``, and return how it ended: empty, or that the time was up."""
+def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:
+    """Boot, pass each line of results to ``receive``, and return the problem that ended the guest, or ""."""
     if os.access("/dev/kvm", os.R_OK | os.W_OK):
-        run = _Run(guest.command("kvm"), hear)
-        if run.to_the_end(seconds, _KVM_PATIENCE) or run.heard:
+        run = _Run(guest.command("kvm"), receive)
+        if run.wait(seconds, _KVM_PATIENCE) or run.started:
             return run.problem
-    run = _Run(guest.command("tcg,thread=multi,tb-size=1024"), hear)
-    run.to_the_end(seconds, seconds)
+    run = _Run(guest.command("tcg,thread=multi,tb-size=1024"), receive)
+    run.wait(seconds, seconds)
     return run.problem
 
 
 class _Run:
     """One run of QEMU."""
 
-    def __init__(self, command: list[str], hear: Callable[[str], None]) -> None:
+    def __init__(self, command: list[str], receive: Callable[[str], None]) -> None:
         self._command = command
-        self._hear = hear
-        self.heard = False
+        self._receive = receive
+        self.started = False
         self.problem = ""
 
-    def to_the_end(self, seconds: float, first_word: float) -> bool:
-        """Run until QEMU ends, ``seconds`` are over, or nothing was heard for ``first_word``; say if it ended."""
+    def wait(self, seconds: float, first_line: float) -> bool:
+        """Wait until QEMU ends, and return whether it sent its first line and ended within these limits in seconds."""
         start = time.monotonic()
         process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         ended = threading.Event()
 
-        def guard() -> None:
-            if not ended.wait(first_word) and not self.heard:
-                self.problem = f"nothing was heard of the guest for {first_word:.0f} s"
+        def enforce_limits() -> None:
+            if not ended.wait(first_line) and not self.started:
+                self.problem = f"the guest sent nothing for {first_line:.0f} s"
             elif not ended.wait(max(0.0, seconds - (time.monotonic() - start))):
-                self.problem = f"the guest was not done within {seconds:.0f} s"
+                self.problem = f"the guest did not end within {seconds:.0f} s"
             else:
                 return
             process.kill()
 
-        threading.Thread(target=guard, daemon=True).start()
+        threading.Thread(target=enforce_limits, daemon=True).start()
         try:
-            said = self._follow(process)
+            messages = self._follow(process)
         finally:
             process.kill()
             code = process.wait()
             ended.set()
         if code and not self.problem:
-            self.problem = f"QEMU ended with {code}: {said}"
+            self.problem = f"QEMU ended with {code}: {messages}"
         return not self.problem
 
     def _follow(self, process: subprocess.Popen[str]) -> str:
-        """Hand on each line of results until QEMU ends, and return what QEMU itself said."""
+        """Pass on each line of results until QEMU ends, and return QEMU's own messages."""
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
-            self.heard = True
-            self._hear(line.strip())
-        said = process.stderr.read().strip()
+            self.started = True
+            self._receive(line.strip())
+        messages = process.stderr.read().strip()
         process.wait()
-        return said
+        return messages

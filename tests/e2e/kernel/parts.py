@@ -1,7 +1,7 @@
-"""The real parts: Debian's packages, a kernel with binderfs, Debian's own kernel, and the probe.
+"""Debian's packages, Debian's kernel, a binder module with binderfs, and the probe.
 
-Each part is a function that returns where it is, and makes it first if it is not there. :class:`MissingError` means
-that this machine can't have it, :class:`BrokenError` that something is wrong with how it is made.
+Each function returns the path of its part and makes the part first if the cache does not have it. It raises
+MissingError if this machine cannot have the part, and BrokenError if the build of the part fails.
 """
 
 from __future__ import annotations
@@ -11,42 +11,57 @@ import platform
 import re
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.e2e.common import packages
-from tests.e2e.common.cache import kept, key
+from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
-_BUILD: Final = PROJECT / "hack/build_kernel.sh"
-_FRAGMENT: Final = HERE / "fragment.config"
+_BUILD: Final = PROJECT / "hack/build_binder_module.sh"
 
 PACKAGES: Final = (
     *("qemu-system-x86", "busybox-static", "cpio", "runc", "crun"),
-    *("linux-source", "gcc", "libc6-dev", "make", "flex", "bison", "bc", "libelf-dev", "libssl-dev", "xz-utils"),
+    *("linux-source", "linux-headers-amd64", "gcc", "libc6-dev", "make", "xz-utils"),
 )
-"""What boots a guest and runs containers in it, and what builds a kernel."""
+"""The packages that boot a guest, run containers in it, and build a kernel module."""
 
-_GUEST_MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
-"""What a kernel that has everything as modules needs to find the guest's root."""
+_MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge")
+"""The modules for the guest's root file system and for the pods' network."""
+
+BINDER: Final = "binder_linux"
 
 
-class Stock:
-    """Debian's own kernel, as far as it was unpacked."""
+class Kernel(NamedTuple):
+    """Debian's kernel and the modules that the guest inserts."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.kernel = directory / "vmlinuz"
+    directory: Path
 
-    def modules(self, binder_nodes: list[str]) -> list[tuple[Path, str]]:
-        """Return the modules in the order in which they are inserted; binder's makes these nodes."""
-        names = (self._directory / "order").read_text().split()
-        parameters = {"binder_linux": f"devices={','.join(binder_nodes)}"}
-        files = [next(self._directory.glob(f"{name}.ko*")) for name in names]
-        return [(file, parameters.get(name, "")) for name, file in zip(names, files, strict=True)]
+    @property
+    def image(self) -> Path:
+        """The file that QEMU boots."""
+        return self.directory / "vmlinuz"
+
+    def modules(self, binder: Path | None = None, devices: Sequence[str] = ()) -> list[tuple[Path, str]]:
+        """Return the modules and their parameters, in the order in which the guest inserts them.
+
+        ``binder`` is the binder module, by default Debian's own; ``devices`` is the value of its parameter.
+        """
+        names = (self.directory / "order").read_text().split()
+        parameters = f"devices={','.join(devices)}"
+        return [
+            *((self._file(name), "") for name in names if name != BINDER),
+            (binder or self._file(BINDER), parameters),
+        ]
+
+    def _file(self, name: str) -> Path:
+        return next(self.directory.glob(f"{name}.ko*"))
 
 
 def install() -> None:
@@ -54,89 +69,84 @@ def install() -> None:
     if platform.machine() != "x86_64":
         raise MissingError(f"the guest is an x86-64 machine, and this is {platform.machine()}")
     if os.geteuid() != 0:
-        raise MissingError("not root: packages are installed, and a guest sees this machine's files as root does")
+        raise MissingError("requires root, to install packages and to share this machine's files with a guest")
     packages.install(PACKAGES)
 
 
-def kernel() -> Path:
-    """Return the kernel with binderfs. Raises MissingError and BrokenError."""
-    source = max(Path("/usr/src").glob("linux-source-*.tar.xz"), key=_version, default=None)
+def kernel() -> Kernel:
+    """Return Debian's kernel. Raises MissingError."""
+    release, version = _release()
+    return Kernel(cached(f"linux-{release}-{version}", lambda path: _unpack(f"linux-image-{release}={version}", path)))
+
+
+def binderfs_module() -> Path:
+    """Return the binder module with binderfs for Debian's kernel. Raises MissingError and BrokenError."""
+    release, version = _release()
+    source = max(Path("/usr/src").glob("linux-source-*.tar.xz"), key=_numbers, default=None)
     if source is None:
-        raise MissingError("no /usr/src/linux-source-*.tar.xz, though linux-source is installed")
-    version = command("dpkg-query", "--show", "--showformat", "${Version}", source.name.removesuffix(".tar.xz"))
+        raise MissingError("the package linux-source is installed, but /usr/src has no linux-source-*.tar.xz")
+    source_version = _query("${Version}", source.name.removesuffix(".tar.xz"))
 
     def build(directory: Path) -> None:
-        say(f"# building Linux {version}, with binderfs: minutes, once")
-        command(
-            str(_BUILD),
-            str(source),
-            str(_FRAGMENT),
-            str(directory / "bzImage"),
-            seconds=7200,
-            error=BrokenError,
-        )
+        headers, output = f"/usr/src/linux-headers-{release}", directory / f"{BINDER}.ko"
+        command(str(_BUILD), str(source), headers, str(output), seconds=1800, error=BrokenError)
 
-    return kept(f"kernel-{key([version, _FRAGMENT, _BUILD])}", build) / "bzImage"
-
-
-def stock() -> Stock:
-    """Return Debian's own kernel. Raises MissingError."""
-    package = _stock_package()
-    if package is None:
-        packages.update()
-        package = _stock_package()
-    if package is None:
-        raise MissingError("apt-get knows no linux-image-amd64")
-    return Stock(kept(f"stock-{package.replace('=', '-')}", lambda directory: _unpack(package, directory)))
+    return cached(f"{BINDER}-{key([release, version, source_version, _BUILD])}", build) / f"{BINDER}.ko"
 
 
 def probe() -> Path:
-    """Return the program that tries nodes from inside a container. Raises BrokenError."""
+    """Return the program that uses binder devices from inside a container. Raises BrokenError."""
     source = HERE / "probe.c"
 
     def build(directory: Path) -> None:
         compiler = ("gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
         command(*compiler, str(directory / "probe"), str(source), error=BrokenError)
 
-    return kept(f"probe-{key([source])}", build) / "probe"
+    return cached(f"probe-{key([source])}", build) / "probe"
 
 
-def _stock_package() -> str | None:
-    """Return ``name=version`` of the package that linux-image-amd64 stands for."""
-    found = re.search(r"Depends: (linux-image-\S+)", command("apt-cache", "depends", "linux-image-amd64", check=False))
+def _release() -> tuple[str, str]:
+    """Return the kernel's release and package version, which are those of the installed headers."""
+    depends = _query("${Depends}", "linux-headers-amd64")
+    found = re.search(r"linux-headers-(\S+) \(= ([^)]+)\)", depends)
     if found is None:
-        return None
-    versions = re.search(r"^Version: (\S+)$", command("apt-cache", "show", "--no-all-versions", found[1]), re.MULTILINE)
-    return f"{found[1]}={versions[1]}" if versions else None
+        raise MissingError(f"linux-headers-amd64 names no release: {depends}")
+    return found[1], found[2]
+
+
+def _query(field: str, package: str) -> str:
+    return command("dpkg-query", "--show", "--showformat", field, package)
 
 
 def _unpack(package: str, directory: Path) -> None:
-    """Keep the kernel, binder's module, and the modules without which the guest finds no root."""
+    """Download the package of a kernel, and keep its image, its binder module and the modules that the guest needs."""
     say(f"# unpacking {package}")
+    packages.update()
     command("apt-get", "download", package, directory=directory, seconds=600)
     whole = directory / "whole"
-    command("dpkg", "--extract", str(next(directory.glob("*.deb"))), str(whole))
+    archive = next(directory.glob("*.deb"))
+    command("dpkg", "--extract", str(archive), str(whole))
     shutil.copy(next(whole.glob("boot/vmlinuz-*")), directory / "vmlinuz")
-    files = {one.name.partition(".")[0].replace("-", "_"): one for one in whole.rglob("*.ko*")}
+    files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
     order: list[str] = []
 
-    def take(name: str) -> None:
-        """Take a module after those that it needs; one that is not there is built in."""
+    def add(name: str) -> None:
+        """Add a module after the modules that it depends on; a name without a file is built into the kernel."""
         if name in order or name not in files:
             return
-        for other in initrd.needed(initrd.content(files[name])):
-            take(other.replace("-", "_"))
+        for dependency in initrd.dependencies(initrd.content(files[name])):
+            add(dependency.replace("-", "_"))
         order.append(name)
         shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
 
-    for name in (*_GUEST_MODULES, "binder_linux"):
-        take(name)
-    if "binder_linux" not in order:
-        raise MissingError(f"{package} has no binder_linux module")
+    for name in (*_MODULES, BINDER):
+        add(name)
+    if BINDER not in order:
+        raise MissingError(f"{package} has no module {BINDER}")
     (directory / "order").write_text("\n".join(order))
     shutil.rmtree(whole)
-    next(directory.glob("*.deb")).unlink()
+    archive.unlink()
 
 
-def _version(source: Path) -> list[int]:
+def _numbers(source: Path) -> list[int]:
     return [int(number) for number in re.findall(r"[0-9]+", source.name)]

@@ -1,4 +1,4 @@
-"""Which items there are in which boot, in the order in which they run."""
+"""The items of each boot, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,41 @@ from tests.e2e.kernel import (
     items_serve,
     items_stock,
 )
+from tests.e2e.kernel.item import for_each_runtime, item
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.item import Item
     from tests.e2e.kernel.world import World
 
+_CORE: Final[list[Item[World]]] = [
+    item(items_containers.ready),
+    *for_each_runtime(
+        items_containers.own_nodes,
+        items_containers.others_nodes,
+        items_containers.forged,
+        items_containers.control,
+        items_containers.user_namespace,
+        items_containers.device_alone,
+        items_containers.mount_alone,
+        runtimes=["runc"],
+    ),
+    item(items_containers.ended),
+    item(items_phones.ready),
+    *for_each_runtime(items_phones.phone, items_phones.next_user, runtimes=["runc"]),
+    item(items_phones.no_flap),
+    item(items_phones.leaked),
+    item(items_phones.kept),
+]
+
 SUITES: Final[dict[str, list[Item[World]]]] = {
+    "core": _CORE,
     "binderfs": [*items_nodes.ITEMS, *items_serve.ITEMS, *items_containers.ITEMS],
     "phones": items_phones.ITEMS,
     "stock": items_stock.ITEMS,
 }
-"""With the stand-in kubelet."""
+"""The boots with the stand-in kubelet."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
     "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS)]
 }
+"""The titles of each boot's items."""

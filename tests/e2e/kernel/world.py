@@ -138,7 +138,7 @@ def own(allocation: ContainerAllocation) -> list[str]:
     return allocation.envs["BINDER_VISIBLE_DEVICES"].split(",")
 
 
-def open_the_way(path: str) -> None:
+def make_reachable(path: str) -> None:
     """Let every user of the guest into the directories above ``path``, which may be in root's home."""
     for directory in Path(os.path.realpath(path)).parents:
         directory.chmod(directory.stat().st_mode | 0o111)

@@ -1,7 +1,6 @@
-"""``python -m tests.e2e.kubelet``: the plugin against a real kubelet, containerd and runc.
+"""``python -m tests.e2e.kubelet``: the plugin with a real kubelet, containerd and runc.
 
-As root on Debian, with Go. What is missing is installed or built, and kept for the next time; the rest happens in a
-sandbox. ``--only TEXT`` runs the items whose name has TEXT in it.
+Requires root, Debian and Go. Missing parts are installed, or built and cached. The items run in a sandbox.
 """
 
 from __future__ import annotations
@@ -21,57 +20,59 @@ from tests.e2e.common.report import Report, describe, say
 from tests.e2e.kubelet import parts, sandbox
 
 LIMIT: Final = 1800.0
-"""Seconds for all items."""
-ALONE: Final = "all of it"
+"""The time limit for all items, in seconds."""
 _REASON: Final = 300
-"""Characters of a failed build's words, from their end, that tell why items are skipped."""
+"""Characters of a failed build's messages that are printed as the reason for skipped items."""
 
 
 def main() -> int:
     """Get the parts, run the items in the sandbox, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose name has this in it")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose chapter.name contains TEXT")
+    parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
     options = parser.parse_args()
-    # Its notes on each connection that ends would stand between the items.
+    # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
     report = Report()
     try:
-        found = _parts()
+        arguments = _parts(core=options.items == "core")
     except packages.MissingError as error:
-        report.skip(ALONE, str(error))
+        report.skip("all items", str(error))
         return report.end()
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        report.not_ok("its parts can be built", describe(error))
+        report.not_ok("the parts can be built", describe(error))
         return report.end()
-    say(f"# the parts are there after {time.monotonic() - started:.0f} s")
+    say(f"# the parts are available after {time.monotonic() - started:.0f} s")
     work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
     try:
-        arguments = ["--work", str(work), "--only", options.only, *found]
+        arguments = ["--work", str(work), "--only", options.only, "--items", options.items, *arguments]
         return sandbox.enter("tests.e2e.kubelet.inside", arguments, project=parts.PROJECT, seconds=LIMIT)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        say(f"# {time.monotonic() - started:.0f} s in all")
+        say(f"# {time.monotonic() - started:.0f} s in total")
 
 
-def _parts() -> list[str]:
-    """Return what to tell of the parts. MissingError where nothing can be run at all."""
+def _parts(*, core: bool) -> list[str]:
+    """Return the arguments that name the parts. Raises MissingError if no item can run on this machine."""
     if os.geteuid() != 0:
-        raise packages.MissingError("a kubelet needs root")
+        raise packages.MissingError("a kubelet requires root")
     packages.install(parts.PACKAGES)
     if problem := sandbox.problem():
         raise packages.MissingError(problem)
-    found = [f"--kubelet={parts.kubelet()}"]
+    arguments = [f"--kubelet={parts.kubelet()}"]
     try:
-        found.append(f"--image={parts.plugin_image()}")
+        arguments.append(f"--image={parts.plugin_image()}")
     except packages.MissingError as error:
-        found.append(f"--why-no-image={error}")
+        arguments.append(f"--no-image={error}")
+    if core:
+        return arguments
     try:
-        found.append(f"--containerd={parts.containerd()}")
+        arguments.append(f"--containerd={parts.containerd()}")
     except (AssertionError, packages.MissingError) as error:
-        # Only what needs it is skipped: a newer Go, or a module that can't be fetched.
-        found.append(f"--why-no-containerd={' '.join(describe(error).split())[-_REASON:]}")
-    return found
+        # Only the chapters that require it are skipped: it may require a newer Go or an unavailable module.
+        arguments.append(f"--no-containerd={' '.join(describe(error).split())[-_REASON:]}")
+    return arguments
 
 
 if __name__ == "__main__":

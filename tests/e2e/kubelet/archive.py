@@ -1,4 +1,4 @@
-"""An image made on the spot: a static busybox as a docker-archive."""
+"""Build an image of a static busybox as a docker-archive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUSYBOX: Final = "localhost/busybox:1"
 
 
 def busybox_image(path: Path, *programs: Path) -> None:
-    """Write an image of busybox and static ``programs``, which sleeps if it is told nothing."""
+    """Write an image of busybox and static ``programs``; without a command it sleeps."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "no busybox"
     layer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What runs in the sandbox: furnish it, start the parts, go through the items."""
+"""Runs in the sandbox: set it up, start the parts, and run the items."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet import sandbox, scenarios
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.managers import real, stand_in
-from tests.e2e.kubelet.node import Node, create_nodes
+from tests.e2e.kubelet.node import Node, create_devices
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess, configuration
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.suite import CHAPTERS, Chapter, Containerd
+from tests.e2e.kubelet.suite import CHAPTERS, CORE, Chapter, Containerd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from tests.e2e.kubelet.items import Item
     from tests.e2e.kubelet.scenarios import DeviceManager, Scenario
 
 
 class Machine(NamedTuple):
-    """A kubelet and a runtime that run, and where plugins keep their files."""
+    """A running kubelet and runtime, and the directory for plugins' files."""
 
     kubelet: Standalone
     runtime: Runtime
@@ -36,24 +37,23 @@ class Machine(NamedTuple):
 
 
 def main() -> int:
-    """Go through the items, and return the exit code."""
+    """Run the items, and return the exit code."""
     options = _options()
-    sandbox.furnish()
+    sandbox.set_up()
     os.mkdir(SHARED)
-    create_nodes()
+    create_devices()
     busybox_image(options.work / "busybox.tar")
     report = Report()
     for containerd in Containerd:
-        chapters = [one for one in CHAPTERS if one.containerd is containerd and one.wanted(options.only)]
-        wanted = [one for one in scenarios.ALL if options.only in f"scenarios.{one.name}"]
-        compared = wanted if containerd is Containerd.DEBIAN else []
+        chapters = [chapter for chapter in CHAPTERS if chapter.containerd is containerd and _select(chapter, options)]
+        selected = _select_scenarios(options) if containerd is Containerd.DEBIAN else []
         if containerd is Containerd.WITH_CDI and options.containerd is None:
-            _skip(chapters, options, options.why_no_containerd, report)
-        elif chapters or compared:
+            _skip(chapters, options, options.no_containerd, report)
+        elif chapters or selected:
             with _machine(options, containerd) as machine:
                 for chapter in chapters:
                     _chapter(chapter, machine, options, report)
-                _scenarios(compared, machine, report)
+                _scenarios(selected, machine, report)
     return report.end()
 
 
@@ -61,24 +61,34 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kubelet", type=Path, required=True)
     parser.add_argument("--image", type=Path)
-    parser.add_argument("--why-no-image", default="")
+    parser.add_argument("--no-image", default="")
     parser.add_argument("--containerd", type=Path)
-    parser.add_argument("--why-no-containerd", default="")
+    parser.add_argument("--no-containerd", default="")
     parser.add_argument("--only", default="")
+    parser.add_argument("--items", default="all")
     parser.add_argument("--work", type=Path, required=True)
     return parser.parse_args()
 
 
+def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
+    return chapter.select(options.only, core=options.items == "core")
+
+
+def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
+    selected = [scenario for scenario in scenarios.ALL if options.only in f"scenarios.{scenario.name}"]
+    return [one for one in selected if options.items == "all" or one.name in CORE["scenarios"]]
+
+
 @contextlib.contextmanager
 def _machine(options: argparse.Namespace, containerd: Containerd) -> Iterator[Machine]:
-    """Have a runtime with an image for pods, and a kubelet that has never run before."""
+    """Start a runtime with the pods' image, and a kubelet without any state."""
     directory = options.work / containerd.name.lower()
     directory.mkdir()
     programs = options.containerd if containerd is Containerd.WITH_CDI else None
     runtime = Runtime(directory / "runtime", programs)
     runtime.start()
     runtime.load(options.work / "busybox.tar")
-    sandbox.forget_kubelet()
+    sandbox.reset_kubelet()
     kubelet = Standalone(options.kubelet, directory / "kubelet", runtime.socket)
     kubelet.start()
     say(f"# {runtime.version}, {kubelet.version}")
@@ -87,23 +97,23 @@ def _machine(options: argparse.Namespace, containerd: Containerd) -> Iterator[Ma
     runtime.stop()
 
 
-def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, why: str, report: Report) -> None:
+def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, reason: str, report: Report) -> None:
     for chapter in chapters:
-        report.skip(f"[{chapter.name}] {len(chapter.wanted(options.only))} items", why)
+        report.skip(f"[{chapter.name}] {len(_select(chapter, options))} items", reason)
 
 
 def _chapter(chapter: Chapter, machine: Machine, options: argparse.Namespace, report: Report) -> None:
-    """Run the items that are wanted, and show the logs after each that failed."""
+    """Run the selected items, and print the logs after each item that failed."""
     if chapter.as_pod and options.image is None:
-        _skip([chapter], options, options.why_no_image, report)
+        _skip([chapter], options, options.no_image, report)
         return
     say(f"# {chapter.title}")
-    node, items = _node(chapter, machine, options), chapter.wanted(options.only)
+    node, items = _node(chapter, machine, options), _select(chapter, options)
     if items[0] is not chapter.items[0]:
         node.recover()
     for item in items:
         if not report.run(f"[{chapter.name}] {item.title}", partial(item.check, node)):
-            _show_logs(node)
+            _print_logs(node)
             node.recover()
     node.leave()
 
@@ -120,30 +130,30 @@ def _node(chapter: Chapter, machine: Machine, options: argparse.Namespace) -> No
     return Node(kubelet, runtime, plugin, resource=chapter.resource, devices=chapter.devices, each=chapter.each)
 
 
-def _scenarios(wanted: Sequence[Scenario], machine: Machine, report: Report) -> None:
-    """Try each scenario on the stand-in, and on the real kubelet."""
-    if wanted:
+def _scenarios(selected: Sequence[Scenario], machine: Machine, report: Report) -> None:
+    """Run each scenario on the stand-in kubelet and on the real one."""
+    if selected:
         say("# scenarios, on the stand-in kubelet and on the real one")
     node = Node(machine.kubelet, machine.runtime, AsProcess(machine.directory / "scenarios", configuration()))
-    for scenario in wanted:
-        report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_try(stand_in(), scenario)))  # noqa: B023
-        if not report.run(f"[real] {scenario.title}", lambda: asyncio.run(_try(real(node), scenario))):  # noqa: B023
-            _show_logs(node)
+    for scenario in selected:
+        report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_run(stand_in(), scenario)))  # noqa: B023
+        if not report.run(f"[real] {scenario.title}", lambda: asyncio.run(_run(real(node), scenario))):  # noqa: B023
+            _print_logs(node)
 
 
-async def _try(manager: AbstractAsyncContextManager[DeviceManager], scenario: Scenario) -> None:
+async def _run(manager: AbstractAsyncContextManager[DeviceManager], scenario: Scenario) -> None:
     async with manager as kubelet:
         await scenario.check(kubelet)
 
 
-def _show_logs(node: Node) -> None:
+def _print_logs(node: Node) -> None:
     logs = {
         "kubelet": node.kubelet.daemon.tail(),
         "plugin": node.plugin.tail(),
         "containerd": node.runtime.daemon.tail(),
     }
     for name, tail in logs.items():
-        say(f"# the end of the log of {name}\n{tail}")
+        say(f"# end of the log of {name}:\n{tail}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an item is: a claim, and the function that tries it on the node."""
+"""An item: a claim, and the function that checks it on the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """A claim, and what raises where it does not hold."""
+    """A claim and its check, which raises AssertionError if the claim is wrong."""
 
     title: str
     name: str
@@ -21,14 +21,14 @@ class Item(NamedTuple):
 
 @dataclass
 class Items:
-    """The items of a module, in the order in which they stand there."""
+    """The items of a module, in the order of their definition."""
 
     all: list[Item] = field(default_factory=list)
 
     def named(self, *names: str) -> list[Item]:
-        """Return the items of these names, in the order of the names."""
-        every = {item.name: item for item in self.all}
-        return [every[name] for name in names]
+        """Return the items with these names, in the order of the names."""
+        items = {item.name: item for item in self.all}
+        return [items[name] for name in names]
 
     def __call__(self, title: str) -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
         """Add the decorated function."""

@@ -11,7 +11,7 @@ import yaml
 
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, nodes_of
-from tests.e2e.kubelet.node import natural
+from tests.e2e.kubelet.node import natural_sort
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def file(node: Node) -> None:
 @item("The kubelet hands on the phone's name by the CRI's field, and no device or mount of the plugin's")
 def by_field(node: Node) -> None:
     phone, _ = node.phones
-    asked = node.runtime.asked(phone.container_id())
+    asked = node.runtime.requested(phone.container_id())
     assert [one["name"] for one in asked.get("CDI_devices", [])] == _qualified(phone), f"{asked}"
     assert not _annotations(asked), f"{asked['annotations']}"
     _nothing_else(asked)
@@ -48,7 +48,7 @@ def by_field(node: Node) -> None:
 @item("The kubelet hands on the phone's name by an annotation, and no device or mount of the plugin's")
 def by_annotation(node: Node) -> None:
     phone, _ = node.phones
-    asked = node.runtime.asked(phone.container_id())
+    asked = node.runtime.requested(phone.container_id())
     assert list(_annotations(asked).values()) == _qualified(phone), f"{asked}"
     assert not asked.get("CDI_devices"), f"{asked['CDI_devices']}"
     _nothing_else(asked)
@@ -57,9 +57,9 @@ def by_annotation(node: Node) -> None:
 @unknown("Counter-proof: a containerd without CDI starts the container without a node, and all call the phone Healthy")
 def without_nodes(node: Node) -> None:
     phone, _ = node.phones
-    seen, held = phone.seen(), phone.held()
-    assert (seen.nodes, seen.opened) == (set(), set()), f"in /dev: {seen.nodes}"
-    assert seen.visible == nodes_of(held), f"{seen.visible}"
+    view, held = phone.view(), phone.held()
+    assert (view.nodes, view.opened) == (set(), set()), f"in /dev: {view.nodes}"
+    assert view.visible == nodes_of(held), f"{view.visible}"
     assert node.health(phone) == dict.fromkeys(held, "Healthy"), f"{node.health(phone)}"
 
 
@@ -80,25 +80,25 @@ def spec(node: Node) -> None:
 @item("Two phones in one container are refused, in the plugin's words: by CDI both would be at the same paths")
 def two_phones(node: Node) -> None:
     taken: set[str] = set().union(*(phone.held() for phone in node.phones))
-    free = ", ".join(natural(PHONES - taken))
+    free = ", ".join(natural_sort(PHONES - taken))
     why = f"devices {free} can't be in one container by CDI: more than one has a mount at {PATHS[0]}"
     text = f"rpc error: code = InvalidArgument desc = {why}"
     node.refuse(2, f"Allocate failed due to {text}, which is unexpected")
 
 
 @item("A node that was made anew with another number has that number in the next container, at its path and its name")
-def made_anew(node: Node) -> None:
+def recreated(node: Node) -> None:
     with node.asking(1) as pod:
-        before, (held,) = pod.seen(), pod.held()
+        before, (held,) = pod.view(), pod.held()
         assert before.number(held) == (1, 3), f"{before.devices}"
     try:
         _make(held, FULL)
         with node.asking(1) as pod:
-            seen = pod.seen()
+            view = pod.view()
             assert pod.held() == {held}, f"{pod.held()}, before: {held}"
-            numbers = {name: seen.number(name) for name in (held, "binder")}
+            numbers = {name: view.number(name) for name in (held, "binder")}
             assert numbers == {held: (1, 7), "binder": (1, 7)}, f"{numbers}"
-            assert {held, "binder"} <= seen.opened, f"opened: {seen.opened}"
+            assert {held, "binder"} <= view.opened, f"opened: {view.opened}"
     finally:
         _make(held, NULL)
 
@@ -106,7 +106,7 @@ def made_anew(node: Node) -> None:
 @item("While the plugin is away its names are, too: a container that restarts waits, and then has the same phone")
 def away(node: Node) -> None:
     with node.asking(1) as pod:
-        before, container, log = pod.seen(), pod.container_id(), node.kubelet.daemon.log
+        before, container, log = pod.view(), pod.container_id(), node.kubelet.daemon.log
         told = log.stat().st_size
         node.away()
         node.runtime.kill(container)
@@ -115,7 +115,7 @@ def away(node: Node) -> None:
         node.plugin.start()
         node.wait_allocatable(PHONES)
         until(lambda: pod.container_id() != container, "the container runs again")
-        after = pod.seen()
+        after = pod.view()
         assert (after.nodes, after.bound) == (before.nodes, before.bound), f"{after}, before: {before}"
 
 
@@ -128,7 +128,7 @@ def ends(node: Node) -> None:
 
 
 def _qualified(phone: Placed) -> list[str]:
-    return [f"{PHONE}={device}" for device in natural(phone.held())]
+    return [f"{PHONE}={device}" for device in natural_sort(phone.held())]
 
 
 def _annotations(asked: dict[str, Any]) -> dict[str, str]:

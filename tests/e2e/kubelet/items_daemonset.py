@@ -37,7 +37,7 @@ def command(node: Node) -> None:
 
 
 @item("The kernel says of its process: no capability, no new privileges, seccomp filter on; uid 0")
-def no_rights(node: Node) -> None:
+def no_privileges(node: Node) -> None:
     plugin, _, _ = _parts(node)
     status = node.runtime.process_status(plugin.container_id())
     assert status["Uid"].split() == ["0"] * 4, status["Uid"]

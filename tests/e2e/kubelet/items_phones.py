@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.node import COUNT, create_nodes, names, natural, vanish
+from tests.e2e.kubelet.node import COUNT, create_devices, names, natural_sort, remove_devices
 from tests.e2e.kubelet.plugins import SHARING, ill
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import holds, until
@@ -28,44 +28,44 @@ CONFIGURATION: Final = f"version: v1\nresource_name: {PHONE}\n{SETS}{SHARING}"
 def nodes_of(phones: AbstractSet[str]) -> list[str]:
     """Return the names of phones' nodes, in the order of numbers."""
     firsts = [int(phone.removeprefix(PREFIX)) for phone in phones]
-    return natural(names(*(number for first in firsts for number in range(first, first + SIZE))))
+    return natural_sort(names(*(number for first in firsts for number in range(first, first + SIZE))))
 
 
 @item("A pod that asks for one phone has three nodes, at Android's paths by number; all are devices that open")
 def three_paths(node: Node) -> None:
     phone, _ = node.phones
-    seen, nodes = phone.seen(), nodes_of(phone.held())
-    assert (len(nodes), seen.nodes) == (SIZE, set(nodes)), f"in /dev: {seen.nodes}, given: {nodes}"
+    view, nodes = phone.view(), nodes_of(phone.held())
+    assert (len(nodes), view.nodes) == (SIZE, set(nodes)), f"in /dev: {view.nodes}, given: {nodes}"
     places = {path.removeprefix("/dev/") for path in PATHS}
-    assert seen.opened == {*nodes, *places}, f"opened: {seen.opened}"
-    assert all(seen.devices[name].startswith("crw-rw-rw-") for name in (*nodes, *places)), f"{seen.devices}"
-    there = [seen.bound.get(path) for path in PATHS]
+    assert view.opened == {*nodes, *places}, f"opened: {view.opened}"
+    assert all(view.devices[name].startswith("crw-rw-rw-") for name in (*nodes, *places)), f"{view.devices}"
+    there = [view.bound.get(path) for path in PATHS]
     assert there == nodes, f"{PATHS} are {there}, given: {nodes}"
 
 
 @item("Its environment names the three in that order, and it has the shared directory read-only")
 def environment(node: Node) -> None:
     phone, _ = node.phones
-    seen = phone.seen()
-    assert seen.visible == nodes_of(phone.held()), f"{seen.visible}"
-    assert seen.environment["PATH"] == "/system/bin:/system/xbin", seen.environment["PATH"]
-    assert seen.mounts["/vendor/shared"].split(",")[0] == "ro", seen.mounts["/vendor/shared"]
+    view = phone.view()
+    assert view.visible == nodes_of(phone.held()), f"{view.visible}"
+    assert view.environment["PATH"] == "/system/bin:/system/xbin", view.environment["PATH"]
+    assert view.mounts["/vendor/shared"].split(",")[0] == "ro", view.mounts["/vendor/shared"]
 
 
 @item("A second pod has another phone, at the same paths")
 def second_phone(node: Node) -> None:
-    first, second = (phone.seen() for phone in node.phones)
+    first, second = (phone.view() for phone in node.phones)
     assert not first.nodes & second.nodes, f"both have {first.nodes & second.nodes}"
     there = [second.bound.get(path) for path in PATHS]
-    assert there == natural(second.nodes), f"{PATHS} are {there}"
+    assert there == natural_sort(second.nodes), f"{PATHS} are {there}"
 
 
 @item("A container with two phones has the first one at the paths, and the second one's nodes by their names")
 def two_phones(node: Node) -> None:
     with node.asking(2) as pod:
-        seen, nodes = pod.seen(), nodes_of(pod.held())
-        assert (len(nodes), seen.nodes, seen.visible) == (2 * SIZE, set(nodes), nodes), f"{seen.nodes} {seen.visible}"
-        there = [seen.bound.get(path) for path in PATHS]
+        view, nodes = pod.view(), nodes_of(pod.held())
+        assert (len(nodes), view.nodes, view.visible) == (2 * SIZE, set(nodes), nodes), f"{view.nodes} {view.visible}"
+        there = [view.bound.get(path) for path in PATHS]
         assert there == nodes[:SIZE], f"{PATHS} are {there}, given: {nodes}"
 
 
@@ -76,14 +76,14 @@ def incomplete(node: Node) -> None:
     phone, other = node.phones
     container, held = phone.container_id(), phone.held()
     number = int(min(held).removeprefix(PREFIX)) + 1
-    vanish(number)
+    remove_devices(number)
     node.wait_allocatable(PHONES - held)
     assert node.status() == (len(PHONES), len(PHONES) - 1), f"capacity and allocatable: {node.status()}"
     assert ill(PHONE) == {"incomplete": 1}, f"the plugin says {ill(PHONE)}"
     until(lambda: node.health(phone) == dict.fromkeys(held, "Unhealthy"), "the pod's status calls the phone Unhealthy")
     assert node.health(other) == dict.fromkeys(other.held(), "Healthy"), f"the other pod's: {node.health(other)}"
     holds(lambda: phone.container_id() == container, "the pod goes on", seconds=2)
-    create_nodes()
+    create_devices()
     node.wait_allocatable(PHONES)
     until(lambda: node.health(phone) == dict.fromkeys(held, "Healthy"), "the pod's status calls it Healthy")
     assert phone.container_id() == container, "the container is the same"
@@ -92,10 +92,10 @@ def incomplete(node: Node) -> None:
 @item("While the plugin is away, a container that restarts has the same phone: the kubelet has the answer still")
 def away(node: Node) -> None:
     with node.asking(1) as pod:
-        before = pod.seen()
+        before = pod.view()
         node.away()
         pod.restart_container()
-        after = pod.seen()
+        after = pod.view()
         assert (after.nodes, after.bound) == (before.nodes, before.bound), f"{after}, before: {before}"
         node.plugin.start()
         node.wait_allocatable(PHONES)

@@ -33,15 +33,15 @@ def _keeping(node: Node, event: Callable[[], None]) -> None:
     for phone, then in zip(phones, before, strict=True):
         now = until(lambda phone=phone: _state(phone), f"{phone.name} is there")  # type: ignore[misc]
         assert now == then, f"{phone.name}: {now}, before: {then}"
-    nodes = phones[1].seen().nodes
+    nodes = phones[1].view().nodes
     phones[1].restart_container()
-    assert phones[1].seen().nodes == nodes, f"after the container's restart: {phones[1].seen().nodes}, before: {nodes}"
+    assert phones[1].view().nodes == nodes, f"after the container's restart: {phones[1].view().nodes}, before: {nodes}"
     until(lambda: len(sockets()) == 1, "the plugin has one socket")
     node.retire(phones[1])
 
 
 def _state(phone: Placed) -> tuple[str, int, set[str], set[str]]:
-    return phone.container_id(), phone.container()["restartCount"], phone.held(), phone.seen().nodes
+    return phone.container_id(), phone.container()["restartCount"], phone.held(), phone.view().nodes
 
 
 def _kubelet(node: Node, number: signal.Signals) -> None:
@@ -147,7 +147,7 @@ def plugin_back(node: Node) -> None:
     assert [_state(phone) for phone in phones] == before, "the pods are as they were"
     with node.running(container("main", 2)) as pod:
         taken = set().union(*(phone.held() for phone in phones))
-        assert not pod.seen().nodes & taken, f"{pod.seen().nodes} of {taken}"
+        assert not pod.view().nodes & taken, f"{pod.view().nodes} of {taken}"
 
 
 @item("A pod is removed while the kubelet is down: its nodes are free afterwards")
@@ -155,14 +155,14 @@ def removed_meanwhile(node: Node) -> None:
     taken = COUNT - sum(len(phone.held()) for phone in node.phones)
     pod = node.place(container("main", taken))
     pod.wait_phase("Running")
-    nodes = pod.seen().nodes
+    nodes = pod.view().nodes
     node.kubelet.stop()
     node.kubelet.take(pod.name)
     node.kubelet.start()
     node.wait_allocatable(ALL)
     until(lambda: pod.name not in {name for name, _ in node.kubelet.held(RESOURCE)}, "List has forgotten the pod")
     with node.running(container("main", taken)) as other:
-        assert other.seen().nodes == nodes, f"{other.seen().nodes}, free: {nodes}"
+        assert other.view().nodes == nodes, f"{other.view().nodes}, free: {nodes}"
 
 
 @item("A finished pod is left alone by a kubelet that restarts without the plugin")
@@ -195,4 +195,4 @@ def reboot(node: Node) -> None:
     node.clear()
     node.plugin.start()
     node.wait_allocatable(ALL)
-    assert len(node.phones[0].seen().nodes) == 3, "made again, it has its nodes"
+    assert len(node.phones[0].view().nodes) == 3, "made again, it has its nodes"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, SETS, nodes_of
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
-from tests.e2e.kubelet.node import create_nodes, names, natural
+from tests.e2e.kubelet.node import create_devices, names, natural_sort
 from tests.e2e.kubelet.plugins import SHARING, ill, sockets
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.standalone import checkpoint
@@ -68,7 +68,7 @@ def no_phone(node: Node) -> None:
 
 def _sidecars(node: Node) -> None:
     """Have the second resource's nodes, and the kubelet know them."""
-    create_nodes(len(SIDECARS), SIDECAR_PREFIX)
+    create_devices(len(SIDECARS), SIDECAR_PREFIX)
     if not node.plugin.running():
         node.plugin.start()
     node.wait_allocatable(PHONES)
@@ -88,14 +88,14 @@ def merged(node: Node) -> None:
     _sidecars(node)
     asking = {"limits": {PHONE: 1, SIDECAR: 2}}
     with node.running(container("main", resources=asking)) as pod:
-        seen, nodes, sidecars = pod.seen(), nodes_of(pod.held()), pod.held(resource=SIDECAR)
-        assert (seen.nodes, seen.visible) == (set(nodes), nodes), f"{seen.nodes} {seen.visible}, given: {nodes}"
+        view, nodes, sidecars = pod.view(), nodes_of(pod.held()), pod.held(resource=SIDECAR)
+        assert (view.nodes, view.visible) == (set(nodes), nodes), f"{view.nodes} {view.visible}, given: {nodes}"
         assert len(sidecars) == 2, f"given: {sidecars}"
-        assert seen.named(SIDECAR_PREFIX) == sidecars, f"{seen.devices}, given: {sidecars}"
-        assert seen.environment["SIDECARS"].split(",") == sorted(sidecars), seen.environment["SIDECARS"]
-        assert {*nodes, *sidecars} <= seen.opened, f"opened: {seen.opened}"
-        assert [seen.bound.get(path) for path in PATHS] == nodes, f"{seen.bound}, given: {nodes}"
-        assert seen.mounts["/vendor/shared"].split(",")[0] == "ro", "the directory that both have"
+        assert view.named(SIDECAR_PREFIX) == sidecars, f"{view.devices}, given: {sidecars}"
+        assert view.environment["SIDECARS"].split(",") == sorted(sidecars), view.environment["SIDECARS"]
+        assert {*nodes, *sidecars} <= view.opened, f"opened: {view.opened}"
+        assert [view.bound.get(path) for path in PATHS] == nodes, f"{view.bound}, given: {nodes}"
+        assert view.mounts["/vendor/shared"].split(",")[0] == "ro", "the directory that both have"
 
 
 @replicas("A pod has each phone once, and a second one shares one of them: its nodes open in both")
@@ -105,9 +105,9 @@ def both_open(node: Node) -> None:
         assert held == PHONES, f"{first.held()}"
         assert not first.held() & second.held(), f"{first.held()} {second.held()}"
         nodes = set(nodes_of(again))
-        assert nodes == second.seen().nodes, f"{second.seen().nodes}, given: {second.held()}"
+        assert nodes == second.view().nodes, f"{second.view().nodes}, given: {second.held()}"
         for pod in (first, second):
-            assert nodes <= pod.seen().opened, f"opened: {pod.seen().opened}, shared: {nodes}"
+            assert nodes <= pod.view().opened, f"opened: {pod.view().opened}, shared: {nodes}"
 
 
 @numa("GetAllocatableResources has the NUMA node of each phone")
@@ -131,5 +131,5 @@ def topology_of_a_pod(node: Node) -> None:
 @numa("Two phones of one container are of one NUMA node, though a lower one is free on the other")
 def near_each_other(node: Node) -> None:
     with node.asking(1) as first, node.asking(2) as second:
-        taken, given = natural(first.held()), natural(second.held())
+        taken, given = natural_sort(first.held()), natural_sort(second.held())
         assert (taken, given) == (["aosp_binder0"], ["aosp_binder6", "aosp_binder9"]), f"{taken} {given}"

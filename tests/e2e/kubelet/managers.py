@@ -87,7 +87,7 @@ class Real:
         if (phase := placed.settled()) == "Failed":
             return Refused(placed.status["reason"], placed.status["message"])
         assert phase == "Running", phase
-        return Given(placed.name, frozenset(placed.held(resource=resource)), placed.seen().environment)
+        return Given(placed.name, frozenset(placed.held(resource=resource)), placed.view().environment)
 
     async def held(self, pod: str, resource: str) -> frozenset[str]:
         """Return what a pod has."""

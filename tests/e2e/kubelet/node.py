@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.runtime import Runtime
     from tests.e2e.kubelet.standalone import Standalone
 
-__all__ = ["ALL", "COUNT", "Node", "Placed", "create_nodes", "hack", "names", "natural", "vanish"]
+__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "hack", "names", "natural_sort", "remove_devices"]
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)
@@ -35,7 +35,7 @@ def names(*numbers: int) -> set[str]:
     return {f"{PREFIX}{number}" for number in numbers}
 
 
-def natural(found: AbstractSet[str]) -> list[str]:
+def natural_sort(found: AbstractSet[str]) -> list[str]:
     """Return names in the order of their numbers."""
     return sorted(found, key=lambda name: int(name.removeprefix(PREFIX)))
 
@@ -74,7 +74,7 @@ class Node:
         if not self.kubelet.daemon.running:
             self.kubelet.start()
         self.clear()
-        create_nodes()
+        create_devices()
         if not self.plugin.running():
             self.plugin.start()
         with contextlib.suppress(AssertionError):  # the items will say
@@ -199,12 +199,12 @@ def hack(*words: str) -> str:
     return run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
 
 
-def create_nodes(count: int = COUNT, prefix: str = PREFIX) -> None:
+def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
     """Make the stand-in nodes that are missing of so many."""
     hack("create", "--way", "mknod", "--count", str(count), "--prefix", prefix)
 
 
-def vanish(*numbers: int) -> None:
+def remove_devices(*numbers: int) -> None:
     """Remove nodes as the driver would."""
     for name in names(*numbers):
         os.unlink(f"/dev/{name}")

@@ -10,7 +10,7 @@ from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Node
-    from tests.e2e.kubelet.pods import Seen
+    from tests.e2e.kubelet.pods import ContainerView
 
 
 class Placed:
@@ -62,10 +62,10 @@ class Placed:
         found: str = container["containerID"]
         return found.removeprefix("containerd://")
 
-    def seen(self, container: str = "main") -> Seen:
+    def view(self, container: str = "main") -> ContainerView:
         """Return what a container saw of itself, once it has told."""
         uid = self.pod["metadata"]["uid"]
-        return until(lambda: pods.seen(uid, container), f"container {container} of {self.name} tells what it sees")
+        return until(lambda: pods.view(uid, container), f"container {container} of {self.name} tells what it sees")
 
     def held(self, container: str = "main", *, resource: str = "") -> set[str]:
         """Return the devices that the kubelet says the container has; of the node's resource, if none is named."""

@@ -48,7 +48,7 @@ def pod(name: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContainerView:
     """What a container saw of itself."""
 
     environment: dict[str, str]
@@ -82,7 +82,7 @@ class Seen:
         return self.environment.get("BINDER_VISIBLE_DEVICES", "").split(",")
 
 
-def seen(uid: str, container_name: str = "main") -> Seen:
+def view(uid: str, container_name: str = "main") -> ContainerView:
     """Return what the last run of a container saw. LookupError while it has not told all."""
     logs = sorted(LOGS.glob(f"*_{uid}/{container_name}/*.log"), key=lambda path: int(path.stem))
     if not logs:
@@ -97,7 +97,7 @@ def seen(uid: str, container_name: str = "main") -> Seen:
         else:
             next(reversed(sections.values())).append(line)
     mounts = [line.split() for line in sections["mounts"]]
-    return Seen(
+    return ContainerView(
         environment=dict(line.split("=", 1) for line in sections["env"] if "=" in line),
         devices={re.split(r" -> ", line)[0].split()[-1]: line for line in sections["dev"] if line[0] != "t"},
         mounts={fields[4]: fields[5] for fields in mounts},

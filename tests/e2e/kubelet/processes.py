@@ -1,4 +1,4 @@
-"""Processes that the harness starts: a log file each, and an end that is waited for."""
+"""Commands, and daemons with a log file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TAIL = 30
-"""Lines of a log that are shown when something failed."""
+"""Lines of a log that are printed after a failure."""
 
 
 def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path | None = None) -> str:
-    """Run a command and return what it wrote. AssertionError with its own words if it fails."""
-    done = subprocess.run(
+    """Run a command and return its output. Raises AssertionError with the output if it fails."""
+    result = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -27,15 +27,17 @@ def run(*command: str, seconds: float = 60, text: str | None = None, cwd: Path |
         check=False,
         cwd=cwd,
     )
-    assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}: {done.stdout.strip()[-2000:]}"
-    return done.stdout
+    assert result.returncode == 0, (
+        f"{' '.join(command)}: exit code {result.returncode}: {result.stdout.strip()[-2000:]}"
+    )
+    return result.stdout
 
 
 class Daemon:
-    """A process that is started, ended and started again; its log goes on in one file."""
+    """A process that can be stopped and started again; all runs append to one log file."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
-        """Prepare; nothing runs yet."""
+        """Prepare the command; :meth:`start` runs it."""
         self.name = name
         self.log = log
         self._command = command
@@ -44,31 +46,31 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process ID of the one that runs."""
-        assert self._process is not None, f"{self.name} was never started"
+        """The process ID."""
+        assert self._process is not None, f"{self.name} has not been started"
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it."""
-        assert not self.running, f"{self.name} runs already"
+        """Start the process."""
+        assert not self.running, f"{self.name} is already running"
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=self._environment
             )
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 20) -> int:
-        """Send a signal, and return the exit code."""
-        assert self._process is not None, f"{self.name} was never started"
+        """Send a signal, wait for the end of the process, and return the exit code."""
+        assert self._process is not None, f"{self.name} has not been started"
         self._process.send_signal(number)
         return self._process.wait(seconds)
 
     def tail(self) -> str:
-        """Return the end of the log, without what the kubelet says each time it is asked for its metrics."""
+        """Return the end of the log, without the kubelet's lines about requests for its metrics."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         lines = [line for line in lines if "log_metrics.go" not in line]
         return "\n".join(f"  {line[:400]}" for line in lines[-TAIL:])

@@ -1,4 +1,4 @@
-"""containerd with a configuration, a root and a socket of its own, and its containers."""
+"""containerd with its own configuration, root directory and socket, and its containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import until
 
-# 2.x reads this as well: it turns version 2 into version 3 by itself. 1.6 passes over the lines on CDI, which it lacks.
+# containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
 version = 2
 root = "{directory}/root"
@@ -30,7 +30,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
   path = "{directory}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
-  # Where negative values of oom_score_adj are refused, runc fails without saying why.
+  # On machines that refuse negative values of oom_score_adj, runc fails without a message.
   restrict_oom_score_adj = true
   enable_cdi = true
   cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
@@ -62,10 +62,10 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Runtime:
-    """containerd, and what a test does to containers behind the kubelet's back."""
+    """containerd, and operations on containers without the kubelet's knowledge."""
 
     def __init__(self, directory: Path, programs: Path | None = None) -> None:
-        """Write the configuration. ``programs`` is where containerd, its shim and ctr are; None: Debian's."""
+        """Write the configuration. ``programs`` is the directory of containerd, its shim and ctr; default: Debian's."""
         directory.mkdir()
         (directory / "cni").mkdir()
         (directory / "cni/pods.conflist").write_text(json.dumps(_NETWORK))
@@ -73,26 +73,26 @@ class Runtime:
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
         config.write_text(_CONFIG.format(directory=directory, snapshotter=snapshotter, pause=BUSYBOX))
         self.socket = f"{directory}/containerd.sock"
-        before = f"{programs}/" if programs else ""
-        self._client = f"{before}ctr"
-        # containerd looks for its shim there.
-        environment = {"PATH": f"{before}:{os.environ['PATH']}"} if programs else {}
-        command = [f"{before}containerd", "--config", str(config)]
+        prefix = f"{programs}/" if programs else ""
+        self._client = f"{prefix}ctr"
+        # containerd searches the path for its shim.
+        environment = {"PATH": f"{prefix}:{os.environ['PATH']}"} if programs else {}
+        command = [f"{prefix}containerd", "--config", str(config)]
         self.daemon = Daemon("containerd", command, directory / "containerd.log", environment)
 
     @property
     def version(self) -> str:
-        """Say which containerd this is, and which runc it has."""
+        """The versions of containerd and runc."""
         server = self._ctr("version").split("Server:")[1].split()
         return f"containerd {server[1]}, {run('runc', '--version').splitlines()[0]}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers, the kubelet too: that part comes later, and a kubelet does not wait."""
+        """Start containerd, and wait for its CRI service too, which starts later. A kubelet does not wait for it."""
         self.daemon.start()
         until(lambda: self._ctr("version"), "containerd answers")
-        until(self._answers_kubelets, "containerd answers kubelets")
+        until(self._serves_cri, "containerd serves the CRI")
 
-    def _answers_kubelets(self) -> bool:
+    def _serves_cri(self) -> bool:
         with grpc.insecure_channel(f"unix:{self.socket}", [("grpc.default_authority", "localhost")]) as channel:
             try:
                 channel.unary_unary("/runtime.v1.RuntimeService/Version", None, None)(b"", timeout=5)
@@ -101,13 +101,13 @@ class Runtime:
         return True
 
     def load(self, archive: Path) -> None:
-        """Take an image from an archive."""
+        """Import an image from an archive."""
         self._ctr("images", "import", str(archive), seconds=300)
 
     def execute(self, container_id: str, *words: str, detach: bool = False) -> str:
-        """Run a program in a container, as its root, and return what it prints; nothing of one that goes on."""
-        how = ("--detach",) if detach else ()
-        return self._ctr("tasks", "exec", *how, "--exec-id", f"exec-{next(_NUMBERS)}", container_id, *words)
+        """Run a program in a container as root, and return its output; "" with ``detach``."""
+        options = ("--detach",) if detach else ()
+        return self._ctr("tasks", "exec", *options, "--exec-id", f"exec-{next(_NUMBERS)}", container_id, *words)
 
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
@@ -118,44 +118,44 @@ class Runtime:
         self.signal(container_id, signal.SIGKILL)
 
     def process_status(self, container_id: str) -> dict[str, str]:
-        """Return what the kernel says of a container's first process: /proc/PID/status."""
+        """Return /proc/PID/status of a container's first process."""
         rows = [line.split() for line in self._ctr("tasks", "list").splitlines()]
         pid = next(row[1] for row in rows if row[0] == container_id)
         lines = Path("/proc", pid, "status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
     def running(self) -> set[str]:
-        """Return the containers that run."""
+        """Return the IDs of the running containers."""
         rows = [line.split() for line in self._ctr("tasks", "list").splitlines()[1:]]
         return {row[0] for row in rows if row[2] == "RUNNING"}
 
     def spec(self, container_id: str) -> dict[str, Any]:
-        """Return the OCI spec with which a container runs."""
+        """Return a container's OCI runtime spec."""
         spec: dict[str, Any] = json.loads(self._ctr("containers", "info", "--spec", container_id))
         return spec
 
-    def asked(self, container_id: str) -> dict[str, Any]:
-        """Return what the kubelet asked for by CreateContainer: the CRI's ContainerConfig."""
+    def requested(self, container_id: str) -> dict[str, Any]:
+        """Return the ContainerConfig of the kubelet's CreateContainer request."""
         info = json.loads(self._ctr("containers", "info", container_id))
-        kept = json.loads(base64.b64decode(info["Extensions"]["io.cri-containerd.container.metadata"]["value"]))
-        config: dict[str, Any] = kept["Metadata"]["Config"]
+        metadata = json.loads(base64.b64decode(info["Extensions"]["io.cri-containerd.container.metadata"]["value"]))
+        config: dict[str, Any] = metadata["Metadata"]["Config"]
         return config
 
     def stop(self) -> None:
-        """End every container, sandboxes too, and containerd."""
-        self._forget_containers()
+        """Stop all containers, sandboxes too, and containerd."""
+        self._remove_containers()
         self.daemon.end()
 
     def crash(self) -> None:
-        """End every container at once, sandboxes too, and forget them, as the loss of power does.
+        """Remove all containers, sandboxes too, and restart containerd, as after a loss of power.
 
-        What answers the kubelet has its own books, and for a second or two would call the containers running.
+        The CRI service has records of its own, and without a restart reports the containers as running for seconds.
         """
-        self._forget_containers()
+        self._remove_containers()
         self.daemon.end(signal.SIGKILL)
         self.start()
 
-    def _forget_containers(self) -> None:
+    def _remove_containers(self) -> None:
         for container in self._ctr("containers", "list", "--quiet").split():
             with contextlib.suppress(AssertionError):
                 self._ctr("tasks", "delete", "--force", container)

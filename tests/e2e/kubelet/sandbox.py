@@ -1,9 +1,9 @@
-"""A machine within the machine, so that the kubelet's compile-time paths are ours alone, and nothing stays behind.
+"""A sandbox of namespaces, so that the kubelet can use its compiled-in paths and nothing is left on the machine.
 
-The harness runs in namespaces of its own: mounts, process IDs, network. There, ``/dev``, ``/run``, ``/var/log``,
-``/var/lib/kubelet`` and ``/var/lib/cni`` are fresh file systems in memory, ``/dev`` with copies of the machine's
-devices. When its first process ends, the kernel ends every other one and drops the rest. What is shared with the
-machine in spite of that (sysctls and cgroups) is put back by :func:`enter`.
+The harness runs in mount, PID and network namespaces of its own. In them ``/dev``, ``/run``, ``/var/log``,
+``/var/lib/kubelet`` and ``/var/lib/cni`` are new file systems in memory; ``/dev`` has copies of the machine's devices.
+When the first process ends, the kernel ends all others and removes the mounts. Sysctls and cgroups are shared with the
+machine; :func:`enter` restores them.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 OWN: Final = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")
 SYSCTLS: Final = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
-"""What a kubelet writes when it starts."""
+"""The sysctls that a kubelet writes when it starts."""
 NODE_ADDRESS: Final = "192.0.2.10"
 CGROUPS: Final = Path("/sys/fs/cgroup")
-_APART: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--propagation", "private")
-_PASSED_ON: Final = ("pts", "shm", "mqueue")
+_UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--propagation", "private")
+_BOUND: Final = ("pts", "shm", "mqueue")
 
 
 def problem() -> str:
-    """Return why there can't be a sandbox on this machine, or ""."""
+    """Return the reason why this machine cannot run a sandbox, or ""."""
     if not re.search(r"^\S+ /sys/fs/cgroup\S* cgroup2? ", Path("/proc/mounts").read_text(), re.MULTILINE):
         return "no cgroups are mounted"
     try:
-        run("unshare", *_APART, "mount", "-t", "tmpfs", "tmpfs", "/mnt")
+        run("unshare", *_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt")
     except AssertionError as error:
-        return f"no namespaces of one's own: {error}"
+        return f"cannot create namespaces: {error}"
     return ""
 
 
 def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: float) -> int:
     """Run a Python module in the sandbox as its first process, and return its exit code."""
-    command = ("unshare", *_APART, "--mount-proc", sys.executable, "-m", module, *arguments)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is put back is put back then, too
-    with cache.alone("sandbox"), _directories(), _sysctls(), _cgroups():
+    command = ("unshare", *_UNSHARE, "--mount-proc", sys.executable, "-m", module, *arguments)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the context managers exit
+    with cache.exclusive("sandbox"), _directories(), _sysctls(), _cgroups():
         process = subprocess.Popen(command, cwd=project)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            sys.stdout.write(f"not ok - the whole run took more than {seconds:.0f} s, and was ended\n")
+            sys.stdout.write(f"not ok - the whole run did not end within {seconds:.0f} s\n")
             return 1
         finally:
             process.kill()
@@ -63,20 +63,20 @@ def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: floa
 
 @contextlib.contextmanager
 def _directories() -> Iterator[None]:
-    """Have the directories that are mounted over, and remove those again that were not there."""
-    made = [path for path in OWN if not os.path.isdir(path)]
-    for path in made:
+    """Create the missing mount points, and remove them again."""
+    missing = [path for path in OWN if not os.path.isdir(path)]
+    for path in missing:
         os.makedirs(path)
     try:
         yield
     finally:
-        for path in reversed(made):
+        for path in reversed(missing):
             os.rmdir(path)
 
 
 @contextlib.contextmanager
 def _sysctls() -> Iterator[None]:
-    """Put back what the kubelet sets."""
+    """Restore the sysctls that the kubelet writes."""
     before = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
     try:
         yield
@@ -87,7 +87,7 @@ def _sysctls() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cgroups() -> Iterator[None]:
-    """Remove the containers' cgroups, if there were none before."""
+    """Remove the containers' cgroups, except cgroups that existed before."""
     before = set(CGROUPS.glob("**/k8s.io"))
     try:
         yield
@@ -98,8 +98,8 @@ def _cgroups() -> Iterator[None]:
                     os.rmdir(path)
 
 
-def furnish(*, devices: bool = True) -> None:
-    """Give the sandbox, from within, its file systems and its network; its own /dev only with ``devices``."""
+def set_up(*, devices: bool = True) -> None:
+    """Mount the sandbox's file systems and set up its network; called in it. ``devices``: also a /dev of its own."""
     run("mount", "--make-rshared", "/")
     if devices:
         _dev()
@@ -109,32 +109,32 @@ def furnish(*, devices: bool = True) -> None:
     _network()
 
 
-def forget_kubelet() -> None:
-    """Have a kubelet start as on a machine that never had one."""
+def reset_kubelet() -> None:
+    """Mount an empty file system over the kubelet's directory."""
     run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/kubelet")
 
 
 def _dev() -> None:
-    """Replace /dev by a file system of our own with the same devices: nodes that we make are nobody else's."""
-    fresh = Path("/mnt")
-    run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(fresh))
+    """Replace /dev by a new file system with the same devices, so that new devices stay in the sandbox."""
+    new_dev = Path("/mnt")
+    run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(new_dev))
     for entry in os.scandir("/dev"):
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISCHR(status.st_mode):
-            os.mknod(fresh / entry.name, status.st_mode, status.st_rdev)
-            (fresh / entry.name).chmod(stat.S_IMODE(status.st_mode))
+            os.mknod(new_dev / entry.name, status.st_mode, status.st_rdev)
+            (new_dev / entry.name).chmod(stat.S_IMODE(status.st_mode))
         elif entry.is_symlink():
-            (fresh / entry.name).symlink_to(os.readlink(entry.path))
-        elif entry.name in _PASSED_ON:
-            (fresh / entry.name).mkdir()
-            run("mount", "--rbind", entry.path, str(fresh / entry.name))
-    run("mount", "--rbind", str(fresh), "/dev")
-    for node in Path("/dev").glob("aosp_binder*"):
-        node.unlink()
+            (new_dev / entry.name).symlink_to(os.readlink(entry.path))
+        elif entry.name in _BOUND:
+            (new_dev / entry.name).mkdir()
+            run("mount", "--rbind", entry.path, str(new_dev / entry.name))
+    run("mount", "--rbind", str(new_dev), "/dev")
+    for path in Path("/dev").glob("aosp_binder*"):
+        path.unlink()
 
 
 def _network() -> None:
-    """Give the node an address and a default route, which lead nowhere; pods get theirs from the bridge plugin."""
+    """Give the node an address and a default route without a network behind them; pods use the bridge plugin."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "node0", "type", "bridge")
     run("ip", "address", "add", f"{NODE_ADDRESS}/24", "dev", "node0")
@@ -143,7 +143,7 @@ def _network() -> None:
 
 
 def can_overlay(directory: Path) -> bool:
-    """Whether overlayfs works on a directory's file system; if not, containerd copies each layer."""
+    """Return whether overlayfs works on a directory's file system; if not, containerd copies each layer."""
     names = {name: directory / f"overlay-{name}" for name in ("lower", "upper", "work", "merged")}
     for path in names.values():
         path.mkdir()

@@ -41,7 +41,7 @@ class Given(NamedTuple):
 
 
 class DeviceManager(Protocol):
-    """A kubelet, seen from where a plugin and a pod stand."""
+    """A kubelet, view from where a plugin and a pod stand."""
 
     @property
     def directory(self) -> str:

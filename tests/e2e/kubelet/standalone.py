@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import re
 import signal
 import socket
-import sys
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import yaml
 
+from aosp_plugin.framework.api import podresources_pb2 as pb
+from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
 from tests.e2e.kubelet.waiting import until
@@ -78,7 +78,6 @@ class Standalone:
         command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]
         self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
         self._binary = binary
-        self._pb, self._rpc = _podresources(directory)
 
     @property
     def version(self) -> str:
@@ -119,23 +118,23 @@ class Standalone:
 
     def allocatable(self, resource: str) -> set[str]:
         """Return the healthy devices, used or not (GetAllocatableResources)."""
-        answer = self._ask("GetAllocatableResources", self._pb.AllocatableResourcesRequest())
+        answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
         return {device for one in answer.devices if one.resource_name == resource for device in one.device_ids}
 
     def numa_nodes(self, resource: str) -> dict[str, set[int]]:
         """Return where each healthy device is (GetAllocatableResources)."""
-        answer = self._ask("GetAllocatableResources", self._pb.AllocatableResourcesRequest())
+        answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
         return _numa_nodes(answer.devices, resource)
 
     def numa_nodes_held(self, pod: str, resource: str) -> dict[str, set[int]]:
         """Return where each device of one pod is (List)."""
-        answer = self._ask("List", self._pb.ListPodResourcesRequest())
+        answer = self._ask("List", pb.ListPodResourcesRequest())
         containers = [one for pods in answer.pod_resources if pods.name == f"{pod}-{NODE}" for one in pods.containers]
         return _numa_nodes((device for one in containers for device in one.devices), resource)
 
     def held(self, resource: str) -> dict[tuple[str, str], set[str]]:
         """Return who has what: (pod, container) to devices (List)."""
-        answer = self._ask("List", self._pb.ListPodResourcesRequest())
+        answer = self._ask("List", pb.ListPodResourcesRequest())
         return {
             (pod.name.removesuffix(f"-{NODE}"), container.name): devices
             for pod in answer.pod_resources
@@ -145,14 +144,14 @@ class Standalone:
 
     def held_by(self, pod: str, resource: str) -> dict[str, set[str]]:
         """Return what the containers of one pod have (Get)."""
-        request = self._pb.GetPodResourcesRequest(pod_name=f"{pod}-{NODE}", pod_namespace="default")
+        request = pb.GetPodResourcesRequest(pod_name=f"{pod}-{NODE}", pod_namespace="default")
         containers = self._ask("Get", request).pod_resources.containers
         return {container.name: _devices(container, resource) for container in containers}
 
     def _ask(self, method: str, request: Any) -> Any:
         options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.default_authority", "localhost")]
         with grpc.insecure_channel(f"unix:{POD_RESOURCES}", options=options) as channel:
-            return getattr(self._rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
+            return getattr(rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
 
 
 def _devices(container: Any, resource: str) -> set[str]:
@@ -184,12 +183,3 @@ def _get(path: str) -> str:
     with urllib.request.urlopen(f"{API}{path}", timeout=5) as answer:  # noqa: S310 - the kubelet's own address
         text: str = answer.read().decode()
     return text
-
-
-def _podresources(directory: Path) -> tuple[Any, Any]:
-    """Compile the podresources API and return its modules."""
-    here = os.path.dirname(__file__)
-    out = (f"--python_out={directory}", f"--grpc_python_out={directory}")
-    run(sys.executable, "-m", "grpc_tools.protoc", f"-I{here}", *out, "podresources.proto")
-    sys.path.insert(0, str(directory))
-    return importlib.import_module("podresources_pb2"), importlib.import_module("podresources_pb2_grpc")

@@ -1,6 +1,6 @@
-"""Which chapters there are, and which items they have, in the order in which they run.
+"""The chapters and their items, in the order in which they run.
 
-A chapter is a plugin with one configuration. Scenarios have no plugin of ours, and are listed in ``scenarios``.
+A chapter is a plugin with one configuration. Scenarios use a plugin of the tests, and are listed in ``scenarios``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.kubelet import (
     items_cdi,
     items_daemonset,
-    items_nodes,
+    items_devices,
     items_phones,
     items_pods,
     items_restarts,
@@ -30,82 +30,96 @@ if TYPE_CHECKING:
 
 
 class Containerd(enum.Enum):
-    """Which one runs the pods."""
+    """The containerd that runs the pods."""
 
     DEBIAN = enum.auto()
-    """Debian's own."""
+    """Debian's containerd, without support for CDI."""
     WITH_CDI = enum.auto()
-    """A newer one, built here."""
+    """A newer containerd, built by this project."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """Items that share a plugin."""
+    """Items that share a plugin and its configuration."""
 
     name: str
     title: str
     items: Sequence[Item]
     configuration: str
     resource: str = items_phones.PHONE
-    """The one that pods ask for if they name none."""
+    """The resource that pods request by default."""
     devices: AbstractSet[str] = frozenset(items_phones.PHONES)
-    """Those of the resource that are healthy while all nodes are there."""
+    """The resource's devices that are healthy while all binder devices exist."""
     each: int = 1
-    """How many devices a pod has that is there for several items."""
+    """The number of devices that each of the two shared pods requests."""
     as_pod: bool = False
-    """Whether the plugin runs as the DaemonSet's pod, and not as a process."""
+    """Whether the plugin runs as the DaemonSet's pod, instead of a process."""
     containerd: Containerd = Containerd.DEBIAN
 
-    def wanted(self, text: str) -> list[Item]:
-        """Return the items whose name, after the chapter's, has ``text`` in it."""
-        return [item for item in self.items if text in f"{self.name}.{item.name}"]
+    def select(self, text: str, *, core: bool) -> list[Item]:
+        """Return the items whose ``chapter.name`` contains ``text``; with ``core``, only items of the core set."""
+        names = CORE.get(self.name, frozenset())
+        return [item for item in self.items if text in f"{self.name}.{item.name}" and (not core or item.name in names)]
 
+
+CORE: Final[dict[str, AbstractSet[str]]] = {
+    "process": {
+        *("registers", "capacity", "own_devices", "environment", "mounts", "records", "second_pod", "too_many"),
+        *("container_restart", "allocate_once", "kubelet_restarts", "plugin_killed", "device_vanishes", "ends"),
+    },
+    "pod": {
+        *("registers", "ready", "command", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
+    },
+    "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
+    "scenarios": {"order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"},
+}
+"""The core set: the names of items by chapter."""
 
 _FIRST, *_REST = items_pods.item.all
-_NODES: Final = [*_REST, *items_restarts.item.all, *items_nodes.item.all]
+_POOL: Final = [*_REST, *items_restarts.item.all, *items_devices.item.all]
 _START: Final = items_pods.item.named("registers", "capacity")
 _AT_PATHS: Final = items_phones.item.named("three_paths", "environment", "second_phone")
-_KEPT: Final = [
+_COMMON: Final = [
     *items_phones.item.named("incomplete", "too_many"),
-    *items_pods.item.named("books", "container_restart", "asked_once"),
+    *items_pods.item.named("records", "container_restart", "allocate_once"),
 ]
-_END: Final = items_nodes.item.named("ends")
+_END: Final = items_devices.item.named("ends")
 
 
-def _of_nodes(name: str, title: str, items: Sequence[Item], *, as_pod: bool) -> Chapter:
+def _pool(name: str, title: str, items: Sequence[Item], *, as_pod: bool) -> Chapter:
     return Chapter(name, title, items, configuration(), RESOURCE, ALL, each=3, as_pod=as_pod)
 
 
 def _by_cdi(name: str, title: str, items: Sequence[Item], text: str) -> Chapter:
-    file, *rest = items_cdi.item.named("file", "spec", "made_anew", "two_phones", "away", "ends")
+    file, *rest = items_cdi.item.named("file", "spec", "recreated", "two_phones", "away", "ends")
     return Chapter(name, title, [*_START, file, *items, *rest], text, containerd=Containerd.WITH_CDI)
 
 
 CHAPTERS: Final = (
-    _of_nodes("process", "the plugin as a process", [_FIRST, *_NODES], as_pod=False),
-    _of_nodes("pod", "the plugin as a pod", [_FIRST, *items_daemonset.item.all, *_NODES], as_pod=True),
+    _pool("process", "the plugin as a process", [_FIRST, *_POOL], as_pod=False),
+    _pool("pod", "the plugin as a pod", [_FIRST, *items_daemonset.item.all, *_POOL], as_pod=True),
     Chapter(
         "phones",
-        "three nodes are a phone",
-        [*_START, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_KEPT, *_END],
+        "a phone is a set of three binder devices",
+        [*_START, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
         items_phones.CONFIGURATION,
     ),
     Chapter(
         "recreate",
-        "phones that are to be made anew, of nodes that can't be",
+        "recreate: on-start, with binder devices that cannot be recreated",
         [*items_variants.recreate.all, *_END],
         items_variants.RECREATE,
         devices=frozenset(),
     ),
     Chapter(
         "resources",
-        "phones, and a second resource",
+        "phones and a second resource",
         [*items_variants.resources.all, *_END],
         items_variants.RESOURCES,
     ),
     Chapter(
         "replicas",
-        "phones for two containers each",
+        "phones with two replicas",
         [*_START, *items_variants.replicas.all, *_END],
         items_variants.REPLICAS,
         devices=items_variants.REPLICATED,
@@ -113,14 +127,14 @@ CHAPTERS: Final = (
     Chapter("numa", "phones on two NUMA nodes", [*_START, *items_variants.numa.all, *_END], items_variants.NUMA),
     Chapter(
         "no-cdi",
-        "phones by CDI, with a containerd that knows none",
+        "phones by CDI, with a containerd that does not support it",
         [*_START, *items_cdi.unknown.all, *_END],
         items_cdi.BY_FIELD,
     ),
     _by_cdi(
         "cdi",
-        "phones by CDI, in the CRI's field",
-        [*items_cdi.item.named("by_field"), *_AT_PATHS, *_KEPT],
+        "phones by CDI, in the field of the CRI",
+        [*items_cdi.item.named("by_field"), *_AT_PATHS, *_COMMON],
         items_cdi.BY_FIELD,
     ),
     _by_cdi(

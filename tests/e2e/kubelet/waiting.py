@@ -1,4 +1,4 @@
-"""Waiting for what another process does: asked again until it holds, with the reason when it never did."""
+"""Wait for conditions that other processes fulfil."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE = float(os.environ.get("E2E_PATIENCE", "30"))
-"""Seconds: what the kubelet's own end-to-end tests give a plugin to be there again; more on an emulated machine."""
+"""The default limit in seconds: that of the kubelet's own end-to-end tests; longer on an emulated machine."""
 
 Value = TypeVar("Value")
 
 
 def until(condition: Callable[[], Value], what: str, *, seconds: float = PATIENCE) -> Value:
-    """Ask until the answer is true, and return it. AssertionError with ``what`` and the last answer."""
+    """Poll until the condition's result is true, and return it. Raises AssertionError with the last result."""
     end = time.monotonic() + seconds
     last: object = None
     while True:
         try:
-            answer = condition()
-            if answer:
-                return answer
-            last = answer
+            result = condition()
+            if result:
+                return result
+            last = result
         except (AssertionError, OSError, LookupError, ValueError) as error:
             last = error
         if time.monotonic() > end:
@@ -33,7 +33,7 @@ def until(condition: Callable[[], Value], what: str, *, seconds: float = PATIENC
 
 
 def holds(condition: Callable[[], object], what: str, *, seconds: float) -> None:
-    """Check that something stays as it is for a while."""
+    """Check that a condition holds for a time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert condition(), f"{what}: no longer"
