@@ -6,7 +6,7 @@ from typing import Final
 
 from aosp_plugin.config import KEYS
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from tests.readme import examples
+from tests.documents import examples
 from tests.served import HEALTHY, UNHEALTHY
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"

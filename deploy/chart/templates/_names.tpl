@@ -36,21 +36,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end }}
 
-{{/* What each resource is configured to, of what matters here: an entry of resources wins over the top level. */}}
+{{/* The settings of each resource that require rights; an entry of resources overrides the top level. */}}
 {{- define "aosp-device-plugin.resources" -}}
 {{- $config := .Values.config -}}
-{{- $found := list -}}
+{{- $settings := list -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
-{{- $one := dict -}}
+{{- $setting := dict -}}
 {{- range $key := list "provision" "recreate" "verify" "device_list" -}}
-{{- $_ := set $one $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
+{{- $_ := set $setting $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
-{{- $found = append $found $one -}}
+{{- $settings = append $settings $setting -}}
 {{- end -}}
-{{- toJson $found -}}
+{{- toJson $settings -}}
 {{- end }}
 
-{{/* "true" where a container is told CDI names, whose spec files need a mount. */}}
+{{/* "true" if a resource uses CDI names, whose spec files require a mount. */}}
 {{- define "aosp-device-plugin.cdi" -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- range (default list .device_list) -}}
@@ -59,26 +59,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end }}
 
-{{/* Refuse a configuration that would run without the rights, or without the mount, that it takes. */}}
+{{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
 {{- define "aosp-device-plugin.check" -}}
 {{- $provision := .Values.provision.enabled -}}
-{{- $takes := "takes provision.enabled (docs/deploy.md)" -}}
+{{- $requires := "requires provision.enabled=true (docs/deploy.md)" -}}
 {{- if and .Values.config.leak_scan_interval (not $provision) -}}
-{{- fail (printf "config.leak_scan_interval looks at the host's processes: it %s" $takes) -}}
+{{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $requires) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if and .provision (not $provision) -}}
-{{- fail (printf "config.provision creates binder devices on the host: it %s" $takes) -}}
+{{- fail (printf "config.provision creates binder devices on the host and %s" $requires) -}}
 {{- end -}}
 {{- if and (eq (toString .recreate) "on-start") (not $provision) -}}
-{{- fail (printf "config.recreate on-start makes nodes of the host: it %s" $takes) -}}
+{{- fail (printf "config.recreate=on-start creates binder devices on the host and %s" $requires) -}}
 {{- end -}}
 {{- if and (eq (toString .verify) "probe") (not $provision) -}}
-{{- fail (printf "config.verify probe opens nodes of the host: it %s" $takes) -}}
+{{- fail (printf "config.verify=probe opens binder devices of the host and %s" $requires) -}}
 {{- end -}}
 {{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
-{{- fail (printf "config.provision.directory %s is not in a volume of the pod: choose a directory below /run/aosp-binderfs" $directory) -}}
+{{- fail (printf "config.provision.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $directory) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

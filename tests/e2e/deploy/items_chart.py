@@ -109,12 +109,11 @@ def changes_roll_out() -> None:
 
 
 REFUSED = {
-    "config.leak_scan_interval=300": "config.leak_scan_interval looks at the host's processes: "
-    "it takes provision.enabled",
-    "config.provision.count=3": "config.provision creates binder devices on the host: it takes provision.enabled",
-    "config.recreate=on-start": "config.recreate on-start makes nodes of the host: it takes provision.enabled",
-    "config.verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
-    "config.resources[0].verify=probe": "config.verify probe opens nodes of the host: it takes provision.enabled",
+    "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires",
+    "config.provision.count=3": "config.provision creates binder devices on the host and requires",
+    "config.recreate=on-start": "config.recreate=on-start creates binder devices on the host and requires",
+    "config.verify=probe": "config.verify=probe opens binder devices of the host and requires",
+    "config.resources[0].verify=probe": "config.verify=probe opens binder devices of the host and requires",
     "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
     "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
     "config.version=v2": "value must be 'v1'",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.testing import AdmissionError
+from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, own
-from tests.readme import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,9 +161,9 @@ async def kept_so(world: World) -> None:
 
 
 async def readme(world: World) -> None:
-    """The README's own examples for provision.count and for recreate: 360 nodes are kept, and each can be made anew."""
+    """The examples in docs/phones.md for provision.count and recreate: 360 devices are kept and can be recreated."""
     await world.stop()
-    for name in ("Provisioned binder devices", "A clean node for every start of a container"):
+    for name in ("Provisioned devices", "A fresh device for every start of a container"):
         await world.serve_with(examples()[name].removeprefix("version: v1\n"))
         await world.healthy(360)
     container = await world.started("of-the-readme")

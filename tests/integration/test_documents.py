@@ -1,4 +1,4 @@
-"""The README's examples, loaded and served; those that take a real binderfs run in ``tests/e2e/kernel`` as well."""
+"""Serves the examples of docs/phones.md. Those that need a real binderfs also run in ``tests/e2e/kernel``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
-from tests.readme import examples, status
-from tests.support import Nodes, Serve, listed
+from tests.documents import examples, status
+from tests.support import DeviceDirectory, Serve, listed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,39 +32,41 @@ EXPECTED = {
     "One device, one phone 2": {PHONE: (120, 120)},
     "One device, one phone 3": {PHONE: (2, 2)},
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
-    "Provisioned binder devices": {BINDER: (COUNT, COUNT)},
-    "A clean node for every start of a container": {BINDER: (0, COUNT)},
+    "Provisioned devices": {BINDER: (COUNT, COUNT)},
+    "A fresh device for every start of a container": {BINDER: (0, COUNT)},
     "Leaks": {BINDER: (COUNT, COUNT)},
     "CDI": {PHONE: (120, 121)},
     "NUMA": {BINDER: (COUNT, COUNT)},
     "Sharing": {BINDER: (2 * COUNT, 2 * COUNT)},
 }
-"""Each example to what it advertises of 361 numbered nodes, two of a sidecar's and two phones' directories: how many
-are healthy, and how many in all. Plain files can't be made anew."""
+"""The healthy and total devices that each example advertises, given 361 numbered devices, two devices of a sidecar and
+the directories of two phones. Plain files cannot be recreated."""
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Nodes:
-    made = Nodes(tmp_path / "dev")
-    made.make(*range(COUNT))
+def devices(tmp_path: Path) -> DeviceDirectory:
+    created = DeviceDirectory(tmp_path / "dev")
+    created.add(*range(COUNT))
     for phone in ("phone1", "phone7"):
-        (made.directory / phone).mkdir()
+        (created.directory / phone).mkdir()
         for name in ("binder", "hwbinder", "vndbinder"):
-            (made.directory / phone / name).touch()
+            (created.directory / phone / name).touch()
     for number in range(2):
-        (made.directory / f"sidecar_binder{number}").touch()
-    return made
+        (created.directory / f"sidecar_binder{number}").touch()
+    return created
 
 
-def served(nodes: Nodes, kubelet_dir: str, example: str) -> Serve:
-    """Return the plugin with an example as its file, in directories of the test's own."""
-    directory = nodes.directory.parent
+def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> Serve:
+    """Return the plugin with an example as its configuration file, in temporary directories."""
+    directory = devices.directory.parent
     file = directory / "config.yaml"
     file.write_text(EXAMPLES[example])
-    # Nothing is mounted on a directory with files in it, and its files count as binder devices.
-    text = file.read_text().replace("max: 4096}", f"max: 4096, directory: {nodes.directory}}}")
+    # The plugin mounts nothing on a directory that has files, and its files count as binder devices.
+    text = file.read_text().replace("max: 4096}", f"max: 4096, directory: {devices.directory}}}")
     file.write_text(text)
-    return Serve(nodes, kubelet_dir, "--config", str(file), environment={"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")})
+    return Serve(
+        devices, kubelet_dir, "--config", str(file), environment={"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")}
+    )
 
 
 async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocation:
@@ -72,57 +74,55 @@ async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocatio
     return admitted.containers["main"]
 
 
-def test_every_example_is_tried() -> None:
-    """One that is added to the README has to be added here."""
+def test_every_example_is_expected_here() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("example", EXPECTED)
-async def test_the_example_advertises_what_it_says(nodes: Nodes, kubelet_dir: str, example: str) -> None:
-    """Each file by itself is a whole configuration."""
-    async with Kubelet(kubelet_dir) as kubelet, served(nodes, kubelet_dir, example):
+async def test_an_example_is_a_whole_configuration(devices: DeviceDirectory, kubelet_dir: str, example: str) -> None:
+    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, example):
         expected = EXPECTED[example]
         await kubelet.wait_for(lambda k: {name: counts(k, name) for name in expected} == expected)
 
 
 def counts(kubelet: Kubelet, resource: str) -> tuple[int, int] | None:
-    """Return how many devices are healthy, and how many there are; None before the first list."""
+    """Return the numbers of healthy and of all devices, or None before the first list."""
     view = kubelet.resource(resource)
     return (view.allocatable, view.capacity) if view.connected else None
 
 
 @pytest.mark.parametrize(
-    ("example", "nodes_of_first"),
+    ("example", "first_phone"),
     [
         ("One device, one phone", ["aosp_binder0", "aosp_binder1", "aosp_binder2"]),
         ("One device, one phone 2", ["aosp_binder1", "aosp_binder121", "aosp_binder241"]),
         ("One device, one phone 3", ["phone1/binder", "phone1/hwbinder", "phone1/vndbinder"]),
     ],
 )
-async def test_a_phone_has_android_s_three_paths(
-    nodes: Nodes, kubelet_dir: str, example: str, nodes_of_first: list[str]
+async def test_a_phone_gets_its_devices_at_android_s_paths(
+    devices: DeviceDirectory, kubelet_dir: str, example: str, first_phone: list[str]
 ) -> None:
-    """``aosp.io/phone: 1`` is three nodes, in this order."""
-    async with Kubelet(kubelet_dir) as kubelet, served(nodes, kubelet_dir, example):
+    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, example):
         await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable > 0)
         container = await first_container(kubelet, PHONE)
         at = {mount.container_path: mount.host_path for mount in container.mounts}
-        assert at == {path: f"{nodes.directory}/{name}" for path, name in zip(PATHS, nodes_of_first, strict=True)}
+        assert at == {path: f"{devices.directory}/{name}" for path, name in zip(PATHS, first_phone, strict=True)}
 
 
-async def test_the_example_of_cdi_names_its_devices(nodes: Nodes, kubelet_dir: str) -> None:
-    """The container is told a name, and the file under that name is what it stands for."""
-    async with Kubelet(kubelet_dir) as kubelet, served(nodes, kubelet_dir, "CDI"):
+async def test_the_cdi_example_allocates_names_that_the_spec_file_defines(
+    devices: DeviceDirectory, kubelet_dir: str
+) -> None:
+    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, "CDI"):
         await kubelet.wait_for(lambda k: k.resource(PHONE).allocatable > 0)
         container = await first_container(kubelet, PHONE)
         assert (container.cdi_devices, container.devices, container.mounts) == (("aosp.io/phone=aosp_binder0",), (), ())
-        spec = json.loads((nodes.directory.parent / "cdi/aosp.io_phone.json").read_bytes())
+        spec = json.loads((devices.directory.parent / "cdi/aosp.io_phone.json").read_bytes())
         assert len(spec["devices"]) == 120
 
 
-async def test_the_example_of_numa_keeps_a_container_on_one_node(nodes: Nodes, kubelet_dir: str) -> None:
-    """80 of its numbers are left on NUMA node 0, so that 150 come from NUMA node 1."""
-    async with Kubelet(kubelet_dir) as kubelet, served(nodes, kubelet_dir, "NUMA"):
+async def test_the_numa_example_keeps_a_container_on_one_numa_node(devices: DeviceDirectory, kubelet_dir: str) -> None:
+    """After 100 devices, NUMA node 0 has 80 left, so 150 come from NUMA node 1."""
+    async with Kubelet(kubelet_dir) as kubelet, served(devices, kubelet_dir, "NUMA"):
         await kubelet.wait_for(lambda k: k.resource(BINDER).allocatable == COUNT)
         for count, first in ((100, 0), (150, 180)):
             admitted = await kubelet.admit(Pod(f"with-{count}", [Container("main", {BINDER: count})]))
@@ -130,10 +130,10 @@ async def test_the_example_of_numa_keeps_a_container_on_one_node(nodes: Nodes, k
             assert set(ids) == {f"aosp_binder{number}" for number in range(first, first + count)}
 
 
-async def test_the_status_table_is_what_a_node_in_that_state_prints(kubelet_dir: str, tmp_path: Path) -> None:
-    """Ten phones, of which one is incomplete and three run."""
-    nodes = Nodes(tmp_path / "small")
-    nodes.make(*(number for number in range(30) if number != 16))
+async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_path: Path) -> None:
+    """The sample shows ten phones; one is incomplete, three are allocated."""
+    devices = DeviceDirectory(tmp_path / "small")
+    devices.add(*(number for number in range(30) if number != 16))
     file = tmp_path / "phones.yaml"
     file.write_text(EXAMPLES["One device, one phone"])
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -144,7 +144,7 @@ async def test_the_status_table_is_what_a_node_in_that_state_prints(kubelet_dir:
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, pods),
-        Serve(nodes, kubelet_dir, *flags, environment=environment) as serve,
+        Serve(devices, kubelet_dir, *flags, environment=environment) as serve,
     ):
         await listed(kubelet, 9, PHONE)
         await serve.logged("registered")
