@@ -19,7 +19,7 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.daemon.assembly import settings_of, socket_name
+from aosp_plugin.daemon.assembly import settings_of
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.supervisor import Timings
 
@@ -112,8 +112,6 @@ def make_plugin(
     config_resource = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
     return DevicePlugin(
         BinderBackend(Host(), settings_of(Config(), config_resource)),
-        resource_name=resource,
-        socket_name=socket_name(resource),
         kubelet_dir=kubelet_dir,
         timings=timings,
     )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.edits import Policy, edits_for
 from aosp_plugin.errors import InvalidRequestError
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.cdi import spec as cdi
 from aosp_plugin.framework.device_list import CDI, DeviceList
+from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.binder.devices.edits import Edits, Mount
+    from aosp_plugin.binder.devices.edits import Edits
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 
@@ -46,26 +46,22 @@ class Responses:
         """Whether containers are told names that are looked up in a CDI spec."""
         return not self._ways.isdisjoint(CDI)
 
-    def for_container(
-        self, devices: Sequence[AllocatedDevice], present: frozenset[str]
-    ) -> pb.ContainerAllocateResponse:
-        """Return the answer for a container with these ``devices``, in the order in which it gets them.
+    def for_container(self, devices: Sequence[AllocatedDevice], present: frozenset[str]) -> ContainerEdits:
+        """Return the edits for a container with these ``devices``, in the order in which it gets them.
 
         ``present`` are the shared paths that exist. Raises InvalidRequestError where CDI can't have two of the
         devices in one container.
         """
         whole = edits_for([node for device in devices for node in device.nodes], self._policy, present)
-        response = pb.ContainerAllocateResponse(envs=whole.environment)
-        if DeviceList.VOLUME_MOUNTS in self._ways:
-            for host_path, container_path, permissions in whole.devices:
-                response.devices.add(host_path=host_path, container_path=container_path, permissions=permissions)
-            response.mounts.extend(_mounts(whole.mounts))
+        edits = ContainerEdits([], [], whole.environment)
         if self.needs_spec:
-            self._name(response, devices)
-            rest = self._beyond_spec(devices, whole, present)
-            if DeviceList.VOLUME_MOUNTS not in self._ways:
-                response.mounts.extend(_mounts(rest))
-        return response
+            edits = self._with_names(edits, devices)._replace(mounts=self._beyond_spec(devices, whole, present))
+        if DeviceList.VOLUME_MOUNTS in self._ways:
+            edits = edits._replace(
+                devices=[DeviceNode(*device) for device in whole.devices],
+                mounts=[Mount(*mount) for mount in whole.mounts],
+            )
+        return edits
 
     def spec(
         self, devices: Sequence[AllocatedDevice], present: frozenset[str], real: Callable[[str], str]
@@ -83,18 +79,21 @@ class Responses:
         own = edits_for(device.nodes, self._policy_of_one, present)
         return cdi.CdiDevice(
             device.id,
-            [cdi.DeviceNode(real(one.host_path), one.container_path, one.permissions) for one in own.devices],
-            [cdi.Mount(real(one.host_path), one.container_path, one.read_only) for one in own.mounts],
-            own.environment,
+            ContainerEdits(
+                [DeviceNode(real(node.host_path), node.container_path, node.permissions) for node in own.devices],
+                [Mount(real(mount.host_path), mount.container_path, mount.read_only) for mount in own.mounts],
+                own.environment,
+            ),
         )
 
-    def _name(self, response: pb.ContainerAllocateResponse, devices: Sequence[AllocatedDevice]) -> None:
+    def _with_names(self, edits: ContainerEdits, devices: Sequence[AllocatedDevice]) -> ContainerEdits:
         names = [cdi.qualified_name(self._resource_name, device.id) for device in devices]
         if DeviceList.CDI_CRI in self._ways:
-            response.cdi_devices.extend(pb.CDIDevice(name=name) for name in names)
+            edits = edits._replace(cdi_devices=names)
         if DeviceList.CDI_ANNOTATIONS in self._ways:
             key, value = cdi.annotation(self._resource_name, names)
-            response.annotations[key] = value
+            edits = edits._replace(annotations={key: value})
+        return edits
 
     def _beyond_spec(self, devices: Sequence[AllocatedDevice], whole: Edits, present: frozenset[str]) -> list[Mount]:
         """Return the mounts that no device has by itself: container paths of nodes that are devices of their own."""
@@ -108,8 +107,4 @@ class Responses:
                     f"devices {names} can't be in one container by CDI: more than one has a mount at "
                     f"{mount.container_path}"
                 )
-        return [mount for mount in whole.mounts if mount not in by_spec]
-
-
-def _mounts(mounts: Sequence[Mount]) -> list[pb.Mount]:
-    return [pb.Mount(**mount._asdict()) for mount in mounts]
+        return [Mount(*mount) for mount in whole.mounts if mount not in by_spec]

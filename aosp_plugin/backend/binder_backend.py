@@ -1,6 +1,6 @@
 """Binder as a backend of ``deviceplugin``.
 
-The way of a node through here: ``refresh`` has it looked at and judged (``binder.known``), groups it with others
+The way of a node through here: ``scan`` has it looked at and judged (``binder.known``), groups it with others
 into a device (``binder.sets``) and keeps the outcome; ``devices`` tells it to the kubelet; ``allocate`` turns IDs back
 into nodes and these into what a container needs (``response``).
 """
@@ -21,6 +21,7 @@ from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.errors import BackendError, DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 
 if TYPE_CHECKING:
@@ -30,18 +31,19 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity
     from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+    from aosp_plugin.framework.edits import ContainerEdits
     from aosp_plugin.framework.inventory import Device
 
 LOG = logging.getLogger(__name__)
 
 
-class BinderBackend:
+class BinderBackend(Backend):
     """The binder nodes of one host as devices of one resource."""
 
     get_preferred_allocation_available = True
 
     def __init__(self, host: Host, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.resource_name = settings.resource_name
         self._host = host
         self._settings = settings
         self.pre_start_required = settings.renew
@@ -69,7 +71,7 @@ class BinderBackend:
         """Return the device directory and those that its links lead into."""
         return self._known.directories()
 
-    def refresh(self, changed: Collection[str] | None = None) -> None:
+    def scan(self, changed: Collection[str] | None = None) -> None:
         """Look at the host again, and set right there what is this resource's to set right.
 
         Raises BackendError, CdiError and OSError.
@@ -104,7 +106,7 @@ class BinderBackend:
         """Return the IDs under which a device is advertised: its own, or those of its replicas."""
         return sets.replica_ids(device_id, self._settings.replicas)
 
-    def allocate(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container needs for the devices ``ids``. Raises AllocationError.
 
         Each node is looked at once more: between the last look and this moment it may have become something else.

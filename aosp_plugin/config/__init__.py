@@ -13,8 +13,9 @@ from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEY
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.setting import Setting
 from aosp_plugin.config.sources import flag, load, variable
-from aosp_plugin.config.values import Recreate, listen_address, shared_path
+from aosp_plugin.config.values import Recreate, shared_path
 from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.service.address import listen_address
 
 __all__ = [
     "DEFAULTS",

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.config.values import AbsolutePath
 from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY
+from aosp_plugin.framework.service.address import listen_address
 
 FILE_VERSION = "v1"
 
@@ -31,7 +31,7 @@ class Config(Struct, frozen=True, kw_only=True):
         Key(
             "Address of the page, /status, /metrics, /healthz and /readyz; empty turns it off.",
             "host:port, [IPv6]:port, or empty",
-            lambda value: values.listen_address(value) or not value,
+            lambda value: listen_address(value) or not value,
         ),
     ] = "127.0.0.1:9478"
     log_level: Annotated[LogLevel, Key("The least that is logged.", ", ".join(get_args(LogLevel)))] = "info"

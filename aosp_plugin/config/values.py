@@ -48,16 +48,6 @@ def shared_path(text: str) -> SharedPath:
     return SharedPath(host, container)
 
 
-def listen_address(text: str) -> tuple[str, int] | None:
-    """Read host:port, or [IPv6]:port; None where it is empty. Raises ValueError."""
-    if not text:
-        return None
-    host, _, port = text.rpartition(":")
-    if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or int(port) > 65535:  # noqa: PLR2004 - 16 bits
-        raise ValueError(text)
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def is_numa(ranges: Mapping[str, int]) -> bool:
     """Say whether each is a number or a range, and none in two of them. Raises ValueError where not."""
     return len(numa.parse(ranges).ranges) == len(ranges)

@@ -1,52 +1,102 @@
-"""What a family of devices has to bring so that this room can serve it to a kubelet."""
+"""The interface between a family of devices and the framework that serves it to the kubelet."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from aosp_plugin.framework.api.deviceplugin_pb2 import ContainerAllocateResponse
+    from aosp_plugin.framework.edits import ContainerEdits
     from aosp_plugin.framework.inventory import Device
 
 
-class Backend(Protocol):
-    """A family of devices.
+class Backend(ABC):
+    """The devices of one resource on this host.
 
-    ``refresh`` may take its time and is called in a thread of its own, never twice at once. All the other
-    methods answer from memory: the kubelet waits for them in the loop that starts its pods.
+    A subclass sets ``resource_name`` and implements ``scan``, ``devices`` and ``allocate``; everything else has a
+    default.
+
+    **Threading contract**
+
+    ============================================ ======================================================================
+    method                                       runs in
+    ============================================ ======================================================================
+    ``scan``                                     a worker thread; never twice at the same time; may block
+    ``devices``, ``directories``                 the event loop; never while a ``scan`` runs
+    ``allocate``, ``prefer``, ``pre_start``      the event loop; at any time, also while a ``scan`` runs
+    ``close``                                    the event loop; once, at the end; a ``scan`` may still run
+    ============================================ ======================================================================
+
+    The event loop runs one of these methods at a time, and serves every resource of the process. A method that runs in
+    it must answer from memory within a millisecond or so: the kubelet waits for the answer in the loop that starts
+    its pods.
+
+    ``scan`` shares its result with ``allocate``, ``prefer`` and ``pre_start`` without a lock. It must therefore build a
+    new value, immutable or never changed afterwards, and replace the old one by a single assignment::
+
+        def scan(self, changed=None):
+            table = {device.id: device for device in read_host()}  # may take seconds
+            self._table = table  # the only assignment of shared state
+
+        def allocate(self, ids):
+            table = self._table  # read once, so that the whole answer is based on one scan
+            ...
+
+    If two values belong together, keep them in one tuple. ``get_preferred_allocation_available`` and
+    ``pre_start_required`` are read at each registration and must not change.
     """
 
-    get_preferred_allocation_available: bool
-    """Whether the kubelet should ask ``prefer`` before it chooses devices."""
-    pre_start_required: bool
-    """Whether the kubelet should call ``pre_start`` before every start of a container."""
+    resource_name: str
+    """The extended resource that pods request, such as ``example.com/gpu``."""
+    get_preferred_allocation_available: bool = False
+    """Whether the kubelet calls ``prefer`` before it chooses devices for a container."""
+    pre_start_required: bool = False
+    """Whether the kubelet calls ``pre_start`` before each start of a container."""
 
+    @abstractmethod
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Read the state of the devices from the host.
+
+        ``changed`` has the paths of the files in ``directories()`` that changed since the last scan, if nothing else
+        can have changed; it may be empty. None requests a full scan. A backend may always do a full scan.
+
+        Raises OSError or PluginError (usually BackendError). The devices of the last successful scan then stay
+        advertised, and the framework retries.
+        """
+
+    @abstractmethod
     def devices(self) -> Sequence[Device]:
-        """Return the devices as of the last ``refresh``, in the order in which they are advertised."""
+        """Return the devices of the last scan, in the order in which they are advertised.
+
+        IDs must be unique, have 1 to 63 printable characters, and be stable: the kubelet remembers them over restarts.
+        The framework skips devices whose IDs are not, and logs that.
+        """
+
+    @abstractmethod
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Return what one container gets for the devices ``ids``.
+
+        Each ID was advertised as Healthy a moment ago, and occurs once. The method must be idempotent: the kubelet may
+        ask for the same ID again, and never reports that a device is released. Raises AllocationError.
+        """
 
     def directories(self) -> frozenset[str]:
-        """Return the directories, as this process sees them, in which a change of files calls for a refresh."""
-
-    def refresh(self, changed: Collection[str] | None = None) -> None:
-        """Look at the host again: at these files of the ``directories``, as nothing else has changed; None: at all.
-
-        Raises OSError or PluginError where it can't; the devices then stay.
-        """
-
-    def allocate(self, ids: Sequence[str]) -> ContainerAllocateResponse:
-        """Return what one container needs for the devices ``ids``: known and healthy ones, each once.
-
-        Idempotent: the kubelet may ask for the same ID again and never says when a device is given back.
-        Raises AllocationError.
-        """
+        """Return the directories, as paths of this process, in which a change of files requires a scan."""
+        return frozenset()
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Choose ``size`` of ``available``, ``must_include`` among them."""
+        """Return the ``size`` IDs out of ``available`` that suit a container best.
 
-    def pre_start(self, ids: Sequence[str]) -> None:
-        """Prepare devices for a container about to start. Raises AllocationError."""
+        ``must_include`` is a subset of ``available`` that the answer has to contain. The default has no preference.
+        """
+        chosen = set(must_include)
+        others = [device_id for device_id in available if device_id not in chosen]
+        return [*must_include, *others][:size]
 
-    def close(self) -> None:
-        """Let go of what is held."""
+    def pre_start(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
+        """Prepare the devices ``ids`` for a container that is about to start. Raises AllocationError."""
+
+    def close(self) -> None:  # noqa: B027 - a default, not an abstract method
+        """Release resources. Raises OSError or PluginError."""

@@ -1,4 +1,4 @@
-"""The ways in which a container can get its devices and learn which they are."""
+"""The strategies by which a container gets its devices and learns their names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import enum
 
 
 class DeviceList(enum.StrEnum):
-    """Named as in NVIDIA's plugin, where they have the same meaning."""
+    """A strategy. Names and meanings are those of NVIDIA's device plugin."""
 
     ENVVAR = "envvar"
-    """An environment variable with their names."""
+    """An environment variable with the names of the devices."""
     VOLUME_MOUNTS = "volume-mounts"
-    """Devices and mounts in the answer to the kubelet, which every kubelet and runtime knows."""
+    """Devices and mounts in the Allocate response, which every kubelet and runtime supports."""
     CDI_CRI = "cdi-cri"
-    """CDI names in the answer, which the kubelet hands to the runtime in a field of the CRI (kubelet 1.28, containerd
-    1.7)."""
+    """CDI names in the Allocate response, which the kubelet passes to the runtime in a field of the CRI (kubelet 1.28,
+    containerd 1.7)."""
     CDI_ANNOTATIONS = "cdi-annotations"
-    """CDI names in an annotation of the container, for older ones."""
+    """CDI names in an annotation of the container, for older versions."""
 
 
 CDI = frozenset({DeviceList.CDI_CRI, DeviceList.CDI_ANNOTATIONS})
-"""Those that need a spec file."""
+"""The strategies that require a spec file."""

@@ -1,7 +1,7 @@
-"""The devices at one moment, as the kubelet is told of them, and those who wait for the next moment.
+"""Immutable snapshots of the devices, and the wait for the next one.
 
-A snapshot is immutable and replaced as a whole. Each stream remembers the revision that it sent last, so
-that a stale stream can't take an event away from a newer one.
+A snapshot is replaced as a whole. Each ListAndWatch stream remembers the revision that it sent last, so that a stale
+stream cannot consume an event that a newer stream waits for.
 """
 
 from __future__ import annotations
@@ -18,76 +18,116 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.encoding import Chunk
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
-"""Bytes the kubelet takes in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte
+"""Bytes that the kubelet accepts in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte
 more ends the stream, and with it every device of the resource."""
+
+MAX_ID_LENGTH = 63
+"""Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
 
 
 class Device(NamedTuple):
-    """One device as it is advertised."""
+    """One device as it is advertised to the kubelet."""
 
     id: str
     reason: str = ""
-    """Why it is unhealthy, in a word; empty where it is healthy."""
+    """Why the device is unhealthy, as one word for metrics and logs; empty if it is healthy."""
     numa_nodes: tuple[int, ...] = ()
     detail: str = ""
-    """The same at more length, where there is more to say."""
+    """A longer description of the reason, for messages; optional."""
 
     @property
     def healthy(self) -> bool:
-        """Say whether the kubelet may hand it out."""
+        """Whether the kubelet may allocate the device."""
         return not self.reason
 
     @property
     def why(self) -> str:
-        """Why it is unhealthy, for people."""
+        """Why the device is unhealthy, in the most detailed form available."""
         return self.detail or self.reason
 
 
+def id_problem(device_id: str) -> str | None:
+    """Return why the kubelet cannot be given this device ID; None if it is valid.
+
+    ``str.isprintable`` is false for control characters, and for the surrogates that stand for bytes that are not UTF-8,
+    which a protobuf string cannot carry.
+    """
+    if not device_id:
+        return "the ID is empty"
+    if len(device_id) > MAX_ID_LENGTH:
+        return f"the ID has {len(device_id)} characters; the limit is {MAX_ID_LENGTH}"
+    if not device_id.isprintable():
+        return "the ID has characters that are not printable"
+    return None
+
+
+def valid_devices(devices: Sequence[Device]) -> tuple[Sequence[Device], Mapping[str, str]]:
+    """Return the devices with valid and unique IDs, and for each other ID why its device is skipped.
+
+    Of several devices with the same ID, the first one stays.
+    """
+    ids = [device.id for device in devices]
+    unique = set(ids)
+    if len(unique) == len(ids) and all(unique) and "".join(ids).isprintable():
+        longest = max(map(len, ids), default=0)
+        if longest <= MAX_ID_LENGTH:
+            return devices, {}
+    valid: dict[str, Device] = {}
+    problems: dict[str, str] = {}
+    for device in devices:
+        problem = "another device has the same ID" if device.id in valid else id_problem(device.id)
+        if problem:
+            problems[device.id] = problem
+        else:
+            valid[device.id] = device
+    return list(valid.values()), problems
+
+
 class Snapshot:
-    """All devices at one moment."""
+    """All devices at one moment. Immutable; may be read in any thread."""
 
     def __init__(
         self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT, before: Snapshot | None = None
     ) -> None:
-        """``before`` is an earlier snapshot, from which is taken what is still the same."""
+        """``limit`` is in bytes; encoded parts of ``before``, an earlier snapshot, are reused if they are unchanged."""
         self.revision = revision
         self.devices = tuple(devices)
         self.chunks: Sequence[Chunk] = chunks(self.devices, before.chunks if before is not None else ())
-        self.message, self._told = fitting(self.chunks, limit)
-        """The encoded ListAndWatchResponse: built once, whatever the number of streams."""
+        self.message, self._advertised = fitting(self.chunks, limit)
+        """The encoded ListAndWatchResponse, shared by all streams."""
 
     @cached_property
     def by_id(self) -> Mapping[str, Device]:
-        """Every device, advertised or left out, by its ID."""
+        """Every device by its ID, including those that did not fit into the message."""
         return {device.id: device for device in self.devices}
 
     @cached_property
     def unhealthy(self) -> Sequence[Device]:
-        """Those that the kubelet must not hand out, advertised or left out."""
+        """The unhealthy devices, including those that did not fit into the message."""
         return [device for device in self.devices if device.reason]
 
     @property
     def truncated(self) -> int:
-        """How many devices, the last ones in order, did not fit into the message."""
-        return len(self.devices) - self._told
+        """Number of devices at the end of the list that did not fit into the message."""
+        return len(self.devices) - self._advertised
 
     @cached_property
     def healthy(self) -> int:
-        """How many devices the kubelet may hand out."""
+        """Number of healthy devices in the message."""
         if not self.truncated:
-            return self._told - len(self.unhealthy)
-        return sum(device.healthy for device in self.devices[: self._told])
+            return self._advertised - len(self.unhealthy)
+        return sum(device.healthy for device in self.devices[: self._advertised])
 
 
 class Inventory:
-    """The newest snapshot. For one event loop."""
+    """The current snapshot. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot(0, ())
         self._superseded = asyncio.Event()
 
     def publish(self, devices: Sequence[Device]) -> bool:
-        """Make ``devices`` the newest snapshot; False where they are what it holds already."""
+        """Make ``devices`` the current snapshot; return False if the current one has the same devices already."""
         before, devices = self.snapshot, tuple(devices)
         if before.revision and devices == before.devices:
             return False
@@ -97,7 +137,7 @@ class Inventory:
         return True
 
     def superseded(self, revision: int) -> asyncio.Event:
-        """Return an event that is set once there is a snapshot newer than ``revision``."""
+        """Return an event that is set as soon as the current snapshot is newer than ``revision``."""
         if self.snapshot.revision <= revision:
             return self._superseded
         newer = asyncio.Event()

@@ -1,88 +1,133 @@
-"""The plainest backend: a function that lists device nodes. The whole of a plugin for another device."""
+"""ListedDevices: a backend that only needs a function which lists device nodes."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from typing import TYPE_CHECKING
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
-from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY, DevicePlugin
+from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.edits import ContainerEdits, DeviceNode
+from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from aosp_plugin.framework.edits import Mount
+
+LOG = logging.getLogger(__name__)
+
+MISSING = "missing"
+"""The reason of a device that is no longer listed."""
 
 
-class ListedDevices:
-    """A backend over a function that returns the paths of device nodes.
+class ListedDevice(NamedTuple):
+    """A device node of the host, and how containers get it."""
 
-    A device's ID is its path below /dev with dashes for slashes; a container gets the node at the same path.
+    path: str
+    """Absolute path on the host; the container gets the node at the same path."""
+    slots: int = 1
+    """How many containers may have the device at the same time. Each slot is advertised as a device of its own."""
+    reason: str = ""
+    """Why the device is unhealthy, as one word such as ``overheated``; empty if it is healthy."""
+    permissions: str = "rw"
+    """One or more of r, w and m."""
+    mounts: Sequence[Mount] = ()
+    """Bind mounts that a container gets together with the device."""
+
+
+class ListedDevices(Backend):
+    """The device nodes that a function returns.
+
+    **IDs.** A device's ID is its path below /dev with dashes for slashes: ``/dev/dri/renderD128`` is
+    ``dri-renderD128``. With several slots, a number is added: ``/dev/kvm`` with 100 slots is ``kvm::0`` to ``kvm::99``.
+    If two devices have an ID in common, the second one is skipped and a warning is logged; the same goes for IDs that
+    the kubelet does not support (over 63 characters, not printable).
+
+    **Health.** A device with a ``reason`` is advertised as Unhealthy. A device that is no longer listed is Unhealthy
+    with the reason ``missing`` until it is listed again or ``missing_device_ttl`` is over; then it is removed.
     """
 
-    get_preferred_allocation_available = False
-    pre_start_required = False
+    def __init__(
+        self,
+        resource_name: str,
+        list_devices: Callable[[], Iterable[str | ListedDevice]],
+        *,
+        directories: Iterable[str] = ("/dev",),
+        missing_device_ttl: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Serve what ``list_devices`` returns: paths, or ListedDevice entries.
 
-    def __init__(self, list_devices: Callable[[], Iterable[str]], directories: Iterable[str]) -> None:
-        """``directories`` are those in which devices come and go."""
+        ``list_devices`` runs in a worker thread, when files in ``directories`` change and at least once a minute. It
+        may raise OSError or BackendError. ``missing_device_ttl`` is in seconds; 0 removes devices at once.
+        """
+        self.resource_name = resource_name
         self._list_devices = list_devices
         self._directories = frozenset(directories)
-        self._paths: dict[str, str] = {}
+        self._missing_device_ttl = missing_device_ttl
+        self._clock = clock
+        self._missing_since: dict[str, float] = {}
+        self._skipped: frozenset[str] = frozenset()
+        self._by_id: Mapping[str, ListedDevice] = {}
+
+    def scan(self, changed: Collection[str] | None = None) -> None:  # noqa: ARG002 - every scan is a full one
+        """List the devices. Raises what ``list_devices`` raises."""
+        listed = [_as_device(entry) for entry in self._list_devices()]
+        by_id: dict[str, ListedDevice] = {}
+        skipped: dict[str, str] = {}
+        for device in [*listed, *self._missing({device.path for device in listed})]:
+            ids = slot_ids(device)
+            taken = next((device_id for device_id in ids if device_id in by_id), None)
+            if taken is None:
+                by_id.update(dict.fromkeys(ids, device))
+            elif device.reason != MISSING:
+                skipped[device.path] = f"{by_id[taken].path} has the same ID {taken!r}"
+        for path in skipped.keys() - self._skipped:
+            LOG.warning("device skipped", extra={"path": path, "reason": skipped[path]})
+        self._skipped = frozenset(skipped)
+        self._by_id = by_id
+
+    def _missing(self, listed_paths: Collection[str]) -> list[ListedDevice]:
+        """Return the devices that were listed before and have been missing for less than the limit."""
+        now = self._clock()
+        known = {device.path: device for device in self._by_id.values()}
+        self._missing_since = {path: self._missing_since.get(path, now) for path in known if path not in listed_paths}
+        return [
+            known[path]._replace(reason=MISSING)
+            for path, since in self._missing_since.items()
+            if now - since < self._missing_device_ttl
+        ]
 
     def devices(self) -> list[Device]:
-        """Return what was listed; all of it is healthy."""
-        return [Device(device_id) for device_id in self._paths]
+        """Return the slots of all devices."""
+        return [Device(device_id, device.reason) for device_id, device in self._by_id.items()]
 
     def directories(self) -> frozenset[str]:
-        """Return where devices come and go."""
+        """Return the directories given to the constructor."""
         return self._directories
 
-    def refresh(self, changed: Collection[str] | None = None) -> None:  # noqa: ARG002 - listing is all it can
-        """List again."""
-        self._paths = {device_id(path): path for path in self._list_devices()}
-
-    def allocate(self, ids: Sequence[str]) -> ContainerAllocateResponse:
-        """Give the container each node at its own path."""
-        paths = [self._paths[one] for one in ids]
-        return ContainerAllocateResponse(
-            devices=[DeviceSpec(host_path=path, container_path=path, permissions="rw") for path in paths]
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Return each device node, at its own path, and its mounts. Raises AllocationError."""
+        by_id = self._by_id
+        for device_id in ids:
+            if device_id not in by_id:
+                raise UnknownDeviceError(f"device {device_id!r} is unknown")
+            if by_id[device_id].reason:
+                raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {by_id[device_id].reason}")
+        allocated = {by_id[device_id].path: by_id[device_id] for device_id in ids}.values()
+        return ContainerEdits(
+            devices=[DeviceNode(device.path, device.path, device.permissions) for device in allocated],
+            mounts=list(dict.fromkeys(mount for device in allocated for mount in device.mounts)),
         )
 
-    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Have no preference: never asked, as ``get_preferred_allocation_available`` is false."""
-        return [*must_include, *available][:size]
 
-    def pre_start(self, ids: Sequence[str]) -> None:
-        """Do nothing: never asked, as ``pre_start_required`` is false."""
-
-    def close(self) -> None:
-        """Hold nothing."""
+def slot_ids(device: ListedDevice) -> list[str]:
+    """Return the IDs of the slots of a device."""
+    name = device.path.removeprefix("/dev/").strip("/").replace("/", "-")
+    return [name] if device.slots == 1 else [f"{name}::{slot}" for slot in range(device.slots)]
 
 
-def device_id(path: str) -> str:
-    """Return the ID of the device node at ``path``."""
-    return path.removeprefix("/dev/").strip("/").replace("/", "-")
-
-
-def serve_listed(
-    list_devices: Callable[[], Iterable[str]],
-    *,
-    resource_name: str,
-    socket_name: str,
-    directories: Iterable[str] = ("/dev",),
-    kubelet_dir: str = KUBELET_DIRECTORY,
-) -> None:
-    """Serve what ``list_devices`` returns, until SIGTERM or SIGINT. Raises PluginError."""
-
-    async def serve() -> None:
-        plugin = DevicePlugin(
-            ListedDevices(list_devices, directories),
-            resource_name=resource_name,
-            socket_name=socket_name,
-            kubelet_dir=kubelet_dir,
-        )
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signal_number, plugin.stop)
-        await plugin.run()
-
-    asyncio.run(serve())
+def _as_device(entry: str | ListedDevice) -> ListedDevice:
+    return ListedDevice(entry) if isinstance(entry, str) else entry

@@ -1,13 +1,13 @@
-"""Who is told what the plugin of a resource does, and which resource it is that something is done for.
+"""The observer of one plugin's events, and the context variable with the current resource.
 
-Nothing here counts, measures or writes: ``operate.metrics`` is an ``Observer``, and ``operate.logs`` asks ``RESOURCE``.
+``service.metrics`` is an observer; ``service.logs`` adds the resource to log records.
 """
 
 from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Snapshot
 
 RESOURCE: ContextVar[str] = ContextVar("resource", default="")
-"""The name of the resource that the running task or thread works for; empty where it works for none or for all."""
+"""Name of the resource that the current task or thread works for; empty if it works for none, or for all."""
 
 
 @contextlib.contextmanager
 def working_for(resource_name: str) -> Iterator[None]:
-    """Have all that is done in the context, and by tasks and threads that begin in it, done for this resource."""
+    """Set ``RESOURCE`` inside the context, also for the tasks and threads that start in it."""
     token = RESOURCE.set(resource_name)
     try:
         yield
@@ -29,55 +29,47 @@ def working_for(resource_name: str) -> Iterator[None]:
 
 
 def milliseconds(seconds: float) -> float:
-    """Return a duration as the log has it."""
+    """Return a duration in the unit and precision of the log."""
     return round(seconds * 1000, 2)
 
 
-class Observer(Protocol):
-    """Is told what the plugin of one resource does, in the event loop and while a kubelet may wait for an answer.
+class Observer:
+    """Receives the events of one resource's plugin; this base class ignores them.
 
-    Durations are in seconds.
+    The methods are called in the event loop, while a kubelet may wait for an answer, and must return within
+    microseconds. Durations are in seconds.
     """
 
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:
-        """Take note of a look at the devices. One that hangs has not ended, and is told again when it has."""
+        """Handle a scan that ended, or hangs. A scan that hangs is reported again when it ends."""
 
     def published(self, snapshot: Snapshot, since: float | None) -> None:
-        """Take note of devices that differ from the last ones.
+        """Handle a change of the devices.
 
-        ``since`` is when the first of the file events came that led to it (``time.monotonic``); None: there was none.
+        ``since`` is the time of the first file event that led to the change (``time.monotonic``); None if there was no
+        event.
         """
 
     def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
-        """Take note of how an attempt to register came out; ok: and the kubelet has asked for the devices."""
+        """Handle the end of an attempt to register; ``ok`` means that the kubelet has also called ListAndWatch."""
 
     def unregistered(self) -> None:
-        """Take note that a registration is over."""
+        """Handle the end of a registration."""
 
     def kubelet_restarted(self) -> None:
-        """Take note that a registration is with another kubelet than the last one."""
+        """Handle the start of a registration with another kubelet than the last one."""
 
     def stream_opened(self) -> None:
-        """Take note that a kubelet has called ListAndWatch."""
+        """Handle a call of ListAndWatch."""
 
     def stream_closed(self) -> None:
-        """Take note that such a call is over."""
+        """Handle the end of a ListAndWatch call."""
 
     def sent(self, size: int, *, first: bool) -> None:
-        """Take note that the devices were handed to a stream: ``size`` bytes, and the first ones on it or not."""
+        """Handle a device list of ``size`` bytes written to a stream, ``first`` if as the first one on it."""
 
     def answered(self, rpc: str, code: str, seconds: float) -> None:
-        """Take note that a request was answered. ``code`` is the name of a ``grpc.StatusCode``."""
+        """Handle a request that was answered. ``code`` is the name of a ``grpc.StatusCode``."""
 
 
-class NullObserver:
-    """Takes no notice."""
-
-    def _nothing(self, *_: object, **__: object) -> None:
-        """Do nothing."""
-
-    scanned = published = registration = unregistered = kubelet_restarted = _nothing
-    stream_opened = stream_closed = sent = answered = _nothing
-
-
-NULL_OBSERVER: Observer = NullObserver()
+NULL_OBSERVER = Observer()

@@ -23,7 +23,7 @@ from aosp_plugin.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def backend(directory: Path | str, clock: Clock | None = None, **options: Any) -
 
 def looked(made: BinderBackend) -> dict[str, str]:
     """Look, and return the reason of each device in order."""
-    made.refresh()
+    made.scan()
     return {device.id: device.reason for device in made.devices()}
 
 
@@ -126,7 +126,7 @@ def test_devices_come_in_natural_order(dev: Path) -> None:
     (dev / "null").touch()
     (dev / "aosp_binderfs").mkdir()
     made = backend(dev)
-    made.refresh()
+    made.scan()
     assert made.devices() == [Device(f"aosp_binder{number}") for number in (2, 9, 10, 100)]
 
 
@@ -237,7 +237,7 @@ def test_whoever_forgets_before_a_look_that_fails_forgets_at_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(Host, "listdir", refuse)
         with pytest.raises(PermissionError):
-            made.refresh()
+            made.scan()
     with pytest.raises(UnhealthyDeviceError, match="replaced"):
         made.allocate(["aosp_binder1"])
     assert looked(made) == {"aosp_binder1": ""}
@@ -248,7 +248,7 @@ def test_whoever_forgets_before_a_look_that_fails_forgets_at_the_next(
 def test_forgetting_does_not_make_a_vanished_directory_an_error(dev: Path) -> None:
     """It was there once, so that its name is not wrong."""
     made = backend(dev)
-    made.refresh()
+    made.scan()
     dev.rmdir()
     made.forget()
     assert looked(made) == {}
@@ -259,7 +259,7 @@ def test_a_directory_that_was_never_there_is_an_error(tmp_path: Path) -> None:
     made = backend(tmp_path / "none")
     for _ in range(2):
         with pytest.raises(BackendError, match=f"the device directory {tmp_path}/none can't be read: "):
-            made.refresh()
+            made.scan()
     (tmp_path / "none").mkdir()
     make(tmp_path / "none", 1)
     assert looked(made) == {"aosp_binder1": ""}
@@ -269,7 +269,7 @@ def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> Non
     """It can't be listed."""
     (tmp_path / "dev").touch()
     with pytest.raises(BackendError, match="Not a directory"):
-        backend(tmp_path / "dev").refresh()
+        backend(tmp_path / "dev").scan()
 
 
 def test_a_directory_that_can_not_be_listed_is_the_system_s_error(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_a_directory_that_can_not_be_listed_is_the_system_s_error(dev: Path, mon
 
     monkeypatch.setattr(Host, "listdir", refuse)
     with pytest.raises(PermissionError):
-        made.refresh()
+        made.scan()
     assert made.devices() == [Device("aosp_binder1")]
 
 
@@ -320,18 +320,18 @@ def test_a_binderfs_node_is_handed_over_as_device_mount_and_directory(
     )
     made = backend(dev, verify=Verify.BINDER, policy=policy)
     assert looked(made) == {"aosp_binder2": "", "aosp_binder10": ""}
-    assert made.allocate(["aosp_binder10", "aosp_binder2", "aosp_binder10"]) == pb.ContainerAllocateResponse(
-        envs={"BINDER_VISIBLE_DEVICES": "aosp_binder2,aosp_binder10", **ENVIRONMENT},
+    assert made.allocate(["aosp_binder10", "aosp_binder2", "aosp_binder10"]) == ContainerEdits(
+        environment={"BINDER_VISIBLE_DEVICES": "aosp_binder2,aosp_binder10", **ENVIRONMENT},
         devices=[
-            pb.DeviceSpec(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", permissions="rwm"),
-            pb.DeviceSpec(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", permissions="rwm"),
-            pb.DeviceSpec(host_path=f"{nodes}/n2", container_path="/dev/ashmem", permissions="rwm"),
+            DeviceNode(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", permissions="rwm"),
+            DeviceNode(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", permissions="rwm"),
+            DeviceNode(host_path=f"{nodes}/n2", container_path="/dev/ashmem", permissions="rwm"),
         ],
         mounts=[
-            pb.Mount(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", read_only=True),
-            pb.Mount(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", read_only=True),
-            pb.Mount(host_path=str(nodes), container_path="/dev/binderfs", read_only=True),
-            pb.Mount(host_path=str(tmp_path), container_path="/shared", read_only=True),
+            Mount(host_path=f"{dev}/aosp_binder2", container_path="/dev/aosp_binder2", read_only=True),
+            Mount(host_path=f"{dev}/aosp_binder10", container_path="/dev/aosp_binder10", read_only=True),
+            Mount(host_path=str(nodes), container_path="/dev/binderfs", read_only=True),
+            Mount(host_path=str(tmp_path), container_path="/shared", read_only=True),
         ],
     )
 
@@ -356,9 +356,10 @@ def test_a_plain_node_is_a_device_alone_and_answers_do_not_leak(dev: Path) -> No
     looked(made)
     for number in (1, 2, 1):
         name = f"aosp_binder{number}"
-        assert made.allocate([name]) == pb.ContainerAllocateResponse(
-            envs={"BINDER_VISIBLE_DEVICES": name, **ENVIRONMENT},
-            devices=[pb.DeviceSpec(host_path=f"{dev}/{name}", container_path=f"/dev/{name}", permissions="rw")],
+        assert made.allocate([name]) == ContainerEdits(
+            environment={"BINDER_VISIBLE_DEVICES": name, **ENVIRONMENT},
+            devices=[DeviceNode(host_path=f"{dev}/{name}", container_path=f"/dev/{name}", permissions="rw")],
+            mounts=[],
         )
 
 
@@ -426,7 +427,7 @@ def test_a_node_that_is_there_but_was_never_looked_at_is_refused(dev: Path) -> N
         with pytest.raises(UnknownDeviceError, match="device 'aosp_binder1' is unknown"):
             made.allocate(["aosp_binder1"])
         vanish(dev)
-        made.refresh()
+        made.scan()
 
 
 SHARED = "a shared path does not exist, and containers do without it"
@@ -456,13 +457,13 @@ def test_shared_paths_are_handed_over_where_they_exist(
     looked(made)
     assert shared_lines(caplog) == [str(b)]
     answer = made.allocate(["aosp_binder1"])
-    assert answer.mounts == [pb.Mount(host_path=str(a), container_path="/a", read_only=True)]
+    assert answer.mounts == [Mount(host_path=str(a), container_path="/a", read_only=True)]
     assert [device.container_path for device in answer.devices] == ["/dev/aosp_binder1"]
     assert shared_lines(caplog) == []
     b.touch()
     looked(made)
     assert shared_lines(caplog) == []
-    assert made.allocate(["aosp_binder1"]).devices[1] == pb.DeviceSpec(
+    assert made.allocate(["aosp_binder1"]).devices[1] == DeviceNode(
         host_path=str(b), container_path="/dev/b", permissions="rw"
     )
     a.rmdir()

@@ -1,60 +1,117 @@
-"""The example of a plugin for another device works as it stands in the documentation."""
+"""The examples in examples/ serve their devices to a kubelet, as processes of their own."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
-import re
+import contextlib
 import signal
 import sys
+import tempfile
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import PATIENCE, free_port, listed, sockets
 
 if TYPE_CHECKING:
-    from tests.support import Nodes
+    from collections.abc import AsyncIterator, Iterator
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "serial_ports.py"
-
-
-async def test_the_example_hands_out_its_devices(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
-    """The example, with /dev and the kubelet's directory moved, registers, follows hotplug and hands out nodes."""
-    moved = tmp_path / "serial_ports.py"
-    text = EXAMPLE.read_text().replace("/dev/ttyUSB*", f"{nodes.directory}/ttyUSB*")
-    settings = f'directories=["{nodes.directory}"], kubelet_dir="{kubelet_dir}"'
-    moved.write_text(text.replace('socket_name="serial"', f'socket_name="serial", {settings}'))
-    (nodes.directory / "ttyUSB0").touch()
-    async with Kubelet(kubelet_dir) as kubelet:
-        process = await asyncio.create_subprocess_exec(sys.executable, str(moved))
-        try:
-            await kubelet.wait_for(lambda k: k.resource("example.com/serial").allocatable == 1)
-            (nodes.directory / "ttyUSB1").touch()
-            await kubelet.wait_for(lambda k: k.resource("example.com/serial").allocatable == 2)
-            admitted = await kubelet.admit(Pod("modem", [Container("main", {"example.com/serial": 2})]))
-            paths = sorted(device.container_path for device in admitted.containers["main"].devices)
-            assert paths == [f"{nodes.directory}/ttyUSB0", f"{nodes.directory}/ttyUSB1"]
-            process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 10) == 0
-            assert not [name for name in os.listdir(kubelet_dir) if name.startswith("serial")]
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SERIAL, KVM = "example.com/serial", "example.com/kvm"
 
 
-def test_the_example_is_short() -> None:
-    """The example stays at about 15 lines, which is what the documentation promises."""
-    lines = [line for line in EXAMPLE.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 15
+@pytest.fixture
+def devices() -> Iterator[Path]:
+    """Return a directory whose path is short enough to be part of a device ID."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
 
 
-def test_the_example_lists_devices() -> None:
-    """The example's function is what the documentation says: it lists paths."""
-    spec = importlib.util.spec_from_file_location("serial_ports", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert all(re.fullmatch(r"/dev/ttyUSB.*", path) for path in module.list_devices())
+@contextlib.asynccontextmanager
+async def running(name: str, directory: Path, replacements: dict[str, str]) -> AsyncIterator[None]:
+    """Run an example, with paths and ports of the host replaced, until the context ends; then stop it by SIGTERM."""
+    text = (EXAMPLES / name).read_text()
+    for old, new in replacements.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = directory / name
+    path.write_text(text)
+    process = await asyncio.create_subprocess_exec(sys.executable, str(path))
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def paths_in_container(kubelet: Kubelet, resource: str, count: int) -> list[str]:
+    """Admit a pod that requests devices, and return the paths that its container gets."""
+    admitted = await kubelet.admit(Pod("pod", [Container("main", {resource: count})]))
+    return sorted(device.container_path for device in admitted.containers["main"].devices)
+
+
+async def test_serial_ports_example_serves_ports_and_follows_hotplug(kubelet_dir: str, devices: Path) -> None:
+    replacements = {
+        '"/dev/ttyUSB*"': f"'{devices}/ttyUSB*'",
+        "list_ports))": f"list_ports, directories=['{devices}']), kubelet_dir='{kubelet_dir}')",
+    }
+    (devices / "ttyUSB0").touch()
+    async with Kubelet(kubelet_dir) as kubelet, running("serial_ports.py", devices, replacements):
+        await listed(kubelet, 1, SERIAL)
+        (devices / "ttyUSB1").touch()
+        await listed(kubelet, 2, SERIAL)
+        assert await paths_in_container(kubelet, SERIAL, 2) == [f"{devices}/ttyUSB0", f"{devices}/ttyUSB1"]
+        (devices / "ttyUSB1").unlink()
+        await listed(kubelet, 1, SERIAL)
+        assert kubelet.resource(SERIAL).capacity == 2  # a device that vanishes is unhealthy at first
+    assert sockets(kubelet_dir) == []
+
+
+async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: str, devices: Path) -> None:
+    kvm, port = devices / "kvm", free_port()
+    replacements = {
+        '"/dev/kvm"': f"'{kvm}'",
+        "list_devices),": f"list_devices, directories=['{devices}']), kubelet_dir='{kubelet_dir}',",
+        "127.0.0.1:9480": f"127.0.0.1:{port}",
+    }
+    async with Kubelet(kubelet_dir) as kubelet, running("kvm_slots.py", devices, replacements):
+        await listed(kubelet, 0, KVM)
+        kvm.touch()
+        await listed(kubelet, 100, KVM)
+        assert await paths_in_container(kubelet, KVM, 60) == [str(kvm)]
+
+        def fetch(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as response:
+                return str(response.read().decode())
+
+        assert [await asyncio.to_thread(fetch, path) for path in ("/healthz", "/readyz")] == ["ok\n", "ok\n"]
+        metrics = await asyncio.to_thread(fetch, "/metrics")
+        assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
+    assert sockets(kubelet_dir) == []
+
+
+@pytest.mark.parametrize("name", ["serial_ports.py", "kvm_slots.py"])
+async def test_example_without_a_kubelet_exits_with_one_line(name: str, devices: Path) -> None:
+    missing = devices / "none"
+    path = devices / name
+    text = (EXAMPLES / name).read_text()
+    assert text.count("    serve(") == 1
+    path.write_text(
+        text.replace("    serve(", f"    import functools\n    functools.partial(serve, kubelet_dir='{missing}')(")
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, str(path), stderr=asyncio.subprocess.PIPE)
+    _, output = await asyncio.wait_for(process.communicate(), PATIENCE)
+    (line,) = output.decode().splitlines()
+    assert line.startswith(f"{name}: the kubelet's plugin directory {missing} does not exist")
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(("name", "lines"), [("serial_ports.py", 10), ("kvm_slots.py", 20)])
+def test_example_is_as_short_as_documented(name: str, lines: int) -> None:
+    assert len([line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]) <= lines

@@ -32,18 +32,18 @@ class Things(ListedDevices):
         self.failure: OSError | None = None
         self.failed = threading.Semaphore(0)
         self.things = ["/dev/thing0", "/dev/thing1", "/dev/thing2"]
-        super().__init__(lambda: self.things, directories=[])
+        super().__init__(RESOURCE, lambda: self.things, directories=[], missing_device_ttl=0)
 
     def devices(self) -> list[Device]:
         """Return them with their health."""
         return [device._replace(reason="worn") if device.id == "thing2" else device for device in super().devices()]
 
-    def refresh(self, changed: Collection[str] | None = None) -> None:
+    def scan(self, changed: Collection[str] | None = None) -> None:
         """Look, unless that is to fail."""
         if self.failure is not None:
             self.failed.release()
             raise self.failure
-        super().refresh(changed)
+        super().scan(changed)
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +51,7 @@ async def served(
     kubelet_dir: str, things: Things
 ) -> AsyncIterator[tuple[DevicePluginAsyncStub, Kubelet, DevicePlugin]]:
     """Run a plugin for things, and yield what calls it."""
-    plugin = DevicePlugin(things, resource_name=RESOURCE, socket_name="thing", kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         try:
@@ -100,7 +100,7 @@ async def test_a_look_that_fails_leaves_the_devices_as_they_were(
         for _ in range(3):
             plugin.rescan()
             await asyncio.to_thread(things.failed.acquire)
-        await until(lambda: plugin.unhealthy == "the devices can't be looked at: [Errno 5] Input/output error")
+        await until(lambda: plugin.unhealthy == "device scan failed: [Errno 5] Input/output error")
         assert kubelet.resource(RESOURCE).capacity == 3
         things.failure, things.things = None, ["/dev/thing0"]
         plugin.rescan()

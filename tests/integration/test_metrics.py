@@ -20,7 +20,7 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.daemon.assembly import settings_of, socket_name
+from aosp_plugin.daemon.assembly import settings_of
 from aosp_plugin.errors import BackendError, RegistrationRefusedError
 from aosp_plugin.framework import DevicePlugin, ListedDevices, refresher
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.edits import ContainerEdits
 
 
 class Observed(NamedTuple):
@@ -83,7 +84,7 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.addFilter(logs.add_resource)
+        self.addFilter(logs.name_resource)
         self.setFormatter(logs.JsonFormatter())
         self.kept: list[dict[str, Any]] = []
 
@@ -128,12 +129,10 @@ def binder(nodes: Nodes) -> Backend:
 @contextlib.asynccontextmanager
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin that is observed while the context lasts; what it raises is for whoever asks the task."""
-    files, heartbeat = FileEvents(), Heartbeat()
-    metrics = Metrics(Reason, polling=lambda: files.polling)
+    files, metrics, heartbeat = FileEvents(), Metrics(Reason), Heartbeat()
+    metrics.polling = lambda: files.polling
     plugin = DevicePlugin(
         backend,
-        resource_name=RESOURCE,
-        socket_name=socket_name(RESOURCE),
         kubelet_dir=kubelet_dir,
         timings=timings,
         files=files,
@@ -268,10 +267,10 @@ class Broken(ListedDevices):
     """A device whose host fails, or whose plugin has a fault."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(lambda: ["/dev/a"], ())
+        super().__init__(RESOURCE, lambda: ["/dev/a"], directories=())
         self._error = error
 
-    def allocate(self, _ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+    def allocate(self, _ids: Sequence[str]) -> ContainerEdits:
         """Fail."""
         raise self._error
 
@@ -435,7 +434,7 @@ async def test_a_look_that_fails_and_recovers(nodes: Nodes, kubelet: Kubelet, li
         one.plugin.rescan()
         await until(lambda: one.plugin.unhealthy != "")
         healthy, unready = await one.probes()
-        assert healthy.startswith("the devices can't be looked at: [Errno 40]")
+        assert healthy.startswith("device scan failed: [Errno 40]")
         assert unready == ""
         failed = one.value("aosp_plugin_scans_total", result="failed")
         assert failed >= 1
@@ -446,8 +445,8 @@ async def test_a_look_that_fails_and_recovers(nodes: Nodes, kubelet: Kubelet, li
         await until(lambda: one.plugin.unhealthy == "")
         assert await one.probes() == ("", "")
         assert one.value("aosp_plugin_scans_total", result="ok") >= 2
-        told = [line for line in lines.take() if "looked at" in line[1]]
-        assert told == [("error", "the devices can't be looked at"), ("info", "the devices can be looked at again")]
+        told = [line for line in lines.take() if "device scan" in line[1]]
+        assert told == [("error", "device scan failed, retrying"), ("info", "device scan recovered")]
 
 
 async def test_an_update_that_a_failing_look_held_up(
@@ -462,20 +461,20 @@ async def test_an_update_that_a_failing_look_held_up(
     def list_devices() -> list[str]:
         for error in broken:
             raise error
-        return sorted(str(path) for path in directory.iterdir()) + further
+        return sorted(f"/dev/{path.name}" for path in directory.iterdir()) + further
 
-    async with observed(ListedDevices(list_devices, [str(directory)]), kubelet.directory) as one:
+    async with observed(ListedDevices(RESOURCE, list_devices, directories=[str(directory)]), kubelet.directory) as one:
         await listed(kubelet, 0)
         await ready(one.plugin)
         looks = calls(monkeypatch, one.plugin._refresher._observer, "scanned")
-        monkeypatch.setattr(refresher, "AGAIN", 3600.0)
+        monkeypatch.setattr(refresher, "RETRY_INTERVAL", 3600.0)
         lines.take()
         broken.append(OSError(5, "gone"))
         (directory / "a").touch()
         await looks(1)
         one.plugin.rescan()
         await looks(2)
-        assert lines.take("error") == [("error", "the devices can't be looked at", "[Errno 5] gone")]
+        assert lines.take("error") == [("error", "device scan failed, retrying", "[Errno 5] gone")]
         broken.clear()
         one.plugin.rescan()
         await listed(kubelet, 1)
@@ -579,7 +578,7 @@ async def test_a_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: py
         go_on.wait()
         return ["/dev/a"]
 
-    async with observed(ListedDevices(list_devices, ()), kubelet.directory) as one:
+    async with observed(ListedDevices(RESOURCE, list_devices, directories=()), kubelet.directory) as one:
         await listed(kubelet, 1)
         await ready(one.plugin)
         lines.take()
@@ -588,20 +587,20 @@ async def test_a_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: py
         one.plugin.rescan()
         await until(lambda: one.plugin.unhealthy != "")
         healthy, unready = await one.probes()
-        assert healthy.startswith("the look at the devices has not returned for ")
+        assert healthy.startswith("device scan has been hanging for ")
         assert unready == ""
         assert one.values("scans_total", "result") == {"ok": 1, "hung": 1}
         assert one.value("aosp_plugin_scan_duration_seconds_count") == 1
         assert one.value("aosp_plugin_registered") == 1
         ((level, message, duration),) = lines.take("duration_ms")
-        assert (level, message) == ("error", "the look at the devices does not return")
+        assert (level, message) == ("error", "device scan is hanging")
         assert float(duration) >= 0
         go_on.set()
         await until(lambda: one.plugin.unhealthy == "")
         assert await one.probes() == ("", "")
         assert one.values("scans_total", "result") == {"ok": 2, "hung": 1}
         assert one.value("aosp_plugin_scan_duration_seconds_count") == 2
-        assert lines.take() == [("info", "the look at the devices has returned")]
+        assert lines.take() == [("info", "device scan is no longer hanging")]
 
 
 async def test_a_first_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,14 +612,14 @@ async def test_a_first_look_that_hangs(kubelet: Kubelet, lines: Lines, monkeypat
         go_on.wait()
         return ["/dev/a"]
 
-    async with observed(ListedDevices(list_devices, ()), kubelet.directory) as one:
+    async with observed(ListedDevices(RESOURCE, list_devices, directories=()), kubelet.directory) as one:
         await until(lambda: one.plugin.unhealthy != "")
         healthy, unready = await one.probes()
-        assert healthy.startswith("the look at the devices has not returned for ")
+        assert healthy.startswith("device scan has been hanging for ")
         assert unready == "not registered yet"
         assert one.values("scans_total", "result") == {"hung": 1}
         assert one.value("aosp_plugin_registered") == 0
-        assert lines.take() == [("error", "the look at the devices does not return")]
+        assert lines.take() == [("error", "device scan is hanging")]
         go_on.set()
         await listed(kubelet, 1)
         await ready(one.plugin)

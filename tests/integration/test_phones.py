@@ -21,7 +21,8 @@ from aosp_plugin.framework.device_list import DeviceList
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+    from aosp_plugin.framework.edits import ContainerEdits
+
 
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 RESOURCE = "aosp.io/phone"
@@ -46,7 +47,7 @@ def backend(dev: Path, **options: Any) -> BinderBackend:
         "cdi_directory": str(dev.parent / "cdi"),
     }
     made = BinderBackend(Host(), Settings(**settings | options))
-    made.refresh()
+    made.scan()
     return made
 
 
@@ -70,7 +71,7 @@ def names(*numbers: int) -> list[str]:
     return [f"aosp_binder{number}" for number in numbers]
 
 
-def at(response: pb.ContainerAllocateResponse, dev: Path) -> dict[str, str]:
+def at(response: ContainerEdits, dev: Path) -> dict[str, str]:
     """Return where each mount of a container leads, below the device directory."""
     return {mount.container_path: os.path.relpath(mount.host_path, dev) for mount in response.mounts}
 
@@ -84,7 +85,7 @@ def test_container_paths_follow_the_numbers_whatever_the_order_of_the_request(de
     response = backend(dev).allocate(ids)
     assert at(response, dev) == dict(zip(PATHS, names(9, 10, 11), strict=True))
     assert [device.container_path for device in response.devices] == [f"/dev/{name}" for name in names(9, 10, 11, 100)]
-    assert response.envs["BINDER_VISIBLE_DEVICES"] == ",".join(names(9, 10, 11, 100))
+    assert response.environment["BINDER_VISIBLE_DEVICES"] == ",".join(names(9, 10, 11, 100))
 
 
 def test_kbox_s_layout_makes_120_phones_and_one_missing_node_costs_one_of_them(dev: Path) -> None:
@@ -95,7 +96,7 @@ def test_kbox_s_layout_makes_120_phones_and_one_missing_node_costs_one_of_them(d
     assert len(before) == 120
     assert set(reasons(made).values()) == {""}
     (dev / "aosp_binder121").unlink()
-    made.refresh()
+    made.scan()
     assert {one: why for one, why in reasons(made).items() if why} == {"aosp_binder1": "incomplete"}
     (ill,) = [device for device in made.devices() if not device.healthy]
     assert ill.why == "incomplete: aosp_binder121 is missing"
@@ -120,7 +121,7 @@ def test_a_node_of_a_set_that_vanished_since_the_last_look_refuses_the_whole_set
     (dev / "aosp_binder4").unlink()
     with pytest.raises(UnhealthyDeviceError, match="incomplete: aosp_binder4 is missing"):
         made.allocate(["aosp_binder3"])
-    assert made.allocate(["aosp_binder0"]).envs["BINDER_VISIBLE_DEVICES"] == ",".join(names(0, 1, 2))
+    assert made.allocate(["aosp_binder0"]).environment["BINDER_VISIBLE_DEVICES"] == ",".join(names(0, 1, 2))
 
 
 def test_a_phone_may_be_a_directory_of_named_nodes(dev: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_phone_may_be_a_directory_of_named_nodes(dev: Path) -> None:
     made = backend(dev, layout=Named(["binder", "hwbinder", "vndbinder"]))
     make_phones(dev, "phone10", "phone2")
     assert os.path.join(dev, "phone1") in made.directories()
-    made.refresh()
+    made.scan()
     assert list(reasons(made)) == ["phone1", "phone2", "phone10"]
     response = made.allocate(["phone2"])
     assert at(response, dev) == {
@@ -137,9 +138,9 @@ def test_a_phone_may_be_a_directory_of_named_nodes(dev: Path) -> None:
         "/dev/hwbinder": "phone2/hwbinder",
         "/dev/vndbinder": "phone2/vndbinder",
     }
-    assert response.envs["BINDER_VISIBLE_DEVICES"] == "phone2/binder,phone2/hwbinder,phone2/vndbinder"
+    assert response.environment["BINDER_VISIBLE_DEVICES"] == "phone2/binder,phone2/hwbinder,phone2/vndbinder"
     (dev / "phone2/hwbinder").unlink()
-    made.refresh()
+    made.scan()
     assert reasons(made) == {"phone1": "", "phone2": "incomplete", "phone10": ""}
 
 
@@ -150,7 +151,7 @@ def test_replicas_are_the_same_nodes_under_ids_of_their_own(dev: Path) -> None:
     assert list(reasons(made)) == [f"aosp_binder{node}::{one}" for node in (1, 2) for one in range(3)]
     assert made.allocate(["aosp_binder2::0", "aosp_binder2::2"]) == made.allocate(["aosp_binder2::1"])
     (dev / "aosp_binder2").unlink()
-    made.refresh()
+    made.scan()
     assert [one for one, why in reasons(made).items() if why] == [f"aosp_binder2::{one}" for one in range(3)]
     for unknown in ("aosp_binder1", "aosp_binder1::3", "aosp_binder1::x"):
         with pytest.raises(UnknownDeviceError, match=f"device '{unknown}' is unknown"):
@@ -165,7 +166,7 @@ def test_a_device_whose_replicas_would_have_too_long_ids_is_left_out(
     (dev / f"{long}1").touch()
     (dev / f"{long}12").touch()
     made = backend(dev, replicas=2)
-    made.refresh()
+    made.scan()
     assert list(reasons(made)) == [f"{long}1::0", f"{long}1::1"]
     (warning,) = [record for record in caplog.records if "left out" in record.getMessage()]
     assert vars(warning)["device"] == f"{long}12"
@@ -203,10 +204,10 @@ def test_cdi_names_stand_for_what_the_answer_would_have_held(dev: Path) -> None:
     plain = backend(dev, **phones).allocate(["aosp_binder3"])
     made = backend(dev, **phones, ways=CDI_ONLY)
     response = made.allocate(["aosp_binder3"])
-    assert [device.name for device in response.cdi_devices] == ["aosp.io/phone=aosp_binder3"]
+    assert response.cdi_devices == ["aosp.io/phone=aosp_binder3"]
     assert list(response.annotations.values()) == ["aosp.io/phone=aosp_binder3"]
     assert (list(response.devices), list(response.mounts)) == ([], [])
-    assert response.envs == plain.envs
+    assert response.environment == plain.environment
     (edits,) = [one["containerEdits"] for one in spec(dev)["devices"] if one["name"] == "aosp_binder3"]
     assert [(one["hostPath"], one["path"], one["permissions"]) for one in edits["deviceNodes"]] == [
         (one.host_path, one.container_path, one.permissions) for one in plain.devices
@@ -243,7 +244,7 @@ def test_a_spec_has_the_healthy_devices_and_the_real_paths_of_their_nodes(dev: P
     (device,) = spec(dev)["devices"][0]["containerEdits"]["deviceNodes"]
     assert device["hostPath"] == str(dev.parent / "binderfs/aosp_binder1")
     (dev / "aosp_binder2").unlink()
-    made.refresh()
+    made.scan()
     assert [one["name"] for one in spec(dev)["devices"]] == names(1)
 
 
@@ -252,10 +253,10 @@ def test_a_spec_goes_with_its_devices_and_with_the_plugin(dev: Path) -> None:
     make(dev, 1)
     made = backend(dev, ways=CDI_ONLY)
     (dev / "aosp_binder1").unlink()
-    made.refresh()
+    made.scan()
     assert os.listdir(dev.parent / "cdi") == []
     make(dev, 1)
-    made.refresh()
+    made.scan()
     assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
     made.close()
     assert os.listdir(dev.parent / "cdi") == []
@@ -272,7 +273,7 @@ def test_a_spec_that_can_not_be_written_is_an_error_of_the_look(dev: Path) -> No
     """Pods would be given names that no runtime knows."""
     make(dev, 1)
     (dev.parent / "cdi").touch()
-    with pytest.raises(CdiError, match="can't be kept up to date"):
+    with pytest.raises(CdiError, match="cannot update the CDI spec"):
         backend(dev, ways=CDI_ONLY)
 
 
@@ -280,7 +281,7 @@ def test_only_the_listed_ways_are_used(dev: Path) -> None:
     """Without envvar there is no variable; with volume mounts and CDI the answer has both."""
     make(dev, 1)
     silent = backend(dev, ways=frozenset({DeviceList.VOLUME_MOUNTS})).allocate(names(1))
-    assert "BINDER_VISIBLE_DEVICES" not in silent.envs
+    assert "BINDER_VISIBLE_DEVICES" not in silent.environment
     assert len(silent.devices) == 1
     both = backend(dev, ways=frozenset({DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI})).allocate(names(1))
     assert (len(both.devices), len(both.cdi_devices), len(both.annotations)) == (1, 1, 0)

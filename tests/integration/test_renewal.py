@@ -85,14 +85,14 @@ def make(nodes: Nodes) -> Callable[..., BinderBackend]:
                 cdi_directory=str(nodes.directory.parent / "cdi"),
             ),
         )
-        backend.refresh()
+        backend.scan()
         return backend
 
     return made
 
 
 def reasons(backend: BinderBackend) -> dict[str, str]:
-    backend.refresh()
+    backend.scan()
     return {device.id: device.reason for device in backend.devices()}
 
 
@@ -118,7 +118,7 @@ def test_a_node_that_can_not_be_renewed_is_unhealthy_until_it_is(
         backend.pre_start(["aosp_binder1"])
     assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
     renewals.failure = None
-    backend.refresh(frozenset())  # a look for which no event has come
+    backend.scan(frozenset())  # a look for which no event has come
     assert {device.id: device.reason for device in backend.devices()} == {"aosp_binder0": "", "aosp_binder1": ""}
     assert renewals.renewed == ["aosp_binder1"]
 
@@ -127,9 +127,7 @@ async def test_the_kubelet_is_told_at_once_of_a_node_that_can_not_be_renewed(
     renewals: Renewals, make: Callable[..., BinderBackend], kubelet_dir: str
 ) -> None:
     """No file event tells of it; and the pod's container does not start."""
-    plugin = DevicePlugin(
-        make(), resource_name=RESOURCE, socket_name="renewing", kubelet_dir=kubelet_dir, timings=IN_LIFE
-    )
+    plugin = DevicePlugin(make(), kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         pod = Pod("phone", [Container("main", {RESOURCE: 1})])
@@ -147,7 +145,7 @@ def test_what_a_killed_predecessor_left_is_removed_once(
     caplog.set_level(logging.INFO)
     renewals.left = 2
     backend = make()
-    backend.refresh()
+    backend.scan()
     assert renewals.swept == [str(nodes.directory)]
     assert "removed temporary nodes of a predecessor" in caplog.text
 

@@ -210,16 +210,16 @@ async def test_no_news_is_no_message(
 ) -> None:
     """A look that finds what the last one found sends and logs nothing: each message costs the kubelet a checkpoint."""
     nodes.make(0)
-    looked, refresh, loop = asyncio.Event(), BinderBackend.refresh, asyncio.get_running_loop()
+    looked, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
 
     def refresh_and_tell(backend: BinderBackend, changed: Collection[str] | None = None) -> None:
-        refresh(backend, changed)
+        scan(backend, changed)
         loop.call_soon_threadsafe(looked.set)
 
     caplog.set_level("INFO")
     async with dialled(nodes, kubelet_dir) as (_, kubelet, plugin):
         await listed(kubelet, 1)
-        monkeypatch.setattr(BinderBackend, "refresh", refresh_and_tell)
+        monkeypatch.setattr(BinderBackend, "scan", refresh_and_tell)
         plugin.rescan()
         await asyncio.wait_for(looked.wait(), PATIENCE)
         nodes.make(1)
@@ -298,7 +298,7 @@ async def test_more_devices_than_a_message_holds(
         truncated = 100 - view.capacity
         assert 0 < truncated < 100
         assert list(view.devices) == names(range(view.capacity))
-        await problem(plugin, f"{truncated} devices do not fit into the message to the kubelet")
+        await problem(plugin, f"{truncated} devices do not fit into the kubelet's 4 MiB message limit")
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
         assert [vars(record)["truncated"] for record in errors] == [truncated]
         nodes.remove(*range(10))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = os.geteuid() == 0
-NULL_OBSERVER = 65534
+NOBODY = 65534
 
 
 @pytest_asyncio.fixture
@@ -537,7 +537,7 @@ UNREADABLE = """
 def unreadable(path: str) -> dict[str, Any]:
     """Watch a directory that may be entered but not read, by another user than root."""
     if ROOT:
-        os.chown(path, NULL_OBSERVER, NULL_OBSERVER)
+        os.chown(path, NOBODY, NOBODY)
     os.chmod(path, 0o300)
     try:
         return in_process(UNREADABLE, path)

@@ -133,7 +133,12 @@ class Recording(ListedDevices):
     """Devices that are files of a directory; notes what it is told to look at."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(lambda: [str(path) for path in sorted(directory.iterdir())], [str(directory)])
+        super().__init__(
+            "example.com/file",
+            lambda: [str(path) for path in sorted(directory.iterdir())],
+            directories=[str(directory)],
+            missing_device_ttl=0,
+        )
         self.further: frozenset[str] = frozenset()
         self.looks: list[Collection[str] | None] = []
         self.meanwhile: Callable[[], None] = lambda: None
@@ -144,13 +149,13 @@ class Recording(ListedDevices):
         """Return all that is to be watched."""
         return super().directories() | self.further
 
-    def refresh(self, changed: Collection[str] | None = None) -> None:
+    def scan(self, changed: Collection[str] | None = None) -> None:
         """Look; ``meanwhile`` may have more happen first."""
         self.looks.append(changed)
         now, self.meanwhile = self.meanwhile, lambda: None
         try:
             now()
-            super().refresh(changed)
+            super().scan(changed)
         finally:
             self._loop.call_soon_threadsafe(self.looked.set)
 
@@ -161,7 +166,7 @@ async def refreshing(events: FileEvents, backend: Recording) -> AsyncIterator[Re
     stop = asyncio.Event()
     subscription = events.subscribe()
     made = Refresher(backend, Inventory(), subscription, stop)
-    await made.look()
+    await made.scan()
     backend.looked.clear()
     running = asyncio.create_task(made.run())
     try:

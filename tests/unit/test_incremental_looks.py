@@ -85,13 +85,13 @@ class World:
     def look(self) -> None:
         """Have both look: the one at what changed, unless it has directories to learn of first."""
         known = self.told.directories()
-        self.told.refresh(frozenset(self.changed) if self.settled else None)
+        self.told.scan(frozenset(self.changed) if self.settled else None)
         self.settled = self.told.directories() == known
         if not self.settled:
-            self.told.refresh()
+            self.told.scan()
             self.settled = True
         self.changed.clear()
-        self.looking.refresh()
+        self.looking.scan()
 
     def agree(self) -> None:
         """Fail where the two backends differ."""
@@ -136,7 +136,7 @@ def test_whatever_changes_is_found(
             world.clock.now += passes
             world.look()
             if passes:  # what is forgotten in time is, with a look at everything
-                world.told.refresh()
+                world.told.scan()
             world.agree()
 
 
@@ -289,7 +289,7 @@ def test_devices_that_stay_are_told_as_the_same_objects(tmp_path: Path) -> None:
         world.do("file", "dev", f"{PREFIX}{number}")
     world.look()
     before: list[Device] = list(world.told.devices())
-    world.told.refresh()
+    world.told.scan()
     assert all(one is other for one, other in zip(before, world.told.devices(), strict=True))
     world.do("gone", "dev", f"{PREFIX}50")
     world.look()

@@ -1,1 +1,1 @@
-"""Container Device Interface: the spec of a resource and its file."""
+"""Container Device Interface: the spec of a resource, and its file."""

@@ -1,4 +1,4 @@
-"""The file of a CDI spec: written as a whole, kept current, and removed at the end. Its text is ``cdi``'s matter."""
+"""The file of a CDI spec: written atomically, kept current, and removed at the end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 class SpecFile:
-    """The file of one resource's spec, in a directory of root's."""
+    """The file of one resource's spec, in a directory that belongs to root.
+
+    ``write`` and ``rewrite`` may be called in different threads.
+    """
 
     def __init__(self, directory: str, resource_name: str) -> None:
-        """``directory`` is where this process sees it."""
+        """``directory`` is a path of this process."""
         self._directory = directory
         self._name = f"{resource_name.replace('/', '_')}.json"  # with the library's "-", a-b/c and a/b-c share a file
         self.path = os.path.join(directory, self._name)
@@ -30,52 +33,50 @@ class SpecFile:
     def sweep(self) -> list[str]:
         """Remove the temporary files that a killed predecessor left, and return their names. Raises CdiError."""
         own = re.compile(re.escape(f".{self._name}.") + r"[a-z0-9_]{8}\.tmp")
-        with self._telling(), contextlib.suppress(FileNotFoundError):
+        with self._translate_errors(), contextlib.suppress(FileNotFoundError):
             stale = [name for name in os.listdir(self._directory) if own.fullmatch(name)]
             return [name for name in stale if _remove(os.path.join(self._directory, name))]
         return []
 
     def write(self, content: bytes | None, numbers: Sequence[int] = ()) -> bool:
-        """Have the file say ``content``; None, where there are no devices, removes it. Say whether it changed.
+        """Write ``content``, or remove the file if it is None, because there are no devices; return whether it changed.
 
-        ``numbers`` are the device numbers (st_rdev) of the nodes. Where one changes, the same content is written again:
-        a runtime keeps those that it found first until the file changes, as ``fillMissingInfo`` leaves them in the
-        library's cache (measured with 0.7.2 to 1.1.1). So the first content is written whatever stands there.
-        Raises CdiError; the file that was there then stays whole.
+        ``numbers`` are the device numbers (st_rdev) of the device nodes. If one changes, the same content is written
+        again: a runtime caches the numbers that it reads first until the file changes, because ``fillMissingInfo``
+        stores them in the library's cache (measured with 0.7.2 to 1.1.1). For the same reason, the first content is
+        written even if the file has it already. Raises CdiError; the previous file then stays complete.
         """
-        wanted = None if content is None else (content, tuple(numbers))
-        with self._lock, self._telling():
+        new = None if content is None else (content, tuple(numbers))
+        with self._lock, self._translate_errors():
             if content is None:
                 changed = _remove(self.path)
-            elif changed := wanted != self._written or not os.path.exists(self.path):
+            elif changed := new != self._written or not os.path.exists(self.path):
                 self._replace(content)
-            self._written = wanted
+            self._written = new
         return changed
 
     def rewrite(self) -> None:
-        """Write the same content again, as a node was made anew, while ``write`` may be under way in another thread.
-
-        Raises CdiError.
-        """
-        with self._lock, self._telling():
+        """Write the same content again after a device node was recreated. Raises CdiError."""
+        with self._lock, self._translate_errors():
             if self._written is not None:
                 self._replace(self._written[0])
 
     def close(self) -> None:
-        """Remove the file, but not one that a successor has put there by now. Raises CdiError."""
-        with self._telling(), contextlib.suppress(FileNotFoundError):
+        """Remove the file, unless a successor has replaced it. Raises CdiError."""
+        with self._translate_errors(), contextlib.suppress(FileNotFoundError):
             if self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
 
     def _replace(self, content: bytes) -> None:
-        """Put a new file in the old one's place.
+        """Replace the file atomically.
 
-        The temporary one is in the same directory, as its renaming wakes a library before 1.1.1 (pkg/cdi/cache.go),
-        and ends in neither .json nor .yaml, so that none reads it. ``mkstemp`` opens it with O_EXCL and O_NOFOLLOW.
+        The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
+        (pkg/cdi/cache.go). Its name ends in neither .json nor .yaml, so that no library reads it. ``mkstemp`` opens it
+        with O_EXCL and O_NOFOLLOW.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._directory)
-            os.chmod(self._directory, 0o755)  # noqa: S103 - whatever the umask: not only root runs containers
+            os.chmod(self._directory, 0o755)  # noqa: S103 - despite the umask: rootless runtimes read it too
         descriptor, temporary = tempfile.mkstemp(".tmp", f".{self._name}.", self._directory)
         try:
             with open(descriptor, "wb") as file:
@@ -91,23 +92,24 @@ class SpecFile:
         self._identity = identity
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise CdiError instead of OSError."""
         try:
             yield
         except OSError as error:
             raise CdiError(
-                f"the CDI spec {self.path} can't be kept up to date: {error.strerror}; its directory has to be the "
-                f"host's (mounted, in a container), writable for uid {os.getuid()}, and with space left"
+                f"cannot update the CDI spec {self.path}: {error.strerror}; its directory must be the host's (mounted "
+                f"into the container), writable for uid {os.getuid()}, and have free space"
             ) from error
 
 
-def _identity(seen: os.stat_result) -> tuple[int, int, int]:
-    """Return what tells a file from one that takes its place; a renaming does not change it."""
-    return seen.st_dev, seen.st_ino, seen.st_mtime_ns
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    """Return what distinguishes a file from one that replaces it; renaming does not change it."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _remove(path: str) -> bool:
-    """Remove a file and say whether it was there."""
+    """Remove a file; return whether it existed."""
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A device plugin as a whole: a backend, kept current and kept registered with this host's kubelet."""
+"""A device plugin: one backend, kept current and registered with the kubelet of this host."""
 
 from __future__ import annotations
 
@@ -12,35 +12,30 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.observer import Observer
 
 KUBELET_DIRECTORY = "/var/lib/kubelet/device-plugins"
-"""A constant of the kubelet: --root-dir does not move it (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+"""A constant of the kubelet; --root-dir does not change it (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 
 class DevicePlugin:
-    """One resource. To be made and run in one event loop; ends where it is told to, or raises."""
+    """The plugin of one resource. Create and run it in the same event loop; it runs once."""
 
     def __init__(
         self,
         backend: Backend,
         *,
-        resource_name: str,
-        socket_name: str,
         kubelet_dir: str = KUBELET_DIRECTORY,
         timings: Timings = Timings(),
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``socket_name`` begins the names of the plugin's sockets, and must be no other plugin's.
-
-        Several plugins of one process share ``files``, and whoever made these closes them.
-        """
+        """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it."""
         self._backend = backend
-        self._resource_name = resource_name
         self._stop = asyncio.Event()
         events = files if files is not None else FileEvents()
         self._own_files = events if files is None else None
@@ -49,8 +44,7 @@ class DevicePlugin:
         self._supervisor = Supervisor(
             backend,
             self.inventory,
-            resource_name=resource_name,
-            directory=PluginDirectory(kubelet_dir, socket_name),
+            directory=PluginDirectory(kubelet_dir, socket_name(backend.resource_name)),
             files=events.subscribe(),
             stop=self._stop,
             rescan=self.rescan,
@@ -58,41 +52,46 @@ class DevicePlugin:
             observer=observer,
         )
 
+    @property
+    def resource_name(self) -> str:
+        """The extended resource that the plugin serves."""
+        return self._backend.resource_name
+
     def stop(self) -> None:
-        """End ``run``: the stream ends, the socket is removed."""
+        """Make ``run`` return: streams end, and the socket is removed."""
         self._stop.set()
 
     def rescan(self) -> None:
-        """Have the devices looked at even though no file event came."""
+        """Request a full scan without a file event."""
         self._refresher.trigger()
 
     @property
     def unhealthy(self) -> str:
-        """Why this process can't do its work; empty where it can."""
+        """Why the devices cannot be scanned; empty if they can. May be read in any thread."""
         return self._refresher.problem
 
     @property
     def unready(self) -> str:
-        """Why the kubelet does not know all the devices; empty where it does."""
+        """Why the kubelet does not have all devices; empty if it has."""
         truncated = self.inventory.snapshot.truncated
         if truncated:
-            return self._supervisor.problem or f"{truncated} devices do not fit into the message to the kubelet"
+            return self._supervisor.problem or f"{truncated} devices do not fit into the kubelet's 4 MiB message limit"
         return self._supervisor.problem
 
     async def run(self, *, require_devices: bool = False) -> None:
-        """Look at the devices, then serve until ``stop`` is called.
+        """Scan the devices, then serve until ``stop`` is called.
 
-        Raises OSError and PluginError where the first look fails, BackendError where it finds no device and one
-        is required, and KubeletError where the plugin can't ever be registered. Later looks may fail.
+        Raises OSError and PluginError if the first scan fails, BackendError if it finds no device although
+        ``require_devices`` is set, and KubeletError if the plugin can never be registered. Later scans may fail.
         """
-        with working_for(self._resource_name):
+        with working_for(self.resource_name):
             await self._run(require_devices=require_devices)
 
     async def _run(self, *, require_devices: bool) -> None:
         try:
-            await self._refresher.look()
+            await self._refresher.scan()
             if require_devices and not self.inventory.snapshot.devices:
-                raise BackendError("there is no device, and at least one is required")
+                raise BackendError("no device found, and at least one is required")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresher.run())
                 tasks.create_task(self._supervise())

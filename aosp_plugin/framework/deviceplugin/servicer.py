@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.deviceplugin.answers import container_response
 from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,
@@ -144,7 +145,9 @@ class Servicer:
         wanted = _of_each_container(container.devices_ids for container in request.container_requests)
         for ids in wanted:
             self._check(ids)
-        return pb.AllocateResponse(container_responses=[self._backend.allocate(ids) for ids in wanted])
+        return pb.AllocateResponse(
+            container_responses=[container_response(self._backend.allocate(ids)) for ids in wanted]
+        )
 
     def _prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
         if not request.container_requests:

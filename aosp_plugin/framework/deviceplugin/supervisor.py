@@ -68,7 +68,6 @@ class Supervisor:
         backend: Backend,
         inventory: Inventory,
         *,
-        resource_name: str,
         directory: PluginDirectory,
         files: Subscription,
         stop: asyncio.Event,
@@ -80,7 +79,6 @@ class Supervisor:
         """``files`` tells of changes in ``directory``; ``stop`` ends everything; for ``rescan`` see Servicer."""
         self._backend = backend
         self._inventory = inventory
-        self._resource_name = resource_name
         self._directory = directory
         self._files = files
         self._stop = stop
@@ -161,7 +159,7 @@ class Supervisor:
                 self._observer.kubelet_restarted()
             self._last_kubelet = self._kubelet
         request = pb.RegisterRequest(
-            version=VERSION, endpoint=endpoint, resource_name=self._resource_name, options=servicer.options
+            version=VERSION, endpoint=endpoint, resource_name=self._backend.resource_name, options=servicer.options
         )
         call = register(self._directory.kubelet_socket, request, self._timings.register)
         async with background_task(call) as answer:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.daemon.assembly import socket_name
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Kubelet
@@ -48,9 +47,7 @@ class Recorded:
         """Have the plugin run, as a process that has counted nothing yet."""
         self._metrics = Metrics()
         self.plugin = DevicePlugin(
-            ListedDevices(self._devices, ()),
-            resource_name=RESOURCE,
-            socket_name=socket_name(RESOURCE),
+            ListedDevices(RESOURCE, self._devices, directories=()),
             kubelet_dir=self.kubelet.directory,
             observer=self._metrics.observer(RESOURCE),
         )

@@ -1,4 +1,4 @@
-"""The node under test: kubelet, runtime, plugin, binder devices and pods."""
+"""The node as the items see it: kubelet, runtime, plugin, device nodes and pods together."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _NUMBERS = itertools.count(1)
 
 
 def names(*numbers: int) -> set[str]:
-    """Return the names of the binder devices with these numbers."""
+    """Return the names of nodes."""
     return {f"{PREFIX}{number}" for number in numbers}
 
 
-def natural_sort(names: AbstractSet[str]) -> list[str]:
-    """Return names ordered by number."""
-    return sorted(names, key=lambda name: int(name.removeprefix(PREFIX)))
+def natural_sort(found: AbstractSet[str]) -> list[str]:
+    """Return names in the order of their numbers."""
+    return sorted(found, key=lambda name: int(name.removeprefix(PREFIX)))
 
 
 ALL: Final = names(*range(COUNT))
 
 
 class Node:
-    """A node without a cluster."""
+    """A node of a cluster, without the cluster."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Node:
         devices: AbstractSet[str] = ALL,
         each: int = 3,
     ) -> None:
-        """Connect the parts.
+        """Put the parts together.
 
-        ``resource`` is the plugin's resource, or the first of several; ``devices`` are its devices that are healthy
-        while all binder devices exist; ``each`` is the number of devices of each of the two ``phones``.
+        ``resource`` is the plugin's, or the first one of several; ``devices`` are those of it that are healthy while
+        all nodes are there; ``each`` is how many the two ``phones`` have.
         """
         self.kubelet = kubelet
         self.runtime = runtime
@@ -70,49 +70,49 @@ class Node:
         self._phones: dict[str, Placed] = {}
 
     def recover(self) -> None:
-        """Restore the state that items expect, after an item that failed or before an item that runs alone."""
+        """Have all as an item may expect it, after one that failed half-way, or before one that is run alone."""
         if not self.kubelet.daemon.running:
             self.kubelet.start()
         self.clear()
         create_devices()
         if not self.plugin.running():
             self.plugin.start()
-        with contextlib.suppress(AssertionError):  # the items report it
+        with contextlib.suppress(AssertionError):  # the items will say
             self.wait_allocatable(self.devices)
 
-    def tear_down(self) -> None:
-        """Remove the pods and stop the plugin, after the last item."""
+    def leave(self) -> None:
+        """Have neither pods nor a plugin: after the last item, or the last one of those that were wanted."""
         self.clear()
         if self.plugin.running():
             self.plugin.stop()
 
-    def stop_plugin(self) -> None:
-        """Stop the plugin, and wait until nothing is allocatable."""
+    def away(self) -> None:
+        """Have the plugin away."""
         if self.plugin.running():
             self.plugin.stop()
         self.wait_allocatable(set())
 
     def place(self, *containers: dict[str, Any], name: str = "pod", **more: Any) -> Placed:
-        """Create a pod with a unique name."""
+        """Put a pod on the node, under a name that no other pod had."""
         manifest = pods.pod(f"{name}-{next(_NUMBERS)}", *containers, **more)
         placed = Placed(self, manifest)
-        self.kubelet.create(placed.name, manifest)
+        self.kubelet.put(placed.name, manifest)
         return placed
 
     def remove(self, *placed: Placed) -> None:
-        """Delete pods, and wait until they have ended, which is later than the kubelet drops them."""
+        """Take pods off the node, and wait until they are gone; the kubelet forgets them before they end."""
         known = self.kubelet.pods()
-        names = {pod.name for pod in placed}
-        statuses = [known.get(name, {}).get("status", {}).get("containerStatuses", []) for name in names]
-        containers = {status.get("containerID", "").removeprefix("containerd://") for pod in statuses for status in pod}
-        for name in names:
-            self.kubelet.delete(name)
-        until(lambda: not names & self.kubelet.pods().keys(), f"the kubelet has dropped {names}")
-        until(lambda: not containers & self.runtime.running(), f"the containers of {names} have ended")
+        every = [known.get(one.name, {}).get("status", {}).get("containerStatuses", []) for one in placed]
+        containers = {one.get("containerID", "").removeprefix("containerd://") for some in every for one in some}
+        for one in placed:
+            self.kubelet.take(one.name)
+        gone = {one.name for one in placed}
+        until(lambda: not gone & self.kubelet.pods().keys(), f"the kubelet has forgotten {gone}")
+        until(lambda: not containers & self.runtime.running(), f"the containers of {gone} have ended")
 
     @contextlib.contextmanager
     def running(self, *containers: dict[str, Any], **more: Any) -> Iterator[Placed]:
-        """Run a pod while the context lasts."""
+        """Have a pod that runs while the context lasts."""
         placed = self.place(*containers, **more)
         try:
             placed.wait_phase("Running")
@@ -120,22 +120,22 @@ class Node:
         finally:
             self.remove(placed)
 
-    def assert_rejected(self, count: int, text: str) -> None:
-        """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this text."""
+    def refuse(self, count: int, text: str) -> None:
+        """Check that the kubelet refuses a pod that asks for so many devices, with exactly this text."""
         pod = self.place(pods.container("main", count, resource=self.resource))
         try:
             pod.wait_phase("Failed")
-            pod.assert_rejected(text)
+            pod.refused(text)
         finally:
             self.remove(pod)
 
-    def running_with(self, count: int) -> contextlib.AbstractContextManager[Placed]:
-        """Run a pod with ``count`` devices while the context lasts."""
+    def asking(self, count: int) -> contextlib.AbstractContextManager[Placed]:
+        """Have a pod with so many devices that runs while the context lasts."""
         return self.running(pods.container("main", count, resource=self.resource))
 
     @property
     def phones(self) -> tuple[Placed, Placed]:
-        """The two shared pods, which run from their first use on."""
+        """Two pods with as many devices each as the node was made for, which run from the first use on."""
         for name in ("phone-a", "phone-b"):
             if name not in self._phones:
                 main = pods.container("main", self._each, resource=self.resource)
@@ -146,40 +146,40 @@ class Node:
         return first, second
 
     def retire(self, phone: Placed) -> None:
-        """Delete one of the two shared pods; the next use creates another one."""
-        self._phones = {name: pod for name, pod in self._phones.items() if pod is not phone}
+        """Take one of the two pods off; the next use makes another one."""
+        self._phones = {name: one for name, one in self._phones.items() if one is not phone}
         self.remove(phone)
 
     def clear(self) -> None:
-        """Delete the two shared pods."""
+        """Take the two pods off again."""
         self.remove(*self._phones.values())
         self._phones.clear()
 
     def wait_allocatable(self, devices: AbstractSet[str], resource: str = "") -> None:
-        """Wait until the kubelet can allocate exactly these devices, by default of the node's resource."""
+        """Wait until the kubelet can hand out exactly these, of the node's resource if none is named."""
         until(
             lambda: self._allocatable(devices, resource or self.resource),
             f"the kubelet can allocate {len(devices)} devices",
         )
 
     def _allocatable(self, devices: AbstractSet[str], resource: str) -> bool:
-        allocatable = self.kubelet.allocatable(resource)
-        assert allocatable == devices, f"allocatable: {sorted(allocatable)}, expected: {sorted(devices)}"
+        found = self.kubelet.allocatable(resource)
+        assert found == devices, f"it can allocate {sorted(found)}, not {sorted(devices)}"
         return True
 
     def status(self, resource: str = "") -> tuple[int, int] | None:
-        """Return capacity and allocatable of the node's status; None if it does not have the resource.
+        """Return capacity and allocatable as the kubelet counts them for its node's status; None without the resource.
 
-        Without an API server the kubelet writes them only to its log, whenever it admits a pod. So this creates a pod
-        that does not match the node. The log has allocatable only if it differs from capacity.
+        Without an API server they are only in its log, whenever it looks at a pod; so it is given one, which belongs
+        to another node. Allocatable is told there if it differs.
         """
         resource = resource or self.resource
         log = self.kubelet.daemon.log
         before = log.stat().st_size
-        probe = self.place(pods.container("main"), name="probe", nodeSelector={"aosp.io/e2e": "elsewhere"})
-        probe.wait_phase("Failed")
+        stranger = self.place(pods.container("main"), name="stranger", nodeSelector={"aosp.io/e2e": "elsewhere"})
+        stranger.wait_phase("Failed")
         text = log.read_bytes()[before:].decode()
-        self.remove(probe)
+        self.remove(stranger)
         capacity = re.findall(rf'"Updated capacity for device plugin" plugin="{resource}" capacity=(\d+)', text)
         if not capacity:
             return None
@@ -187,24 +187,24 @@ class Node:
         return int(capacity[-1]), int(allocatable[-1] if allocatable else capacity[-1])
 
     def health(self, placed: Placed, container: str = "main") -> dict[str, str]:
-        """Return the health of a container's devices in the pod's status."""
-        for status in placed.container(container).get("allocatedResourcesStatus", []):
-            if status["name"] == self.resource:
-                return {device["resourceID"]: device["health"] for device in status["resources"]}
+        """Return the health of a container's devices as its pod's status tells it."""
+        for one in placed.container(container).get("allocatedResourcesStatus", []):
+            if one["name"] == self.resource:
+                return {resource["resourceID"]: resource["health"] for resource in one["resources"]}
         return {}
 
 
 def hack(*words: str) -> str:
-    """Run hack/binder_nodes.py."""
+    """Call hack/binder_nodes.py."""
     return run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
 
 
 def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
-    """Create the missing stand-ins of the first ``count`` binder devices."""
+    """Make the stand-in nodes that are missing of so many."""
     hack("create", "--way", "mknod", "--count", str(count), "--prefix", prefix)
 
 
 def remove_devices(*numbers: int) -> None:
-    """Delete binder devices, as the driver does."""
+    """Remove nodes as the driver would."""
     for name in names(*numbers):
         os.unlink(f"/dev/{name}")

@@ -1,119 +1,151 @@
-"""The plainest backend, over a function that lists device nodes."""
+"""ListedDevices: IDs, slots, health and edits of listed device nodes."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.errors import KubeletDirectoryError
-from aosp_plugin.framework import listed
-from aosp_plugin.framework.inventory import Device
-from aosp_plugin.framework.listed import ListedDevices, device_id, serve_listed
+from aosp_plugin.framework import ContainerEdits, Device, DeviceNode, ListedDevice, ListedDevices, Mount
+from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 
 if TYPE_CHECKING:
-    from aosp_plugin.framework.backend import Backend
+    from tests.support import Clock
+
+RESOURCE = "example.com/thing"
+TTL = 300.0
+
+
+class Host:
+    """The devices that the next scan lists, and the backend that scans them."""
+
+    def __init__(self, clock: Clock, *devices: str | ListedDevice) -> None:
+        self.devices = list(devices)
+        self.backend = ListedDevices(RESOURCE, lambda: self.devices, missing_device_ttl=TTL, clock=clock)
+        self._clock = clock
+
+    def scan(self, *, after: float = 0.0) -> list[Device]:
+        """Scan after some seconds, and return the devices."""
+        self._clock.now += after
+        self.backend.scan()
+        return self.backend.devices()
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    ("path", "device_id"),
     [
         ("/dev/fuse", "fuse"),
         ("/dev/dri/renderD128", "dri-renderD128"),
         ("/dev/bus/usb/001/002", "bus-usb-001-002"),
-        ("/run/nodes/a", "run-nodes-a"),
+        ("/run/devices/a", "run-devices-a"),
     ],
 )
-def test_an_id_is_the_path_below_dev_with_dashes(path: str, name: str) -> None:
-    """Elsewhere it is the whole path."""
-    assert device_id(path) == name
+def test_id_is_path_below_dev_with_dashes(clock: Clock, path: str, device_id: str) -> None:
+    assert Host(clock, path).scan() == [Device(device_id)]
 
 
-def test_devices_are_those_of_the_last_listing() -> None:
-    """Nothing is known before the first one, and what is no longer listed is gone."""
-    paths = ["/dev/b", "/dev/a"]
-    backend = ListedDevices(lambda: paths, ["/dev"])
-    assert backend.devices() == []
-    backend.refresh()
-    assert backend.devices() == [Device("b"), Device("a")]
-    del paths[0]
-    assert backend.devices() == [Device("b"), Device("a")]
-    backend.refresh()
-    assert backend.devices() == [Device("a")]
+def test_devices_are_those_of_the_last_scan(clock: Clock) -> None:
+    host = Host(clock, "/dev/b", "/dev/a")
+    assert host.backend.devices() == []
+    assert host.scan() == [Device("b"), Device("a")]
+    host.devices.append("/dev/c")
+    assert host.backend.devices() == [Device("b"), Device("a")]
+    assert host.scan() == [Device("b"), Device("a"), Device("c")]
 
 
-def test_a_container_gets_each_node_at_its_own_path() -> None:
-    """With the right to read and write, and in the order that was asked for."""
-    backend = ListedDevices(lambda: ["/dev/dri/card0", "/dev/fuse"], [])
-    backend.refresh()
-    response = backend.allocate(["fuse", "dri-card0"])
-    assert [(d.host_path, d.container_path, d.permissions) for d in response.devices] == [
-        ("/dev/fuse", "/dev/fuse", "rw"),
-        ("/dev/dri/card0", "/dev/dri/card0", "rw"),
-    ]
-    assert not response.mounts
-    assert not response.envs
+def test_slots_are_devices_of_one_node(clock: Clock) -> None:
+    host = Host(clock, ListedDevice("/dev/kvm", slots=3))
+    assert host.scan() == [Device("kvm::0"), Device("kvm::1"), Device("kvm::2")]
+    edits = ContainerEdits([DeviceNode("/dev/kvm", "/dev/kvm", "rw")], [])
+    assert host.backend.allocate(["kvm::2"]) == edits
+    assert host.backend.allocate(["kvm::0", "kvm::1"]) == edits
+    with pytest.raises(UnknownDeviceError, match="'kvm::3' is unknown"):
+        host.backend.allocate(["kvm::3"])
 
 
-def test_it_is_a_whole_backend() -> None:
-    """It prefers nothing and prepares nothing, and answers all the same if it is asked."""
-    backend: Backend = ListedDevices(list, iter(["/dev", "/run", "/dev"]))
+def test_device_without_slots_is_not_advertised(clock: Clock) -> None:
+    assert Host(clock, ListedDevice("/dev/kvm", slots=0)).scan() == []
+
+
+def test_container_gets_devices_in_requested_order_with_permissions_and_mounts(clock: Clock) -> None:
+    shared, own = Mount("/run/gpu", "/run/gpu"), Mount("/etc/card", "/etc/card", read_only=False)
+    host = Host(
+        clock,
+        ListedDevice("/dev/dri/card0", permissions="r", mounts=[shared, own]),
+        ListedDevice("/dev/dri/card1", mounts=[shared]),
+    )
+    host.scan()
+    assert host.backend.allocate(["dri-card1", "dri-card0"]) == ContainerEdits(
+        [DeviceNode("/dev/dri/card1", "/dev/dri/card1", "rw"), DeviceNode("/dev/dri/card0", "/dev/dri/card0", "r")],
+        [shared, own],
+    )
+
+
+def test_device_with_reason_is_unhealthy(clock: Clock) -> None:
+    host = Host(clock, ListedDevice("/dev/a", reason="overheated"))
+    assert host.scan() == [Device("a", "overheated")]
+    with pytest.raises(UnhealthyDeviceError, match="'a' is unhealthy: overheated"):
+        host.backend.allocate(["a"])
+
+
+def test_vanished_device_is_unhealthy_until_its_limit_is_over(clock: Clock) -> None:
+    host = Host(clock, "/dev/a", "/dev/b")
+    host.scan()
+    host.devices = ["/dev/b"]
+    assert host.scan(after=1.0) == [Device("b"), Device("a", "missing")]
+    with pytest.raises(UnhealthyDeviceError, match="'a' is unhealthy: missing"):
+        host.backend.allocate(["a"])
+    assert host.scan(after=TTL - 1.0) == [Device("b"), Device("a", "missing")]
+    assert host.scan(after=1.0) == [Device("b")]
+    with pytest.raises(UnknownDeviceError):
+        host.backend.allocate(["a"])
+
+
+def test_returning_device_is_healthy_and_its_limit_starts_again(clock: Clock) -> None:
+    host = Host(clock, "/dev/a")
+    host.scan()
+    host.devices = []
+    host.scan()
+    host.devices = ["/dev/a"]
+    assert host.scan(after=TTL - 1.0) == [Device("a")]
+    host.devices = []
+    assert host.scan(after=TTL - 1.0) == [Device("a", "missing")]
+
+
+def test_second_device_with_the_same_id_is_skipped_and_logged_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = Host(clock, "/dev/a/b", "/dev/a-b", ListedDevice("/dev/kvm", slots=2), "/dev/kvm::1")
+    for _ in range(2):
+        assert host.scan() == [Device("a-b"), Device("kvm::0"), Device("kvm::1")]
+    assert host.backend.allocate(["a-b"]).devices[0].host_path == "/dev/a/b"
+    skipped = {record.path: record.reason for record in caplog.records if record.message == "device skipped"}  # type: ignore[attr-defined]
+    assert skipped == {"/dev/a-b": "/dev/a/b has the same ID 'a-b'", "/dev/kvm::1": "/dev/kvm has the same ID 'kvm::1'"}
+    assert len(caplog.records) == 2
+
+
+def test_device_takes_over_the_id_of_a_missing_one(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    host = Host(clock, "/dev/a/b")
+    host.scan()
+    host.devices = ["/dev/a-b"]
+    assert host.scan() == [Device("a-b")]
+    assert not caplog.records
+
+
+def test_error_of_list_devices_keeps_the_devices() -> None:
+    paths = ["/dev"]
+    backend = ListedDevices(RESOURCE, lambda: [f"/dev/{os.listdir(path)[0]}" for path in paths])
+    backend.scan()
+    (device,) = backend.devices()
+    paths[0] = "/dev/none"
+    with pytest.raises(FileNotFoundError):
+        backend.scan()
+    assert backend.devices() == [device]
+
+
+def test_directories_and_defaults_of_a_backend() -> None:
+    backend = ListedDevices(RESOURCE, list, directories=iter(["/dev", "/run", "/dev"]))
     assert (backend.get_preferred_allocation_available, backend.pre_start_required) == (False, False)
     assert backend.directories() == {"/dev", "/run"}
-    assert list(backend.prefer(["a", "b", "c"], ["d"], 2)) == ["d", "a"]
-    backend.pre_start(["a"])
-    backend.close()
-
-
-def test_an_error_of_the_listing_is_the_caller_s() -> None:
-    """The devices stay as they were."""
-    backend = ListedDevices(lambda: os.listdir("/dev/none"), [])
-    with pytest.raises(FileNotFoundError):
-        backend.refresh()
-    assert backend.devices() == []
-
-
-class Plugin:
-    """Stands in for DevicePlugin, and sends this process a signal once it runs."""
-
-    number = signal.SIGTERM
-    made: tuple[Backend, dict[str, str]]
-
-    def __init__(self, backend: Backend, **options: str) -> None:
-        type(self).made = (backend, options)
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        """Have ``run`` return."""
-        self._stop.set()
-
-    async def run(self) -> None:
-        """Run until the signal has been taken."""
-        os.kill(os.getpid(), self.number)
-        await self._stop.wait()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
-    """The plugin is made of what the caller gave, and with the kubelet's own directory by default."""
-    monkeypatch.setattr(listed, "DevicePlugin", Plugin)
-    monkeypatch.setattr(Plugin, "number", number)
-    serve_listed(lambda: ["/dev/fuse"], resource_name="a.io/b", socket_name="x")
-    backend, options = Plugin.made
-    backend.refresh()
-    assert backend.devices() == [Device("fuse")]
-    assert backend.directories() == {"/dev"}
-    assert options == {
-        "resource_name": "a.io/b",
-        "socket_name": "x",
-        "kubelet_dir": "/var/lib/kubelet/device-plugins",
-    }
-
-
-def test_what_keeps_it_from_serving_comes_out(kubelet_dir: str) -> None:
-    """The real plugin ends where the kubelet's directory is not there."""
-    with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/none does not exist"):
-        serve_listed(list, resource_name="a.io/b", socket_name="x", kubelet_dir=f"{kubelet_dir}/none")
+    assert list(backend.prefer(["a", "b", "c"], ["b"], 2)) == ["b", "a"]
