@@ -100,7 +100,7 @@ def _unhealthy_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
 
 def _leak_row(leak: LeakReport) -> tuple[str, ...]:
     location = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
-    return (leak.node, str(leak.pid), str(leak.user), _time(leak.started), location, leak.command)
+    return (leak.binder_device, str(leak.pid), str(leak.user), _time(leak.started), location, leak.command)
 
 
 def _pod_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""A configuration made into plugins: one for each resource. Running them is ``serve``'s work."""
+"""Creates the backends and plugins of a configuration, one per resource. ``serve`` runs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aosp_plugin.config import Config, Resource
     from aosp_plugin.framework.events.file_events import FileEvents
@@ -25,63 +25,79 @@ if TYPE_CHECKING:
 
 
 class ResourceRuntime(NamedTuple):
-    """One resource."""
+    """The backend and the plugin of one resource."""
 
     name: str
     backend: BinderBackend
     plugin: DevicePlugin
 
 
-def assemble(
-    current: Config, files: FileEvents, observer: Callable[[str], Observer] = lambda _: NULL_OBSERVER
+def create_backends(config: Config) -> dict[str, BinderBackend]:
+    """Return the backend of each resource, by resource name."""
+    return {
+        resource.resource_name: BinderBackend(Host(config.host_root), settings_of(config, resource))
+        for resource in config.resources
+    }
+
+
+def create_plugins(
+    backends: Mapping[str, BinderBackend],
+    kubelet_dir: str,
+    files: FileEvents,
+    observer: Callable[[str], Observer] = lambda _: NULL_OBSERVER,
 ) -> list[ResourceRuntime]:
-    """Return the plugins of a configuration, each with the observer for its resource; for the event loop that runs."""
-    served = []
-    for resource in current.resources:
-        backend = BinderBackend(Host(current.host_root), settings_of(current, resource))
-        plugin = DevicePlugin(
-            backend,
-            kubelet_dir=current.kubelet_dir,
-            files=files,
-            observer=observer(resource.resource_name),
-        )
-        served.append(ResourceRuntime(resource.resource_name, backend, plugin))
-    return served
+    """Return the plugin of each backend. ``observer`` returns the observer of a resource.
 
-
-def check(current: Config) -> None:
-    """See whether a configuration could be served on this host, without changing anything.
-
-    Raises ConfigError where a node would be two resources', and HostError or KubeletError for a directory that is not
-    there. May take as long as a look at all nodes.
+    Must be called in the event loop that runs the plugins.
     """
-    host = Host(current.host_root)
-    for resource in current.resources:
-        PluginDirectory(current.kubelet_dir, socket_name(resource.resource_name)).check()
+    return [
+        ResourceRuntime(
+            name,
+            backend,
+            DevicePlugin(
+                backend,
+                kubelet_dir=kubelet_dir,
+                files=files,
+                observer=observer(name),
+            ),
+        )
+        for name, backend in backends.items()
+    ]
+
+
+def check(config: Config) -> None:
+    """Check whether a configuration can be served on this host, without changing anything.
+
+    Raises ConfigError if two resources share a binder device, and HostError or KubeletError if a directory is missing.
+    Scans all binder devices.
+    """
+    host = Host(config.host_root)
+    for resource in config.resources:
+        PluginDirectory(config.kubelet_dir, socket_name(resource.resource_name)).check()
         if resource.provision is None and not host.exists(resource.device_dir):
             raise DeviceDirectoryError(f"the device directory {resource.device_dir} does not exist")
-    check_overlap(current)
+    check_overlap(config)
 
 
-def check_overlap(current: Config) -> None:
-    """See whether two resources have a node in common, by whatever names. Raises ConfigError that names it."""
-    if len(current.resources) == 1:
+def check_overlap(config: Config) -> None:
+    """Check that no binder device belongs to two resources, under the same or different names. Raises ConfigError."""
+    if len(config.resources) == 1:
         return
-    taken: dict[object, tuple[str, str]] = {}
-    for resource in current.resources:
-        found = identities(Host(current.host_root), settings_of(current, resource))
-        for identity, path in found.items():
-            other, at = taken.setdefault(identity, (resource.resource_name, path))
-            if other != resource.resource_name:
-                same = "" if at == path else f", which is {at} of {other}"
+    owners: dict[object, tuple[str, str]] = {}
+    for resource in config.resources:
+        name = resource.resource_name
+        for identity, path in identities(Host(config.host_root), settings_of(config, resource)).items():
+            owner, owner_path = owners.setdefault(identity, (name, path))
+            if owner != name:
+                alias = "" if owner_path == path else f" ({owner_path} of {owner})"
                 raise ConfigError(
-                    f"resources: the node {path}{same} would be both {other}'s and {resource.resource_name}'s: "
-                    f"give them other prefixes or directories"
+                    f"resources: binder device {path}{alias} belongs to both {owner} and {name}: use different "
+                    f"prefixes or directories"
                 )
 
 
 def settings_of(current: Config, resource: Resource) -> Settings:
-    """Return what a resource's configuration says, in binder's terms."""
+    """Return the settings of a resource's backend."""
     return Settings(
         resource_name=resource.resource_name,
         directory=resource.scan_directory,

@@ -1,7 +1,6 @@
-"""What the plugin serves over HTTP: probes, metrics, the state of the node, and the page that shows it.
+"""The HTTP endpoints of the plugin: probes, metrics, the status of the node, and the page that shows it.
 
-Which path has what, and what of the running plugins it is made of. How a report looks is ``operate.report``'s matter,
-and how it gets to a client ``operate.http``'s.
+``report`` defines the status document, ``framework.service.http`` the server.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import gzip
 import os
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from aosp_plugin import __version__
 from aosp_plugin.daemon import page
-from aosp_plugin.daemon.report import NodeStatus, ResourceStatus, report
-from aosp_plugin.framework.podresources_client import Allocations, PodResources
+from aosp_plugin.daemon.report import Known, Report, ResourceStatus, resource_report
 from aosp_plugin.framework.service.http import Answer, in_loop, probe
 
 if TYPE_CHECKING:
@@ -28,142 +27,150 @@ if TYPE_CHECKING:
     from aosp_plugin.daemon.assembly import ResourceRuntime
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework.events.file_events import FileEvents
+    from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.service.http import Route
     from aosp_plugin.framework.service.metrics import Metrics
 
 NODE_VARIABLE = "NODE_NAME"
-"""Environment variable with the name of the node: what a container takes for its host's name is the pod's."""
+"""Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
 
-_COMPRESSION = 1
-"""gzip's lowest: a report shrinks to a twentieth, and by the highest not to a tenth less, in several times the time."""
+_COMPRESSION_LEVEL = 1
+"""gzip's lowest level. It shrinks a report to a twentieth; the highest level gains less than a tenth for several times
+the CPU time."""
 
 
 def routes(
-    served: Sequence[ResourceRuntime],
+    resources: Sequence[ResourceRuntime],
     files: FileEvents,
-    leaks: Callable[[], Mapping[str, Leaks]],
+    leaks: Callable[[], Mapping[str, Leaks]] | None,
     metrics: Metrics,
+    pod_resources: PodResources,
     *,
     stuck: Callable[[], str],
-    pod_resources_socket: str,
-    leak_detection: bool,
 ) -> dict[str, Route]:
-    """Return what answers each path; to be called in the event loop that the plugins run in.
+    """Return the route of each path. Must be called in the event loop of the plugins.
 
-    ``leaks`` returns those of each resource as of the last round. ``stuck`` says from any other thread what is wrong
-    with that loop, if something is.
+    ``leaks`` returns the leaks by resource as of the latest scan; None if leak detection is off. ``stuck`` returns
+    what is wrong with the event loop, and is called in other threads.
     """
-    pod_resources = PodResources(pod_resources_socket, [one.name for one in served])
-    look = Look(served, files, leaks, pod_resources, leak_detection=leak_detection)
+    collector = StatusCollector(resources, leaks, pod_resources)
 
     async def unready() -> str:
-        return _told((one.name, one.plugin.unready) for one in served)
+        return _join((resource.name, resource.plugin.unready) for resource in resources)
+
+    def unhealthy() -> str:
+        return stuck() or _join((resource.name, resource.plugin.unhealthy) for resource in resources)
 
     return {
         **page.routes(),
-        "/status": Status(in_loop(look.seen), [one.backend for one in served]).answer,
-        "/metrics": _metrics(metrics, look),
-        "/healthz": probe(lambda: stuck() or _told((one.name, one.plugin.unhealthy) for one in served)),
+        "/status": StatusRoute(in_loop(collector.collect), lambda: files.polling).answer,
+        "/metrics": _metrics_route(metrics, in_loop(collector.collect)),
+        "/healthz": probe(unhealthy),
         "/readyz": probe(in_loop(unready)),
     }
 
 
-class Look:
-    """What is known of the node, whenever somebody asks."""
+class StatusCollector:
+    """Reads the status of all resources in the event loop of the plugins."""
 
     def __init__(
         self,
-        served: Sequence[ResourceRuntime],
-        files: FileEvents,
-        leaks: Callable[[], Mapping[str, Leaks]],
+        resources: Sequence[ResourceRuntime],
+        leaks: Callable[[], Mapping[str, Leaks]] | None,
         pod_resources: PodResources,
-        *,
-        leak_detection: bool,
     ) -> None:
-        self._served = served
-        self._files = files
+        self._resources = [(resource, partial(_binder_device_names, resource.backend)) for resource in resources]
         self._leaks = leaks
         self._pod_resources = pod_resources
-        self._leak_detection = leak_detection
-        self.allocations = Allocations("nobody has asked yet")
-        """As of the last time."""
 
-    async def seen(self) -> NodeStatus:
-        """Return what is known now."""
-        self.allocations = await self._pod_resources.current()
-        leaks = self._leaks()
-        resources = tuple(
+    async def collect(self) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
+        """Return the allocations and the current status of each resource."""
+        allocations = await self._pod_resources.current()
+        leaks = self._leaks() if self._leaks else {}
+        return allocations, tuple(
             ResourceStatus(
-                one.name,
-                one.plugin.inventory.snapshot,
-                one.plugin.unready,
-                one.plugin.unhealthy,
-                leaks.get(one.name),
+                name=resource.name,
+                snapshot=resource.plugin.inventory.snapshot,
+                unready=resource.plugin.unready,
+                unhealthy=resource.plugin.unhealthy,
+                leaks=leaks.get(resource.name),
+                binder_devices=binder_devices,
+                leak_detection=self._leaks is not None,
             )
-            for one in self._served
+            for resource, binder_devices in self._resources
         )
-        watching = "polling" if self._files.polling else "inotify"
-        return NodeStatus(watching, self.allocations, resources, self._leak_detection)
 
 
-class Status:
-    """``/status``: the report, which is made anew only where something has changed. For any number of threads."""
+def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
+    """Return the names of the existing binder devices by advertised device ID. Replicas have an ID each."""
+    return {
+        advertised_id: tuple(binder_device.name for binder_device in device_set)
+        for device_id, device_set in backend.nodes().items()
+        for advertised_id in backend.ids(device_id)
+    }
 
-    def __init__(self, look: Callable[[], NodeStatus], backends: Sequence[BinderBackend]) -> None:
-        """``backends`` are those of the resources that ``look`` returns, in their order."""
-        self._look = look
-        self._backends = backends
+
+class StatusRoute:
+    """``/status``: the report, encoded again only after a change. May be called in several threads."""
+
+    def __init__(
+        self, collect: Callable[[], tuple[Allocations, tuple[ResourceStatus, ...]]], polling: Callable[[], bool]
+    ) -> None:
+        """``collect`` is ``StatusCollector.collect``, made callable in other threads."""
+        self._collect = collect
+        self._polling = polling
         self._node = os.environ.get(NODE_VARIABLE) or os.uname().nodename
         self._started = time.time()
         self._lock = threading.Lock()
-        self._told: tuple[object, ...] = ()
+        self._state: tuple[object, ...] = ()
         self._answer: Answer | None = None
-        self._made = 0
+        self._encoded = 0
 
     def answer(self) -> Answer:
-        """Return the report as JSON. Raises TimeoutError where the event loop is stuck."""
-        seen = self._look()
-        # Not the snapshots themselves: that of ten thousand devices would be kept for long after the last question.
-        resources = [one._replace(snapshot=one.snapshot.revision) for one in seen.resources]  # type: ignore[arg-type]
-        told = (seen.watching, seen.allocations, resources)
+        """Return the report as JSON. Raises TimeoutError if the event loop is stuck."""
+        allocations, resources = self._collect()
+        watching = "polling" if self._polling() else "inotify"
+        # Keep revisions instead of snapshots: the snapshot of 10,000 devices would outlive its replacement.
+        revisions = [resource._replace(snapshot=resource.snapshot.revision) for resource in resources]  # type: ignore[arg-type]
+        state = (watching, allocations, revisions)
         with self._lock:
-            if self._answer is None or told != self._told:
-                self._told = told
-                self._answer = self._made_of(seen)
+            if self._answer is None or state != self._state:
+                self._state = state
+                self._answer = self._encode(watching, allocations, resources)
             return self._answer
 
-    def _made_of(self, seen: NodeStatus) -> Answer:
-        nodes = [_names_of_nodes(backend) for backend in self._backends]
-        made = report(seen, nodes, version=__version__, node=self._node, started=self._started)
-        self._made += 1
+    def _encode(self, watching: str, allocations: Allocations, resources: Sequence[ResourceStatus]) -> Answer:
+        report = Report(
+            version=__version__,
+            node=self._node,
+            started=self._started,
+            watching=watching,
+            allocations=Known(not allocations.problem, allocations.problem),
+            resources=tuple(resource_report(status, allocations) for status in resources),
+        )
+        self._encoded += 1
         return Answer(
             "application/json",
-            gzip.compress(msgspec.json.encode(made), _COMPRESSION),
-            tag=f"{self._started * 1000:.0f}-{self._made}",
-            packed=True,
+            gzip.compress(msgspec.json.encode(report), _COMPRESSION_LEVEL),
+            tag=f"{self._started * 1000:.0f}-{self._encoded}",
+            gzipped=True,
         )
 
 
-def _names_of_nodes(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
-    """Return the names of the nodes that are there, by the IDs under which their devices are advertised."""
-    named = {device_id: tuple(node.name for node in nodes) for device_id, nodes in backend.nodes().items()}
-    return {advertised: names for device_id, names in named.items() for advertised in backend.ids(device_id)}
-
-
-def _metrics(metrics: Metrics, look: Look) -> Route:
-    """Return the route of ``metrics``, for which the kubelet is asked who has what."""
-    metrics.allocated = lambda: {name: len(owners) for name, owners in look.allocations.owners.items()}
-    ask = in_loop(look.seen)
+def _metrics_route(metrics: Metrics, refresh: Callable[[], object]) -> Route:
+    """Return the route of ``metrics``. ``refresh`` queries the kubelet for the current allocations first."""
 
     def answer() -> Answer:
-        with contextlib.suppress(TimeoutError):  # a loop that is stuck is just what metrics are looked at for
-            ask()
+        with contextlib.suppress(TimeoutError):  # serve the other metrics while the event loop is stuck
+            refresh()
         return Answer(*metrics.exposition())
 
     return answer
 
 
-def _told(problems: Iterable[tuple[str, str]]) -> str:
-    """Return the problems of the resources in a line, each with the resource's name where there are several."""
-    every = list(problems)
-    return "; ".join(problem if len(every) == 1 else f"{name}: {problem}" for name, problem in every if problem)
+def _join(problems: Iterable[tuple[str, str]]) -> str:
+    """Return the problems of all resources in one line, with the resource names if there are several resources."""
+    all_problems = list(problems)
+    return "; ".join(
+        problem if len(all_problems) == 1 else f"{name}: {problem}" for name, problem in all_problems if problem
+    )

@@ -1,4 +1,4 @@
-"""Looking for leaked nodes now and then, and telling of each once. How a leak is found is ``operate.leaks``' matter."""
+"""Scans for leaked devices at an interval and logs each leak once. ``leaks`` has the scan itself."""
 
 from __future__ import annotations
 
@@ -14,87 +14,83 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping, Sequence
 
-    from aosp_plugin.daemon.assembly import ResourceRuntime
+    from aosp_plugin.backend import BinderBackend
     from aosp_plugin.daemon.leaks import Holder, Leaks
 
 LOG = logging.getLogger(__name__)
 
 
 class LeakDetector:
-    """The leaks of all resources as of the last round."""
+    """Keeps the leaks of all resources as of the latest scan."""
 
-    def __init__(self, served: Sequence[ResourceRuntime], kubelet_dir: str, interval: float) -> None:
-        """``interval`` is in seconds; 0: only on request."""
-        self._served = served
+    def __init__(self, backends: Mapping[str, BinderBackend], kubelet_dir: str, interval: float) -> None:
+        """Prepare scans of ``backends``, by resource name, every ``interval`` seconds; 0 disables ``run``."""
+        self._backends = backends
         self._checkpoint = os.path.join(kubelet_dir, leaks.CHECKPOINT)
         self._interval = interval
-        self._told: dict[str, Sequence[Holder]] = {}
-        self._blind = False
+        self._open_leaks: dict[str, Sequence[Holder]] = {}
+        self._incomplete = False
         self.latest: Mapping[str, Leaks] = {}
-        """By resource; empty before the first round."""
+        """By resource name; empty before the first scan."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look at every interval until ``stop`` is set."""
+        """Scan at every interval until ``stop`` is set."""
         while self._interval and not await wait_any(stop, timeout=self._interval):
-            await self.look()
+            await self.scan()
 
-    async def look(self) -> Mapping[str, Leaks]:
-        """Look once, log what is new, and return what there is."""
-        self.latest = await run_in_daemon_thread(self._find, "leaks")
-        for resource, found in self.latest.items():
-            self._tell(resource, found)
+    async def scan(self) -> Mapping[str, Leaks]:
+        """Scan once in a worker thread, log what changed, and return the leaks by resource name."""
+        self.latest = await run_in_daemon_thread(self._scan_all, "leaks")
+        for resource, resource_leaks in self.latest.items():
+            self._log_changes(resource, resource_leaks)
         return self.latest
 
-    def _find(self) -> dict[str, Leaks]:
-        return {one.name: self._find_of(one) for one in self._served}
+    def _scan_all(self) -> dict[str, Leaks]:
+        return {resource: self._scan_backend(resource, backend) for resource, backend in self._backends.items()}
 
-    def _find_of(self, one: ResourceRuntime) -> Leaks:
-        nodes = one.backend.nodes()
+    def _scan_backend(self, resource: str, backend: BinderBackend) -> Leaks:
+        device_sets = backend.nodes()
 
         def owners() -> dict[str, frozenset[str]] | None:
-            given = self._owners(one.name)
-            if given is None:
+            pods = self._read_owners(resource)
+            if pods is None:
                 return None
-            pods = {
-                device_id: frozenset().union(*(given.get(one_id, ()) for one_id in one.backend.ids(device_id)))
-                for device_id in nodes
+            return {
+                binder_device.name: frozenset().union(*(pods.get(id_, ()) for id_ in backend.ids(device_id)))
+                for device_id, device_set in device_sets.items()
+                for binder_device in device_set
             }
-            return {node.name: pods[device_id] for device_id, own in nodes.items() for node in own}
 
-        return leaks.find([node for own in nodes.values() for node in own], owners)
+        return leaks.scan([device for device_set in device_sets.values() for device in device_set], owners)
 
-    def _owners(self, resource: str) -> dict[str, frozenset[str]] | None:
-        """Return the pods that have each device by the kubelet's checkpoint; None where it can't be read."""
+    def _read_owners(self, resource: str) -> dict[str, frozenset[str]] | None:
+        """Return the UIDs of the pods that own each device ID; None if the kubelet's checkpoint cannot be read."""
         try:
             with open(self._checkpoint, "rb") as file:
-                return leaks.owners_from(file.read(), [resource])
+                return leaks.parse_checkpoint(file.read(), [resource])
         except (OSError, HostError) as error:
-            LOG.debug(
-                "it is not known which pods have which devices", extra={"resource": resource, "error": str(error)}
-            )
+            LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
             return None
 
-    def _tell(self, resource: str, found: Leaks) -> None:
-        news = leaks.changes(self._told.get(resource, ()), found)
-        self._told[resource] = news.told
-        for holder in news.appeared:
-            LOG.warning("a process holds a node of a pod that it is not in", extra=_described(resource, holder))
-        for holder in news.gone:
-            LOG.info("a process no longer holds a node", extra=_described(resource, holder))
-        blind = not found.whole or found.unreadable > 0
-        if blind and not self._blind:
+    def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:
+        changes = leaks.compare(self._open_leaks.get(resource, ()), resource_leaks)
+        self._open_leaks[resource] = changes.open
+        for holder in changes.appeared:
+            LOG.warning("leaked device: held open by a process outside its pod", extra=_log_fields(resource, holder))
+        for holder in changes.released:
+            LOG.info("leaked device released", extra=_log_fields(resource, holder))
+        if resource_leaks.incomplete and not self._incomplete:
             LOG.warning(
-                "leaks may be overlooked, as the host's processes can't all be seen: it takes hostPID, SYS_PTRACE and "
-                "DAC_READ_SEARCH",
-                extra={"unreadable": found.unreadable},
+                "leak detection incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH",
+                extra={"unreadable": resource_leaks.unreadable},
             )
-        self._blind = blind
+        self._incomplete = resource_leaks.incomplete
 
 
-def _described(resource: str, holder: Holder) -> dict[str, object]:
+def _log_fields(resource: str, holder: Holder) -> dict[str, object]:
     return {
         "resource": resource,
-        "device": holder.node,
+        "device": holder.binder_device,
         "pid": holder.pid,
         "command": holder.command,
         "container": holder.container,

@@ -1,15 +1,17 @@
-"""Leaked nodes: processes that hold a node open and are in no pod that was given it.
+"""Leaked binder devices: held open by a process outside the pods they are allocated to.
 
-The last tenant's process that outlived its pod, or a tool on the host: the next tenant would share a binder context
-with it. ``find`` goes through /proc and compares with what ``owners_from`` reads in the kubelet's checkpoint;
-``changes`` says what is new since the last round. When to look and whom to tell is the callers' business.
+Examples are a process of the previous tenant that outlived its pod, and a tool on the host. The next tenant would
+share a binder context with it. ``scan`` walks /proc and compares the holders with the allocations that
+``parse_checkpoint`` reads from the kubelet's checkpoint. ``compare`` returns what changed since the previous scan.
 
-A descriptor is told by a stat, as its text is a name in another mount namespace: 0.1 s of processor time for 20,000
-in 500 processes (more with a readlink before). It hangs where a network file system does: look in a thread.
+File descriptors are identified by stat, because the link text is a path in another mount namespace. This costs 0.1 s
+of CPU time for 20,000 descriptors in 500 processes. A stat blocks when a network file system hangs, so call ``scan``
+in a worker thread.
 
-Not seen: a mapping whose descriptor is closed (it keeps a manager in office; all maps would have to be read); what is
-under way in a socket or in one thread's own table; a process whose main thread has ended (its /proc/PID/fd is empty).
-The checkpoint is not written when a pod ends: what is left of it counts as its own until the next allocation.
+Not detected: a mapping whose descriptor is closed (it keeps a context manager alive; finding it requires reading all
+maps); descriptors in transit over a socket or in a private descriptor table of one thread; a process whose main
+thread has exited (its /proc/PID/fd is empty). The kubelet does not write the checkpoint when a pod ends: leftover
+processes of that pod count as its own until the next allocation.
 """
 
 from __future__ import annotations
@@ -34,132 +36,142 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
-    Owners = Mapping[str, Collection[str]]  # a node's name to the UIDs of the pods that were given it
-    Wanted = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to the names of nodes
+    Owners = Mapping[str, Collection[str]]  # binder device name to the UIDs of the pods that it is allocated to
+    DeviceKeys = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to binder device names
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-"""The file in the kubelet's plugin directory; root's alone (pkg/kubelet/cm/devicemanager/types.go)."""
+"""File in the kubelet's device plugin directory, readable by root only (pkg/kubelet/cm/devicemanager/types.go)."""
 
-LONGEST_COMMAND = 120
-"""Characters of a command line that are told."""
+MAX_COMMAND_LENGTH = 120
+"""Characters of a command line that are reported."""
 _MEM_MAJOR = 1
-"""The major of /dev/null and its like (include/uapi/linux/major.h)."""
+"""Major number of /dev/null and similar devices (include/uapi/linux/major.h)."""
 _UID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
-"""A UUID, or the MD5 sum that is a static pod's (pkg/kubelet/config/common.go ``applyDefaults``)."""
+"""A UUID, or the MD5 sum that static pods have (pkg/kubelet/config/common.go ``applyDefaults``)."""
 _POD = re.compile(rf"[/-]pod({_UID})(?:\.slice)?(?=[/:]|$)")
 _CONTAINER = re.compile(r"[/:](?:(?:cri-containerd|crio|docker|libpod|nerdctl)-)?([0-9a-f]{64})(?:\.scope)?(?=[/:]|$)")
 
 
 class Holder(NamedTuple):
-    """One process that holds one node open."""
+    """A process that holds a binder device open."""
 
-    node: str
+    binder_device: str
     pid: int
-    """As that /proc numbers it."""
+    """Process ID in the PID namespace of the scanned /proc."""
     command: str
-    """Its command line, or its name in brackets where it has none; printable, and cut."""
+    """Command line, or the process name in brackets if it has none. Printable characters only, truncated."""
     started: float
-    """Seconds since the epoch."""
+    """Start time in seconds since the epoch."""
     since_boot: float
-    """The same since the host's start: tells it from later processes with its PID, even where the clock is set."""
+    """Start time in seconds since boot. Unlike ``started``, it does not change when the clock is set."""
     user: int
-    """Its effective user ID: names differ between the host, this image and the holder's."""
+    """Effective user ID. Names differ between host, plugin image and container image."""
     container: str
-    """The container's ID; empty outside any."""
+    """Container ID; empty outside containers."""
     pod_uid: str
-    """Empty outside any pod, and where its cgroup does not tell."""
+    """Empty outside pods, or if the cgroup does not show the pod."""
 
 
 class Leaks(NamedTuple):
-    """What one round found, by node in natural order, then PID. Nothing found says little where not all was seen."""
+    """Result of a scan, sorted by binder device in natural order, then by PID."""
 
-    found: tuple[Holder, ...]
+    leaked: tuple[Holder, ...]
     undecided: tuple[Holder, ...]
-    """Where it can't be told: see ``judge``."""
+    """Holders for which ``is_leak`` has no answer."""
     unreadable: int
-    """Processes that could not be looked at: that takes CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for other users'."""
-    whole: bool
-    """Whether all processes of this kernel were there; not so in a PID namespace other than the host's."""
+    """Processes that could not be inspected. They require CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."""
+    all_visible: bool
+    """Whether all processes of the host are visible. False in a PID namespace other than the host's."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether leaks may exist that the scan could not see."""
+        return self.unreadable > 0 or not self.all_visible
 
     @property
     def leaked_devices(self) -> int:
         """Number of leaked binder devices."""
-        return len({holder.node for holder in self.found})
+        return len({holder.binder_device for holder in self.leaked})
 
 
 class Changes(NamedTuple):
-    """What became of the leaks since the last round; all that have appeared and are not gone are ``told``."""
+    """Difference between two scans."""
 
     appeared: tuple[Holder, ...]
-    gone: tuple[Holder, ...]
-    told: tuple[Holder, ...]
+    released: tuple[Holder, ...]
+    open: tuple[Holder, ...]
+    """All leaks that have appeared and are not released; the input of the next comparison."""
 
 
-def find(nodes: Iterable[BinderDevice], owners: Callable[[], Owners | None], proc: str = "/proc") -> Leaks:
-    """Return the leaks of ``nodes``, as ``judge`` has it; never this process. Raises OSError where ``proc`` is none.
+def scan(binder_devices: Iterable[BinderDevice], owners: Callable[[], Owners | None], proc: str = "/proc") -> Leaks:
+    """Return the leaks of ``binder_devices``. The plugin's own process is ignored.
 
-    ``owners`` is called after the look, as a pod is in the checkpoint before its processes start; what it raises is
-    not caught. ``psutil.PROCFS_PATH`` is ``proc`` meanwhile, for all threads.
+    ``owners`` is called after /proc was read, because the kubelet writes the checkpoint before a container starts.
+    It returns None if the owners are unknown; its exceptions propagate. Sets ``psutil.PROCFS_PATH``, which is global,
+    for the duration of the call. Raises OSError if ``proc`` is not a proc file system.
     """
     before, psutil.PROCFS_PATH = psutil.PROCFS_PATH, proc
     try:
-        holders, unreadable = _look(_wanted(nodes), proc)
-        whole = _is_whole()
+        holders, unreadable = _find_holders(_device_keys(binder_devices), proc)
+        all_visible = _sees_kernel_threads()
     finally:
         psutil.PROCFS_PATH = before
-    known = owners()
-    found = tuple(holder for holder in holders if judge(holder, known))
-    undecided = tuple(holder for holder in holders if judge(holder, known) is None)
-    return Leaks(found, undecided, unreadable, whole)
+    known_owners = owners()
+    leaked = tuple(holder for holder in holders if is_leak(holder, known_owners))
+    undecided = tuple(holder for holder in holders if is_leak(holder, known_owners) is None)
+    return Leaks(leaked, undecided, unreadable, all_visible)
 
 
-def judge(holder: Holder, owners: Owners | None) -> bool | None:
-    """Say whether ``holder`` is a leak; None where that can't be told. ``owners`` is None where they aren't known.
+def is_leak(holder: Holder, owners: Owners | None) -> bool | None:
+    """Return whether ``holder`` is outside the pods that own the binder device; None if this cannot be decided.
 
-    In no container is in no pod. A container whose pod is unknown (a runtime's beside the kubelet's, or the kubelet
-    has ``cgroupsPerQOS: false``) is a leak if nobody was given the node, and undecided if somebody was.
+    ``owners`` is None if the owners are unknown. A process outside containers is always a leak. A container whose pod
+    is unknown (started beside the kubelet, or the kubelet runs with ``cgroupsPerQOS: false``) is a leak if the binder
+    device is not allocated, and undecided if it is.
     """
     if not holder.container and not holder.pod_uid:
         return True
     if owners is None:
         return None
-    given = owners.get(holder.node, ())
-    return None if given and not holder.pod_uid else holder.pod_uid not in given
+    pods = owners.get(holder.binder_device, ())
+    return None if pods and not holder.pod_uid else holder.pod_uid not in pods
 
 
-def changes(told: Iterable[Holder], leaks: Leaks) -> Changes:
-    """Compare with what the last round said is ``told``: a leak appears once, and is gone once; undecided is no end."""
-    key = operator.attrgetter("node", "pid", "since_boot")
-    before = {key(holder): holder for holder in told}
-    there = {key(holder) for holder in (*leaks.found, *leaks.undecided)}
-    appeared = tuple(holder for holder in leaks.found if key(holder) not in before)
-    gone = tuple(holder for holder in before.values() if key(holder) not in there)
-    return Changes(appeared, gone, (*(holder for holder in before.values() if key(holder) in there), *appeared))
+def compare(open_leaks: Iterable[Holder], leaks: Leaks) -> Changes:
+    """Compare ``leaks`` with the leaks that were open before. An undecided holder keeps a leak open."""
+    key = operator.attrgetter("binder_device", "pid", "since_boot")
+    before = {key(holder): holder for holder in open_leaks}
+    present = {key(holder) for holder in (*leaks.leaked, *leaks.undecided)}
+    appeared = tuple(holder for holder in leaks.leaked if key(holder) not in before)
+    released = tuple(holder for holder in before.values() if key(holder) not in present)
+    still_open = (holder for holder in before.values() if key(holder) in present)
+    return Changes(appeared, released, (*still_open, *appeared))
 
 
-def container_of(cgroup: str) -> tuple[str, str]:
-    """Return the container's ID and the pod's UID from the text of /proc/PID/cgroup; empty where it does not tell.
+def parse_cgroup(text: str) -> tuple[str, str]:
+    """Return container ID and pod UID from the text of /proc/PID/cgroup; empty if the text does not show them.
 
-    The kubelet's are pod<UID>, with systemd kubepods-burstable-pod<UID, _ for ->.slice (pkg/kubelet/cm,
-    cgroup_manager_linux.go), the runtime's in them <ID> or <runtime>-<ID>.scope. The outermost of nested ones counts.
-    To a reader in a cgroup namespace what both have in common is ``..``, so that its own pod is not told.
+    The kubelet names the cgroup of a pod pod<UID>, or with systemd kubepods-burstable-pod<UID, _ for ->.slice
+    (pkg/kubelet/cm, cgroup_manager_linux.go). The runtime's cgroup in it is <ID> or <runtime>-<ID>.scope. Of nested
+    pods the outermost counts. A reader in a cgroup namespace sees ``..`` in place of the common part of the path, so
+    that its own pod is not shown.
     """
     outside_pods = ""
-    for line in cgroup.splitlines():
+    for line in text.splitlines():
         pod = _POD.search(line)
         container = _CONTAINER.search(line, pod.end() if pod else 0)
-        identifier = container[1] if container else ""
+        container_id = container[1] if container else ""
         if pod:
-            return identifier, pod[1].replace("_", "-")
-        outside_pods = outside_pods or identifier
+            return container_id, pod[1].replace("_", "-")
+        outside_pods = outside_pods or container_id
     return outside_pods, ""
 
 
-def owners_from(checkpoint: bytes, resources: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return the UIDs of the pods that have each device ID of ``resources``. Raises HostError if it is no checkpoint.
+def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the UIDs of the pods that own each device ID of ``resources``. Raises HostError if it cannot be parsed.
 
-    IDs are listed by NUMA node since 1.20 (pkg/kubelet/cm/devicemanager/checkpoint). The file is replaced as a whole,
-    and there from when the kubelet first lists a plugin: where it is missing, owners are unknown, not none.
+    Device IDs are grouped by NUMA node since 1.20 (pkg/kubelet/cm/devicemanager/checkpoint). The kubelet replaces the
+    file atomically, and writes it when it first lists a plugin: a missing file means unknown owners, not none.
     """
     owners: dict[str, frozenset[str]] = {}
     try:
@@ -168,12 +180,12 @@ def owners_from(checkpoint: bytes, resources: Collection[str]) -> dict[str, froz
             for device in devices if entry["ResourceName"] in resources else ():
                 owners[device] = owners.get(device, frozenset()) | {entry["PodUID"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HostError(f"{CHECKPOINT} is not what a kubelet from 1.20 on writes: {error!r}") from error
+        raise HostError(f"{CHECKPOINT} does not have the format of kubelet 1.20 or later: {error!r}") from error
     return owners
 
 
-def _is_whole() -> bool:
-    """Look for the kernel's mother of threads: only the first PID namespace has it, and seeing it takes no right."""
+def _sees_kernel_threads() -> bool:
+    """Look for kthreadd, which only the host's PID namespace shows, without further privileges."""
     try:
         second = psutil.Process(2)
         return second.name() == "kthreadd" and second.ppid() == 0
@@ -181,62 +193,70 @@ def _is_whole() -> bool:
         return False
 
 
-def _wanted(nodes: Iterable[BinderDevice]) -> Wanted:
-    """Key nodes by their number where any copy of it opens; a stand-in with that of /dev/null by its inode."""
-    wanted: dict[int | tuple[int, int], list[str]] = {}
-    for name, _, kind, identity, _ in nodes:
+def _device_keys(binder_devices: Iterable[BinderDevice]) -> DeviceKeys:
+    """Map device number or inode to binder device names.
+
+    The number identifies a device if every device file with that number opens it. Files of binderfs and stand-ins with
+    the number of /dev/null are identified by their inode.
+    """
+    keys: dict[int | tuple[int, int], list[str]] = {}
+    for name, _, kind, identity, _ in binder_devices:
         if identity is None or kind is Kind.OTHER:
             continue
-        copies = kind in {Kind.CDEV, Kind.STAND_IN} and os.major(identity.number) != _MEM_MAJOR
-        wanted.setdefault(identity.number if copies else (identity.device, identity.inode), []).append(name)
-    return wanted
+        by_number = kind in {Kind.CDEV, Kind.STAND_IN} and os.major(identity.number) != _MEM_MAJOR
+        keys.setdefault(identity.number if by_number else (identity.device, identity.inode), []).append(name)
+    return keys
 
 
-def _look(wanted: Wanted, proc: str) -> tuple[list[Holder], int]:
-    """Return who holds ``wanted``, and how many processes could not be looked at."""
-    own = os.readlink(f"{proc}/self")
+def _find_holders(keys: DeviceKeys, proc: str) -> tuple[list[Holder], int]:
+    """Return the holders of the devices in ``keys``, and the number of processes that could not be inspected."""
+    own_pid = os.readlink(f"{proc}/self")
     holders: list[Holder] = []
     unreadable = 0
     for pid in psutil.pids():
         try:
-            holders += _holders(pid, f"{proc}/{pid}", wanted) if str(pid) != own else ()
+            holders += _inspect(pid, f"{proc}/{pid}", keys) if str(pid) != own_pid else ()
         except (PermissionError, psutil.AccessDenied):
             unreadable += 1
         except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-            continue  # it has ended
-    return sorted(holders, key=lambda holder: natural_key(holder.node)), unreadable
+            continue  # the process has exited
+    return sorted(holders, key=lambda holder: natural_key(holder.binder_device)), unreadable
 
 
-def _holders(pid: int, directory: str, wanted: Wanted) -> list[Holder]:
-    """Look at one process, and again once it is described: by then a probe is over, and a PID may be another's."""
+def _inspect(pid: int, directory: str, keys: DeviceKeys) -> list[Holder]:
+    """Return the devices that a process holds open.
+
+    The descriptors are checked again after the process was described: a short probe may have closed its descriptor,
+    and the PID may belong to another process.
+    """
     table = os.open(f"{directory}/fd", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        held = [descriptor for descriptor in os.listdir(table) if _nodes_at(descriptor, table, wanted)]
+        held = [descriptor for descriptor in os.listdir(table) if _devices_at(descriptor, table, keys)]
         if not held:
             return []
         holder = _describe(pid, directory)
         usable = [descriptor for descriptor in held if _is_usable(f"{directory}/fdinfo/{descriptor}")]
-        names = {name for descriptor in usable for name in _nodes_at(descriptor, table, wanted)}
-        return [holder._replace(node=name) for name in names]
+        names = {name for descriptor in usable for name in _devices_at(descriptor, table, keys)}
+        return [holder._replace(binder_device=name) for name in names]
     finally:
         os.close(table)
 
 
-def _nodes_at(descriptor: str, table: int, wanted: Wanted) -> list[str]:
-    """Return which nodes a descriptor in the open directory ``table`` leads to. Raises PermissionError."""
+def _devices_at(descriptor: str, table: int, keys: DeviceKeys) -> list[str]:
+    """Return the binder devices that a descriptor in the directory ``table`` refers to. Raises PermissionError."""
     try:
-        seen = os.stat(descriptor, dir_fd=table)
+        status = os.stat(descriptor, dir_fd=table)
     except PermissionError:
-        os.readlink(descriptor, dir_fd=table)  # if this is allowed, it was a file on a user's FUSE that refused
+        os.readlink(descriptor, dir_fd=table)  # succeeds if a user's FUSE file system denied the stat, not the kernel
         return []
     except OSError:
-        return []  # closed, or on a file system that does not answer
-    by_number = wanted.get(seen.st_rdev) if stat.S_ISCHR(seen.st_mode) else None
-    return by_number or wanted.get((seen.st_dev, seen.st_ino), [])
+        return []  # closed, or on a file system that does not respond
+    by_number = keys.get(status.st_rdev) if stat.S_ISCHR(status.st_mode) else None
+    return by_number or keys.get((status.st_dev, status.st_ino), [])
 
 
 def _is_usable(fdinfo: str) -> bool:
-    """Say whether the driver can be reached through it: one of O_PATH, as runtimes have of what they mount, can't."""
+    """Return whether a descriptor reaches the driver. O_PATH descriptors, which runtimes keep for mounts, do not."""
     try:
         flags = Path(fdinfo).read_text(encoding="utf-8").partition("flags:")[2].split()[0]
     except FileNotFoundError:
@@ -253,4 +273,4 @@ def _describe(pid: int, directory: str) -> Holder:
         user = process.uids().effective
     printable = "".join(character if character.isprintable() else "?" for character in command)
     cgroup = Path(directory, "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-    return Holder("", pid, printable[:LONGEST_COMMAND], started, since_boot, user, *container_of(cgroup))
+    return Holder("", pid, printable[:MAX_COMMAND_LENGTH], started, since_boot, user, *parse_cgroup(cgroup))

@@ -1,7 +1,6 @@
-"""The state of the node as plain data: every device, who has it, what is ill and what leaks.
+"""The status of the node as plain data: every device with its state, pods, health and leaks.
 
-``report`` makes it of what is known; ``/status`` and ``aosp-plugin status`` are how people get it. The fields are the
-names in the JSON. Nothing here looks anywhere.
+``/status`` and ``aosp-plugin status`` show it. The names of the fields are the names in the JSON document.
 """
 
 from __future__ import annotations
@@ -15,75 +14,77 @@ from msgspec import Struct
 from aosp_plugin.binder.discovery.names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
 
 TRUNCATED, GONE = "truncated", "gone"
-"""Reasons beside the plugin's own: the kubelet is not told of a device; a pod has one that the plugin has no longer."""
+"""Reasons in addition to the health reasons of the backend: a device does not fit into the list that the kubelet gets;
+a device is allocated to a pod but no longer exists."""
 
 
 class State(enum.StrEnum):
-    """What matters most of a device. Where several hold, the first one of these is told.
+    """State of a device. If several apply, the first one in this order is reported.
 
-    A leak comes first: the next tenant would share a binder context with a stranger, however healthy the device is.
-    Who has a device is told in its ``pods``, whatever its state.
+    Leaks come first because the next tenant would share a binder context with another process, even on a healthy
+    device. A device's ``pods`` are reported in every state.
     """
 
     LEAKED = "leaked"
-    """A process outside its pods holds one of its nodes."""
+    """A process outside its pods holds one of its binder devices open."""
     UNHEALTHY = "unhealthy"
-    """It is not handed out, for a reason."""
+    """Not allocatable; ``reason`` says why."""
     ALLOCATED = "allocated"
-    """A pod has it."""
+    """Healthy and allocated to a pod."""
     FREE = "free"
+    """Healthy and not allocated."""
     UNKNOWN = "unknown"
-    """It is healthy, and whether a pod has it is not known."""
+    """Healthy; whether it is allocated is unknown."""
 
 
 class PodContainer(Struct, frozen=True, gc=False):
-    """A container that has a device."""
+    """A container that a device is allocated to."""
 
     namespace: str
     name: str
-    """Of the pod."""
+    """Name of the pod."""
     container: str
 
 
 class DeviceReport(Struct, frozen=True, gc=False):
-    """One device."""
+    """One device, as the kubelet counts it."""
 
     id: str
     state: State
     reason: str
-    """Why it is not handed out, in a word; empty where it is healthy."""
+    """Why it is unhealthy, in one word; empty if it is healthy."""
     detail: str
-    """The same at more length, where there is more to say."""
+    """The reason in a sentence, if there is more to say."""
     numa: tuple[int, ...]
-    nodes: tuple[str, ...]
-    """The names of its nodes that are there."""
+    binder_devices: tuple[str, ...]
+    """Names of its binder devices that exist."""
     pods: tuple[PodContainer, ...]
 
 
 class LeakReport(Struct, frozen=True, gc=False):
-    """One process that holds one node and is in no pod that was given it."""
+    """A process that holds a binder device open and does not belong to a pod that the device is allocated to."""
 
-    node: str
+    binder_device: str
     pid: int
     command: str
     container: str
-    """The container's ID; empty outside any."""
+    """Container ID; empty outside containers."""
     pod_uid: str
     user: int
-    """Its effective user ID."""
+    """Effective user ID."""
     started: float
     """Seconds since the epoch."""
 
 
 class Counts(Struct, frozen=True, gc=False):
-    """How many devices are in each state; together they are the total."""
+    """Number of devices in each state, and their total."""
 
     total: int
     free: int
@@ -98,138 +99,118 @@ class ResourceReport(Struct, frozen=True, gc=False):
 
     name: str
     registered: bool
-    """Whether the kubelet knows all the devices."""
+    """Whether the plugin is registered and the kubelet has the whole device list."""
     problem: str
-    """Why not, or why the devices may not be as the host is."""
+    """Why the plugin is not registered, or why the device list may be out of date."""
     revision: int
-    """Of the list of devices; each change makes it one more."""
+    """Number of the device list; increases with each change."""
     truncated: int
-    """How many devices the kubelet is not told of, as they don't fit into a message."""
+    """Number of devices missing in the kubelet's list because of its message size limit."""
     counts: Counts
     devices: tuple[DeviceReport, ...]
     leaks: tuple[LeakReport, ...]
     leaks_known: bool
     """Whether a leak scan has completed. If not, ``counts.leaked`` is 0 and says nothing."""
     leaks_problem: str
-    """Why leaks may be missed; empty if leak detection is complete."""
+    """Why leak detection is off or incomplete; empty if it is complete."""
 
 
 class Known(Struct, frozen=True, gc=False):
-    """Whether it is known who has which device, and why not."""
+    """Whether it is known which pod has which device."""
 
     known: bool
     problem: str
+    """Why they are unknown."""
 
 
 class Report(Struct, frozen=True, gc=False):
-    """The whole node."""
+    """The whole Kubernetes node."""
 
     version: str
     node: str
+    """Name of the Kubernetes node."""
     started: float
-    """When the plugin began with its present configuration, in seconds since the epoch."""
+    """When the plugin started with its current configuration, in seconds since the epoch."""
     watching: str
-    """How changes of files are noticed: ``inotify`` or ``polling``."""
+    """How file changes are detected: ``inotify`` or ``polling``."""
     allocations: Known
     resources: tuple[ResourceReport, ...]
 
 
 class ResourceStatus(NamedTuple):
-    """What is known of one resource."""
+    """Input of a ``ResourceReport``, read from a running plugin in its event loop."""
 
     name: str
     snapshot: Snapshot
     unready: str
-    """Why the kubelet does not know all the devices; empty where it does."""
+    """Why the plugin is not registered; empty if it is."""
     unhealthy: str
-    """Why the devices may not be as the host is; empty where they are."""
+    """Why the device list may be out of date; empty if it is not."""
     leaks: Leaks | None
-    """Result of the last leak scan; None before the first one."""
+    """None before the first leak scan."""
+    binder_devices: Callable[[], Mapping[str, Sequence[str]]]
+    """Returns the names of the existing binder devices by device ID."""
+    leak_detection: bool = True
+    """Whether leak detection is on."""
 
 
-class NodeStatus(NamedTuple):
-    """What is known of the node at one moment."""
-
-    watching: str
-    allocations: Allocations
-    resources: tuple[ResourceStatus, ...]
-    leak_detection: bool
-    """Whether leaks are scanned for at an interval."""
-
-
-def report(
-    seen: NodeStatus, nodes: Sequence[Mapping[str, Sequence[str]]], *, version: str, node: str, started: float
-) -> Report:
-    """Return the report of what was ``seen``.
-
-    ``nodes`` has, for each resource in order, the names of each device's nodes by the device's ID.
-    """
-    problem = seen.allocations.problem
-    return Report(
-        version=version,
-        node=node,
-        started=started,
-        watching=seen.watching,
-        allocations=Known(not problem, problem),
-        resources=tuple(
-            _resource(one, seen.allocations, of_devices, leak_detection=seen.leak_detection)
-            for one, of_devices in zip(seen.resources, nodes, strict=True)
-        ),
-    )
-
-
-def _resource(
-    one: ResourceStatus, allocations: Allocations, nodes: Mapping[str, Sequence[str]], *, leak_detection: bool
-) -> ResourceReport:
-    owners = None if allocations.problem else allocations.owners.get(one.name, {})
-    leaks = one.leaks.found if one.leaks else ()
-    devices = (*_devices(one, owners, nodes), *_gone(one.snapshot, owners or {}))
+def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
+    """Return the report of a resource, with the pods that ``allocations`` names for its devices."""
+    owners = None if allocations.problem else allocations.owners.get(status.name, {})
+    devices = (*_current_devices(status, owners), *_gone_devices(status.snapshot, owners or {}))
     states = collections.Counter(device.state for device in devices)
     return ResourceReport(
-        name=one.name,
-        registered=not one.unready,
-        problem="; ".join(problem for problem in (one.unready, one.unhealthy) if problem),
-        revision=one.snapshot.revision,
-        truncated=one.snapshot.truncated,
+        name=status.name,
+        registered=not status.unready,
+        problem="; ".join(problem for problem in (status.unready, status.unhealthy) if problem),
+        revision=status.snapshot.revision,
+        truncated=status.snapshot.truncated,
         counts=Counts(total=len(devices), **{state.value: states[state] for state in State}),
         devices=devices,
         leaks=tuple(
-            LeakReport(one.node, one.pid, one.command, one.container, one.pod_uid, one.user, one.started)
-            for one in leaks
+            LeakReport(
+                binder_device=holder.binder_device,
+                pid=holder.pid,
+                command=holder.command,
+                container=holder.container,
+                pod_uid=holder.pod_uid,
+                user=holder.user,
+                started=holder.started,
+            )
+            for holder in (status.leaks.leaked if status.leaks else ())
         ),
-        leaks_known=one.leaks is not None,
-        leaks_problem=_leaks_problem(one.leaks, leak_detection=leak_detection),
+        leaks_known=status.leaks is not None,
+        leaks_problem=_leaks_problem(status),
     )
 
 
-def _devices(
-    one: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None, nodes: Mapping[str, Sequence[str]]
-) -> Iterator[DeviceReport]:
-    """Report of every device that the plugin has, in its order."""
-    leaked = {holder.node for holder in one.leaks.found} if one.leaks else set()
-    advertised = len(one.snapshot.devices) - one.snapshot.truncated
-    for place, device in enumerate(one.snapshot.devices):
+def _current_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None) -> Iterator[DeviceReport]:
+    """Report every device of the snapshot, in its order. ``owners`` is None if they are unknown."""
+    leaked = {holder.binder_device for holder in status.leaks.leaked} if status.leaks else set()
+    binder_devices = status.binder_devices()
+    published = len(status.snapshot.devices) - status.snapshot.truncated
+    for position, device in enumerate(status.snapshot.devices):
         reason, detail = device.reason, device.detail
-        if not reason and place >= advertised:
-            reason, detail = TRUNCATED, f"{TRUNCATED}: the kubelet is not told of it"
-        own = tuple(nodes.get(device.id, ()))
+        if not reason and position >= published:
+            reason, detail = TRUNCATED, f"{TRUNCATED}: not in the kubelet's list because of its 4 MiB message limit"
+        names = tuple(binder_devices.get(device.id, ()))
         pods = _pods(owners, device.id)
         yield DeviceReport(
             device.id,
-            _state(leaked=not leaked.isdisjoint(own), reason=reason, pods=pods, known=owners is not None),
+            _state(leaked=not leaked.isdisjoint(names), reason=reason, pods=pods, owners_known=owners is not None),
             reason,
             detail,
             device.numa_nodes,
-            own,
+            names,
             pods,
         )
 
 
-def _gone(snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
-    """Report of the devices that pods have and the plugin no longer, once it has looked."""
+def _gone_devices(snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
+    """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
     if snapshot.revision:
         for device_id in sorted(owners.keys() - snapshot.by_id.keys(), key=natural_key):
-            detail = f"{GONE}: the plugin no longer has it, and a pod still does"
+            detail = f"{GONE}: allocated to a pod, but the device no longer exists"
             yield DeviceReport(device_id, State.UNHEALTHY, GONE, detail, (), (), _pods(owners, device_id))
 
 
@@ -237,20 +218,25 @@ def _pods(owners: Mapping[str, Sequence[Owner]] | None, device_id: str) -> tuple
     return tuple(PodContainer(*owner) for owner in owners.get(device_id, ())) if owners else ()
 
 
-def _state(*, leaked: bool, reason: str, pods: Sequence[object], known: bool) -> State:
+def _state(*, leaked: bool, reason: str, pods: Sequence[PodContainer], owners_known: bool) -> State:
     if leaked:
         return State.LEAKED
     if reason:
         return State.UNHEALTHY
     if pods:
         return State.ALLOCATED
-    return State.FREE if known else State.UNKNOWN
+    return State.FREE if owners_known else State.UNKNOWN
 
 
-def _leaks_problem(leaks: Leaks | None, *, leak_detection: bool) -> str:
+def _leaks_problem(status: ResourceStatus) -> str:
+    leaks = status.leaks
     if leaks is None:
-        return "no leak scan has completed yet" if leak_detection else "leak detection is off (leak_scan_interval: 0)"
-    if leaks.unreadable or not leaks.whole:
+        return (
+            "no leak scan has completed yet"
+            if status.leak_detection
+            else "leak detection is off (leak_scan_interval: 0)"
+        )
+    if leaks.incomplete:
         return "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
     if leaks.undecided:
         count = len(leaks.undecided)

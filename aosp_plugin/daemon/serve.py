@@ -1,4 +1,4 @@
-"""``aosp-plugin serve``: the configuration made into a running plugin, and the signals that end or change it."""
+"""``aosp-plugin serve``: runs the plugins of a configuration, and handles the signals that stop or reload it."""
 
 from __future__ import annotations
 
@@ -12,152 +12,142 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin import __version__, config
+from aosp_plugin import __version__
 from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.config import listen_address
 from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import assemble, check, check_overlap
+from aosp_plugin.daemon.assembly import check, check_overlap, create_backends, create_plugins
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import http, logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.assembly import ResourceRuntime
-    from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.daemon.leak_detector import LeakDetector
     from aosp_plugin.framework import DevicePlugin
 
 LOG = logging.getLogger(__name__)
 
-COLLECT_AFTER = 20_000
-"""Objects that are made and kept until the collector looks for cycles among them."""
+GC_THRESHOLD = 20_000
+"""Surviving allocations before the garbage collector runs."""
 
-EXIT_WITHIN = 1.8
-"""Seconds from SIGTERM to the end, whatever is still under way."""
+EXIT_TIMEOUT = 1.8
+"""Seconds from SIGTERM to the end of the process, whatever is still running."""
 
 
 async def serve(load: Callable[[], Config]) -> None:
-    """Serve until SIGTERM or SIGINT. ``load`` reads the configuration: now, and again at every SIGHUP.
+    """Serve until SIGTERM or SIGINT. ``load`` reads the configuration at the start and after each SIGHUP.
 
-    Raises PluginError where the plugin can't start, or can't ever be registered.
+    Raises PluginError or HostError if the plugin cannot start, or can never register.
     """
-    # What is loaded stays, and nodes have no cycles: a collector that looked at them would take a third of each look.
+    # Modules stay loaded and devices have no reference cycles. Collecting them would take a third of each scan.
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    gc.set_threshold(GC_THRESHOLD)
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, stop)
+        loop.add_signal_handler(number, _stop, stop)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
-    current = load()
+    config = load()
     while not stop.is_set():
-        current = await _run(current, load, stop, reload)
+        config = await _run(config, load, stop, reload)
 
 
-def _end(stop: asyncio.Event) -> None:
-    """Have everything end, and see to it that nothing keeps the process, be it a call that hangs or gRPC's threads."""
+def _stop(stop: asyncio.Event) -> None:
+    """Stop serving, and end the process after a timeout even if a call or a gRPC thread hangs."""
     stop.set()
-    last_resort = threading.Timer(EXIT_WITHIN, os._exit, (0,))
-    last_resort.daemon = True
-    last_resort.start()
+    timer = threading.Timer(EXIT_TIMEOUT, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
-async def _run(current: Config, load: Callable[[], Config], stop: asyncio.Event, reload: asyncio.Event) -> Config:
-    """Serve with one configuration until ``stop`` is set or there is another one; return what to go on with."""
-    logs.set_up(current.log_level, current.log_format)
-    names = ",".join(resource.resource_name for resource in current.resources)
+async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, reload: asyncio.Event) -> Config:
+    """Serve with one configuration until ``stop`` is set or a reload changes it. Return the next configuration."""
+    logs.set_up(config.log_level, config.log_format)
+    names = ",".join(resource.resource_name for resource in config.resources)
     LOG.info("starting", extra={"version": __version__, "resources": names})
-    await run_in_daemon_thread(partial(check_overlap, current), "overlap")
-    files = FileEvents()
-    metrics, heartbeat = Metrics(Reason), Heartbeat()
-    served = assemble(current, files, metrics.observer)
-    ended = asyncio.Event()
-    metrics.polling = lambda: files.polling
+    await run_in_daemon_thread(partial(check_overlap, config), "overlap")
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(contextlib.closing(files))
-        leaks = await stack.enter_async_context(_watching_for_leaks(current, served, stop))
-        metrics.leaks = leaks
-        stack.enter_context(_listening(current, served, files, metrics, leaks, heartbeat))
+        files = stack.enter_context(contextlib.closing(FileEvents()))
+        backends = create_backends(config)
+        leak_detector = _create_leak_detector(config, backends)
+        leaks = (lambda: leak_detector.latest) if leak_detector else None
+        pod_resources = PodResources(config.pod_resources_socket, backends)
+        metrics = Metrics(
+            Reason,
+            allocated=lambda: {name: len(owners) for name, owners in pod_resources.latest.owners.items()},
+            leaks=leaks or dict,
+            polling=lambda: files.polling,
+        )
+        heartbeat = Heartbeat()
+        resources = create_plugins(backends, config.kubelet_dir, files, metrics.observer)
+        plugins = [resource.plugin for resource in resources]
+        address = listen_address(config.listen)
+        if address is not None:
+            routes = endpoints.routes(resources, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
+            stack.enter_context(http.serving(address, routes))
+        if leak_detector:
+            await stack.enter_async_context(background_task(leak_detector.run(stop)))
         await stack.enter_async_context(background_task(heartbeat.run()))
-        plugins = [one.plugin for one in served]
-        told = systemd.tell(lambda: [one.unready for one in plugins], lambda: [one.unhealthy for one in plugins], stop)
-        await stack.enter_async_context(background_task(told))
-        running = asyncio.create_task(_run_all(plugins, current))
+        notifications = systemd.notify(
+            lambda: [plugin.unready for plugin in plugins], lambda: [plugin.unhealthy for plugin in plugins], stop
+        )
+        await stack.enter_async_context(background_task(notifications))
+        ended = asyncio.Event()
+        running = asyncio.create_task(_run_plugins(plugins, require_devices=config.require_devices))
         running.add_done_callback(lambda _: ended.set())
-        following = current
-        while following == current and not (stop.is_set() or ended.is_set()):
-            if await wait_any(reload, stop, ended) and reload.is_set():
+        next_config = config
+        while next_config == config and not (stop.is_set() or ended.is_set()):
+            await wait_any(reload, stop, ended)
+            if reload.is_set():
                 reload.clear()
-                if (read := await _reloaded(current, load)) is not None:
-                    following = read
-                    for one in served:
-                        one.backend.forget()
-                        one.plugin.rescan()
-        for one in served:
-            one.plugin.stop()
+                reloaded = await _reload(config, load)
+                if reloaded is not None:
+                    next_config = reloaded
+                    for resource in resources:
+                        resource.backend.forget()
+                        resource.plugin.rescan()
+        for plugin in plugins:
+            plugin.stop()
         await running
     LOG.info("stopped", extra={"resources": names})
-    return following
+    return next_config
 
 
-async def _run_all(plugins: Sequence[DevicePlugin], current: Config) -> None:
-    """Run every plugin to its end; one that fails ends the others, and raises."""
-    running = [asyncio.create_task(plugin.run(require_devices=current.require_devices)) for plugin in plugins]
+async def _run_plugins(plugins: Sequence[DevicePlugin], *, require_devices: bool) -> None:
+    """Run all plugins. If one fails, stop the others and raise its error."""
+    running = [asyncio.create_task(plugin.run(require_devices=require_devices)) for plugin in plugins]
     await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
     for plugin in plugins:
         plugin.stop()
     await asyncio.gather(*running)
 
 
-@contextlib.asynccontextmanager
-async def _watching_for_leaks(
-    current: Config, served: Sequence[ResourceRuntime], stop: asyncio.Event
-) -> AsyncIterator[Callable[[], Mapping[str, Leaks]]]:
-    """Look for leaks while the context lasts, where that is wanted; yield what returns those of the last round."""
-    if not current.leak_scan_interval:
-        yield dict
-        return
-    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil is a megabyte
-
-    watch = LeakDetector(served, current.kubelet_dir, current.leak_scan_interval)
-    async with background_task(watch.run(stop)):
-        yield lambda: watch.latest
-
-
-def _listening(
-    current: Config,
-    served: Sequence[ResourceRuntime],
-    files: FileEvents,
-    metrics: Metrics,
-    leaks: Callable[[], Mapping[str, Leaks]],
-    heartbeat: Heartbeat,
-) -> contextlib.AbstractContextManager[object]:
-    address = config.listen_address(current.listen)
-    if address is None:
-        return contextlib.nullcontext()
-    routes = endpoints.routes(
-        served,
-        files,
-        leaks,
-        metrics,
-        stuck=heartbeat.problem,
-        pod_resources_socket=current.pod_resources_socket,
-        leak_detection=current.leak_scan_interval > 0,
-    )
-    return http.serving(address, routes)
-
-
-async def _reloaded(current: Config, load: Callable[[], Config]) -> Config | None:
-    """Return the configuration as it reads now; None where that is wrong, or could not be served."""
-    try:
-        following = load()
-        await run_in_daemon_thread(partial(check, following), "check")
-    except (PluginError, HostError, OSError) as error:
-        LOG.error("the new configuration is refused, and the old one stays", extra={"error": str(error)})  # noqa: TRY400
+def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend]) -> LeakDetector | None:
+    """Return the leak detector, or None if leak detection is off."""
+    if not config.leak_scan_interval:
         return None
-    LOG.info("configuration read again", extra={"changed": following != current})
-    return following
+    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil takes a megabyte of memory
+
+    return LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
+
+
+async def _reload(config: Config, load: Callable[[], Config]) -> Config | None:
+    """Read the configuration again; return None if it is invalid or cannot be served."""
+    try:
+        reloaded = load()
+        await run_in_daemon_thread(partial(check, reloaded), "check")
+    except (PluginError, HostError, OSError) as error:
+        LOG.error(  # noqa: TRY400
+            "configuration reload rejected, keeping the current configuration", extra={"error": str(error)}
+        )
+        return None
+    LOG.info("configuration reloaded", extra={"changed": reloaded != config})
+    return reloaded

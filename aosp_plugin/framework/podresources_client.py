@@ -1,9 +1,9 @@
-"""Which pod has which device, as the kubelet's podresources API tells it.
+"""Client of the kubelet's podresources API: which pod has which device.
 
-The kubelet is asked only when somebody wants to know, and not each time: its List takes stock of the pods that are
-over (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), which it had better not do while it hands
-devices out. The plugin works without it: the socket's directory may not be mounted, and an old kubelet may not have
-one. Then it is not known who has what, and why.
+List is called only on demand and at most once in ``MIN_INTERVAL``, because the kubelet takes stock of finished pods in
+it (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that allocations need. The plugin
+works without the API: an old kubelet may not serve it, and its directory may not be mounted. Allocations are unknown
+then, with the reason.
 """
 
 from __future__ import annotations
@@ -22,73 +22,78 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import identify, socket_a
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-FRESH = 3.0
-"""Seconds for which an answer is not asked for again."""
+MIN_INTERVAL = 3.0
+"""Seconds between two List calls."""
 
-VALID = 10.0
-"""Seconds for which it is told, where there is no newer one yet."""
+MAX_AGE = 10.0
+"""Seconds for which a result is returned if there is no newer one."""
 
 DEADLINE = 2.0
-"""Seconds that the kubelet has to answer."""
+"""Seconds for the kubelet to answer."""
 
 PATIENCE = 0.3
-"""Seconds of these that whoever wants to know is kept waiting."""
+"""Seconds that a caller waits for a List call in progress before it gets the previous result."""
 
 RECEIVE_LIMIT = 16 * 1024 * 1024
-"""Bytes: what the kubelet may send (pkg/kubelet/apis/podresources/constants.go), four times gRPC's default."""
+"""Maximum message size in bytes (pkg/kubelet/apis/podresources/constants.go), four times gRPC's default."""
 
 
 class Owner(NamedTuple):
-    """A container."""
+    """A container that a device is allocated to."""
 
     namespace: str
     name: str
-    """Of its pod."""
+    """Name of the pod."""
     container: str
 
 
 class Allocations(NamedTuple):
-    """Who has which device."""
+    """The owners of all devices."""
 
     problem: str = ""
-    """Why that is not known; empty where it is."""
+    """Why the owners are unknown; empty if they are known."""
     owners: Mapping[str, Mapping[str, tuple[Owner, ...]]] = {}
-    """By resource and device ID. Replicas aside, a device has one owner, or while a pod follows another, two."""
+    """By resource name and device ID. A device has one owner; two briefly while one pod replaces another, and several
+    if it is replicated."""
 
 
 class PodResources:
-    """Asks the kubelet of this node. Belongs to one event loop."""
+    """Queries the kubelet of this node. For one event loop."""
 
     def __init__(self, socket: str, resources: Collection[str], clock: Callable[[], float] = time.monotonic) -> None:
-        """``socket`` is the path of the kubelet's; empty: it is never asked. Other ``resources`` are passed over."""
+        """Query the API at the path ``socket`` for ``resources``; an empty path disables it."""
         self._socket = socket
         self._resources = frozenset(resources)
         self._clock = clock
-        self._asking: asyncio.Task[Allocations] | None = None
-        self._asked = -math.inf
-        self._latest = Allocations()
-        self._answered = -math.inf
+        self._query: asyncio.Task[Allocations] | None = None
+        self._queried = -math.inf
+        self._result = Allocations()
+        self._received = -math.inf
+        self.latest = Allocations("not queried yet")
+        """What ``current`` returned last. May be read in any thread."""
 
     async def current(self) -> Allocations:
-        """Return who has what, as of a few seconds ago at most. Two answers that are equal are the same object."""
-        if not self._socket:
-            return _OFF
-        if self._asking is None and self._clock() - self._asked >= FRESH:
-            self._asked = self._clock()
-            self._asking = asyncio.create_task(self._ask())
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=PATIENCE)
-        if self._asking is not None and self._asking.done():
-            asked, self._asking = self._asking, None
-            answer = asked.result()
-            self._latest = self._latest if answer == self._latest else answer
-            self._answered = self._clock()
-        return self._latest if self._clock() - self._answered <= VALID else _WAITING
+        """Return the owners as of a few seconds ago. Equal results are the same object."""
+        self.latest = await self._current() if self._socket else _DISABLED
+        return self.latest
 
-    async def _ask(self) -> Allocations:
-        """Ask once, over a connection of its own: one that failed before would go on waiting out its backoff."""
+    async def _current(self) -> Allocations:
+        if self._query is None and self._clock() - self._queried >= MIN_INTERVAL:
+            self._queried = self._clock()
+            self._query = asyncio.create_task(self._list())
+        if self._query is not None:
+            await asyncio.wait({self._query}, timeout=PATIENCE)
+        if self._query is not None and self._query.done():
+            query, self._query = self._query, None
+            result = query.result()
+            self._result = self._result if result == self._result else result
+            self._received = self._clock()
+        return self._result if self._clock() - self._received <= MAX_AGE else _PENDING
+
+    async def _list(self) -> Allocations:
+        """Call List over a new connection: a connection that failed before would wait for its backoff."""
         if identify(self._socket) is None:
-            return Allocations(f"there is no {self._socket}: the kubelet makes it, and a container needs it mounted")
+            return Allocations(f"{self._socket} does not exist: is the kubelet running, and is the directory mounted?")
         options = [
             ("grpc.default_authority", "localhost"),
             ("grpc.use_local_subchannel_pool", 1),
@@ -97,22 +102,22 @@ class PodResources:
         async with grpc.aio.insecure_channel(socket_address(self._socket), options=options) as channel:
             stub = pb_grpc.PodResourcesListerStub(channel)
             try:
-                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
+                response = await stub.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)
             except grpc.aio.AioRpcError as error:
-                return Allocations(f"the kubelet at {self._socket} does not tell: {_reason(error)}")
-        return Allocations(owners=owners_in(answer, self._resources))
+                return Allocations(f"List at {self._socket} failed: {_describe(error)}")
+        return Allocations(owners=owners_in(response, self._resources))
 
 
-_OFF = Allocations("the kubelet is not asked: pod_resources_socket is empty")
-_WAITING = Allocations("the kubelet has not answered yet")
+_DISABLED = Allocations("disabled (pod_resources_socket is empty)")
+_PENDING = Allocations("the kubelet has not answered yet")
 
 
 def owners_in(
-    answer: pb.ListPodResourcesResponse, resources: Collection[str]
+    response: pb.ListPodResourcesResponse, resources: Collection[str]
 ) -> dict[str, dict[str, tuple[Owner, ...]]]:
-    """Return the owners of each device of ``resources`` by resource and ID; each once, in the kubelet's order."""
+    """Return the owners of each device of ``resources`` by resource name and device ID, in the kubelet's order."""
     owners: dict[str, dict[str, tuple[Owner, ...]]] = {name: {} for name in resources}
-    for pod in answer.pod_resources:
+    for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
             for devices in container.devices:
@@ -123,12 +128,12 @@ def owners_in(
 
 def _add(owners: dict[str, tuple[Owner, ...]], device_ids: Iterable[str], owner: Owner) -> None:
     for device_id in device_ids:
-        known = owners.get(device_id, ())
-        if owner not in known:  # a device near two NUMA nodes comes with each of them
-            owners[device_id] = (*known, owner)
+        known_owners = owners.get(device_id, ())
+        if owner not in known_owners:  # the kubelet lists a device near two NUMA nodes once for each
+            owners[device_id] = (*known_owners, owner)
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
+def _describe(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer within {DEADLINE:.0f} s"
     return f"{error.code().name}: {error.details()}"

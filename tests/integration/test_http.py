@@ -78,7 +78,7 @@ def hello() -> Answer:
 
 def much() -> Answer:
     """Answer with what is worth packing."""
-    return Answer("application/json", gzip.compress(b"[" + b"0," * 5000 + b"0]"), tag="7", packed=True)
+    return Answer("application/json", gzip.compress(b"[" + b"0," * 5000 + b"0]"), tag="7", gzipped=True)
 
 
 # Probes
@@ -127,17 +127,17 @@ async def test_a_loop_that_is_stuck_is_503(monkeypatch: pytest.MonkeyPatch) -> N
     async def fine() -> str:
         return ""
 
-    monkeypatch.setattr(plugin_http, "ANSWER_WITHIN", 0.6)
+    monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 0.6)
     with serving(LOCAL, {"/healthz": probe(in_loop(fine))}) as port:
         reply = ask(port, "/healthz")  # blocks the loop
         assert (reply.status, reply.text) == (503, "the event loop has not answered for 1 s\n")
-        monkeypatch.setattr(plugin_http, "ANSWER_WITHIN", 30.0)
+        monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 30.0)
         assert (await asked(port, "/healthz")).status == 200
 
 
 def test_a_stuck_loop_is_found_before_a_probe_gives_up() -> None:
     """The manifests give probes more time than that."""
-    assert plugin_http.ANSWER_WITHIN == 2.0
+    assert plugin_http.LOOP_TIMEOUT == 2.0
 
 
 def test_outside_a_loop_there_is_none_to_ask() -> None:
@@ -164,7 +164,7 @@ def test_another_path_is_404_and_names_those_that_are_there(path: str) -> None:
     """Nothing is asked for it, and no file of the host is looked for."""
     with serving(LOCAL, {"/healthz": probe(nothing), "/readyz": probe(nothing)}) as port:
         reply = ask(port, path)
-    assert (reply.status, reply.text) == (404, "there is /healthz and /readyz\n")
+    assert (reply.status, reply.text) == (404, "not found\n")
 
 
 def test_head_is_answered_as_get_without_the_body() -> None:
@@ -181,7 +181,7 @@ def test_another_method_is_405(method: str) -> None:
     """There is nothing to change."""
     with serving(LOCAL, {"/": hello}) as port:
         reply = ask(port, "/", method)
-    assert (reply.status, reply.text) == (405, "there is GET and HEAD\n")
+    assert (reply.status, reply.text) == (405, "only GET and HEAD are supported\n")
     assert reply.headers["Allow"] == "GET, HEAD"
 
 
@@ -245,7 +245,7 @@ def test_under_a_stranger_s_name_nothing_is_served() -> None:
     with serving(LOCAL, {"/": hello}) as port:
         reply = ask(port, "/", headers={"Host": "evil.example"})
         assert reply.status == 421
-        assert reply.text.startswith("nothing is served under the name 'evil.example': ask by IP address")
+        assert reply.text.startswith("unknown host name 'evil.example': use an IP address")
         assert ask(port, "/", headers={"Host": f"localhost:{port}"}).status == 200
         assert raw(port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"hello"), "who gives no name is no browser"
 
@@ -323,7 +323,7 @@ def test_a_request_may_come_in_pieces() -> None:
 
 def test_a_client_that_dawdles_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busily it sends, its time is that of the whole request."""
-    monkeypatch.setattr(plugin_http, "TAKE_WITHIN", 0.2)
+    monkeypatch.setattr(plugin_http, "CLIENT_TIMEOUT", 0.2)
     with serving(LOCAL, {"/": hello}) as port, socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(0.01)
         received = None
@@ -391,7 +391,7 @@ def test_few_are_served_at_a_time_and_the_newest_ones_are() -> None:
         port = stack.enter_context(serving(LOCAL, {"/": hello}))
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-            for _ in range(connections.MOST_CONNECTIONS)
+            for _ in range(connections.MAX_CONNECTIONS)
         ]
         assert ask(port, "/").status == 200
         assert idle[0].recv(1) == b"", "the oldest one had to go"
@@ -402,7 +402,7 @@ def test_few_are_served_at_a_time_and_the_newest_ones_are() -> None:
 
 def test_there_are_never_more_threads_than_that_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where those that were cut off don't end, newcomers are refused; and served again once they have."""
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
     go, entered = threading.Event(), threading.Semaphore(0)
 
     def hanging() -> Answer:
@@ -436,7 +436,7 @@ def test_a_fault_of_ours_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         assert ask(port, "/hello").status == 200
         until_alone()
     (record,) = caplog.records
-    assert (record.levelno, record.getMessage()) == (logging.ERROR, "a request could not be answered")
+    assert (record.levelno, record.getMessage()) == (logging.ERROR, "HTTP request failed")
     assert "a fault" in caplog.text
 
 
@@ -489,7 +489,7 @@ def test_an_address_that_is_taken_is_an_error() -> None:
     """The text has the address and the system's reason."""
     with (
         serving(LOCAL, {}) as port,
-        pytest.raises(ServiceError, match=rf"can't listen on 127.0.0.1:{port}: .*in use; --listen says where to"),
+        pytest.raises(ServiceError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use; set another --listen"),
         serving(("127.0.0.1", port), {}),
     ):
         pass
@@ -497,7 +497,7 @@ def test_an_address_that_is_taken_is_an_error() -> None:
 
 def test_an_address_that_is_not_this_machine_s_is_an_error() -> None:
     """192.0.2.0/24 is for documentation, and nobody's."""
-    with pytest.raises(ServiceError, match=r"can't listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):
+    with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Leaks among real processes, found through the real /proc."""
+"""Leak detection on real processes and the real /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
-from aosp_plugin.daemon.leaks import Holder, changes, find
+from aosp_plugin.daemon.leaks import Holder, compare, scan
 from tests.support import as_nobody
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 ROOT = os.geteuid() == 0
 
-OPENS = """
+HOLD = """
 import ctypes, os, sys
 if sys.argv[1] == "hidden":
-    ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: its descriptors are root's to see
+    ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: only root can read its descriptors
 os.open(sys.argv[2], os.O_PATH if sys.argv[1] == "path" else os.O_RDWR | os.O_NOCTTY)
 print("open", flush=True)
 sys.stdin.read()
@@ -34,9 +34,9 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def holding(path: str | Path, how: str = "open") -> Iterator[subprocess.Popen[str]]:
-    """Have another process hold ``path`` open inside."""
-    command = [sys.executable, "-c", OPENS, how, str(path)]
+def holding(path: str | Path, mode: str = "open") -> Iterator[subprocess.Popen[str]]:
+    """Run a process that holds ``path`` open."""
+    command = [sys.executable, "-c", HOLD, mode, str(path)]
     with subprocess.Popen(  # noqa: S603 - a program of this test
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -46,111 +46,106 @@ def holding(path: str | Path, how: str = "open") -> Iterator[subprocess.Popen[st
         process.communicate("")
 
 
-def node_at(path: str | Path, kind: Kind) -> BinderDevice:
-    """Return the node that a scan would make of the file at ``path``."""
-    seen = os.stat(path)
-    return BinderDevice("aosp_binder0", str(path), kind, Identity(seen.st_dev, seen.st_rdev, seen.st_ino))
+def device_at(path: str | Path, kind: Kind) -> BinderDevice:
+    status = os.stat(path)
+    return BinderDevice("aosp_binder0", str(path), kind, Identity(status.st_dev, status.st_rdev, status.st_ino))
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> BinderDevice:
-    """Return a node that is a plain file."""
+def device(tmp_path: Path) -> BinderDevice:
+    """Return a binder device that is a plain file."""
     path = tmp_path / "aosp_binder0"
     path.touch()
-    return node_at(path, Kind.FILE)
+    return device_at(path, Kind.FILE)
 
 
-def found(node: BinderDevice, proc: str = "/proc") -> tuple[Holder, ...]:
-    """Return the leaks of a node that nobody was given."""
-    return find([node], dict, proc).found
+def leaked(device: BinderDevice, proc: str = "/proc") -> tuple[Holder, ...]:
+    """Return the leaks of a device that is not allocated."""
+    return scan([device], dict, proc).leaked
 
 
-def test_a_process_that_holds_a_node_is_found_until_it_ends(node: BinderDevice) -> None:
-    """Its PID, start, user and command line are those that psutil knows."""
-    with holding(node.path) as process:
-        (leak,) = found(node)
+def test_leak_is_reported_until_the_process_exits(device: BinderDevice) -> None:
+    with holding(device.path) as process:
+        (leak,) = leaked(device)
         assert leak.pid == process.pid
         assert leak.started == psutil.Process(process.pid).create_time()
         assert leak.user == os.geteuid()
         assert leak.command.startswith(f"{sys.executable} -c ?import ctypes, os, sys?")
-        told = changes((), find([node], dict)).told
-    assert told == (leak,)
-    assert changes(told, find([node], dict)).gone == (leak,)
+        open_leaks = compare((), scan([device], dict)).open
+    assert open_leaks == (leak,)
+    assert compare(open_leaks, scan([device], dict)).released == (leak,)
 
 
-def test_a_node_that_was_unlinked_is_found_under_its_old_identity(node: BinderDevice) -> None:
-    """And not under that of a node that takes its name."""
-    with holding(node.path) as process:
-        Path(node.path).rename(f"{node.path}.old")
-        Path(node.path).touch()
-        Path(f"{node.path}.old").unlink()
-        assert [leak.pid for leak in found(node)] == [process.pid]
-        assert found(node_at(node.path, Kind.FILE)) == ()
+def test_unlinked_device_is_found_by_its_old_identity(device: BinderDevice) -> None:
+    """A new device of the same name has another identity and is not leaked."""
+    with holding(device.path) as process:
+        Path(device.path).rename(f"{device.path}.old")
+        Path(device.path).touch()
+        Path(f"{device.path}.old").unlink()
+        assert [leak.pid for leak in leaked(device)] == [process.pid]
+        assert leaked(device_at(device.path, Kind.FILE)) == ()
 
 
-def test_this_process_is_not_found(node: BinderDevice) -> None:
-    """The plugin probes nodes, and holds none."""
-    with open(node.path, "rb"):
-        assert found(node) == ()
+def test_own_process_is_ignored(device: BinderDevice) -> None:
+    with open(device.path, "rb"):
+        assert leaked(device) == ()
 
 
-def test_a_path_only_descriptor_is_not_found(node: BinderDevice) -> None:
-    """It can't reach a driver."""
-    with holding(node.path, "path"):
-        assert found(node) == ()
+def test_path_descriptor_is_ignored(device: BinderDevice) -> None:
+    with holding(device.path, "path"):
+        assert leaked(device) == ()
 
 
-def test_a_device_is_found_by_its_number_wherever_its_inode_is() -> None:
-    """The terminal of this test stands for a misc node, of which a container has a copy."""
-    ours, theirs = os.openpty()
+def test_misc_device_is_found_by_its_number() -> None:
+    """A terminal represents a misc device, of which a container has another file."""
+    leader, follower = os.openpty()
     try:
-        path = os.ttyname(theirs)
+        path = os.ttyname(follower)
         number = os.stat(path).st_rdev
-        os.close(theirs)
+        os.close(follower)
         with holding(path) as process:
-            node = BinderDevice("aosp_binder0", "/dev/aosp_binder0", Kind.CDEV, Identity(0, number, 0))
-            assert [leak.pid for leak in found(node)] == [process.pid]
+            device = BinderDevice("aosp_binder0", "/dev/aosp_binder0", Kind.CDEV, Identity(0, number, 0))
+            assert [leak.pid for leak in leaked(device)] == [process.pid]
     finally:
-        os.close(ours)
+        os.close(leader)
 
 
 @pytest.mark.skipif(not ROOT, reason="mknod needs root")
-def test_a_stand_in_is_found_though_its_number_is_open_everywhere(tmp_path: Path) -> None:
-    """Others that have /dev/null open are none of its holders."""
+def test_stand_in_with_the_number_of_dev_null_is_found_by_its_inode(tmp_path: Path) -> None:
     path = tmp_path / "aosp_binder0"
     os.mknod(path, 0o20600, os.makedev(1, 3))
     with holding("/dev/null"), holding(path) as process:
-        assert [leak.pid for leak in found(node_at(path, Kind.STAND_IN))] == [process.pid]
+        assert [leak.pid for leak in leaked(device_at(path, Kind.STAND_IN))] == [process.pid]
 
 
-def test_proc_may_be_somewhere_else(node: BinderDevice, tmp_path: Path) -> None:
-    """In a container the host's is; psutil reads the usual one afterwards."""
+def test_proc_may_be_mounted_elsewhere(device: BinderDevice, tmp_path: Path) -> None:
+    """The global path of psutil is restored."""
     elsewhere = tmp_path / "proc"
     elsewhere.symlink_to("/proc")
-    with holding(node.path) as process:
-        assert [leak.pid for leak in found(node, str(elsewhere))] == [process.pid]
+    with holding(device.path) as process:
+        assert [leak.pid for leak in leaked(device, str(elsewhere))] == [process.pid]
     assert psutil.PROCFS_PATH == "/proc"
 
 
-def test_the_hosts_pid_namespace_is_told_from_others() -> None:
-    """The kernel gives the first one this number (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
-    assert find([], dict).whole is (os.readlink("/proc/self/ns/pid") == "pid:[4026531836]")
+def test_all_processes_are_visible_in_the_hosts_pid_namespace() -> None:
+    """The kernel gives the initial namespace this number (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
+    assert scan([], dict).all_visible is (os.readlink("/proc/self/ns/pid") == "pid:[4026531836]")
 
 
-@pytest.mark.skipif(ROOT and shutil.which("setpriv") is None, reason="needs setpriv, which util-linux brings")
-def test_what_could_not_be_looked_at_is_counted(node: BinderDevice) -> None:
-    """To an ordinary user other users' processes, and those that are not dumpable, are closed."""
+@pytest.mark.skipif(ROOT and shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
+def test_unreadable_processes_are_counted(device: BinderDevice) -> None:
+    """An unprivileged user cannot read processes of other users, nor its own that are not dumpable."""
     program = textwrap.dedent("""\
         import sys
         from aosp_plugin.binder.discovery.binder_device import Identity, Kind, BinderDevice
-        from aosp_plugin.daemon.leaks import find
+        from aosp_plugin.daemon.leaks import scan
         identity = Identity(*map(int, sys.argv[1:]))
-        seen = find([BinderDevice("n0", "/dev/n0", Kind.FILE, identity)], dict)
-        print(len(seen.found), seen.unreadable > 0)
+        leaks = scan([BinderDevice("n0", "/dev/n0", Kind.FILE, identity)], dict)
+        print(len(leaks.leaked), leaks.unreadable > 0)
         """)
-    assert node.identity is not None
-    command = [sys.executable, "-c", program, *map(str, node.identity)]
-    with holding(node.path, "hidden"):
+    assert device.identity is not None
+    command = [sys.executable, "-c", program, *map(str, device.identity)]
+    with holding(device.path, "hidden"):
         done = subprocess.run(  # noqa: S603 - a program of this test
             as_nobody(command) if ROOT else command, capture_output=True, text=True, check=True, timeout=30
         )

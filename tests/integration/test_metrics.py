@@ -84,7 +84,7 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.addFilter(logs.name_resource)
+        self.addFilter(logs.add_resource)
         self.setFormatter(logs.JsonFormatter())
         self.kept: list[dict[str, Any]] = []
 
@@ -129,8 +129,8 @@ def binder(nodes: Nodes) -> Backend:
 @contextlib.asynccontextmanager
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin that is observed while the context lasts; what it raises is for whoever asks the task."""
-    files, metrics, heartbeat = FileEvents(), Metrics(Reason), Heartbeat()
-    metrics.polling = lambda: files.polling
+    files, heartbeat = FileEvents(), Heartbeat()
+    metrics = Metrics(Reason, polling=lambda: files.polling)
     plugin = DevicePlugin(
         backend,
         kubelet_dir=kubelet_dir,

@@ -151,7 +151,7 @@ async def test_it_is_not_asked_before_it_is_wanted_nor_again_at_once(socket: str
         client = Client(socket, [RESOURCE], clock)
         assert kubelet.asked == 0
         first = await client.current()
-        clock.now += podresources_client.FRESH - 0.01
+        clock.now += podresources_client.MIN_INTERVAL - 0.01
         assert await client.current() is first
         assert kubelet.asked == 1
         clock.now += 0.02
@@ -186,12 +186,12 @@ async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
             pass
         go.clear()
         asked.clear()
-        clock.now += podresources_client.VALID
+        clock.now += podresources_client.MAX_AGE
         assert await client.current() == GIVEN
         await asked.wait()
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
-        clock.now += podresources_client.FRESH
+        clock.now += podresources_client.MIN_INTERVAL
         await client.current()
         go.set()
         monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
@@ -210,7 +210,7 @@ async def test_a_kubelet_that_never_answers_is_given_up(
 
     async with answering(socket, never):
         told = await Client(socket, [RESOURCE], clock).current()
-    assert told == Allocations(f"the kubelet at {socket} does not tell: no answer within 0 s")
+    assert told == Allocations(f"List at {socket} failed: no answer within 0 s")
 
 
 async def test_its_refusal_is_told(socket: str, clock: Clock) -> None:
@@ -225,10 +225,10 @@ async def test_its_refusal_is_told(socket: str, clock: Clock) -> None:
     async with answering(socket, refuse):
         client = Client(socket, [RESOURCE], clock)
         told = await client.current()
-        assert told.problem == f"the kubelet at {socket} does not tell: RESOURCE_EXHAUSTED: too many"
+        assert told.problem == f"List at {socket} failed: RESOURCE_EXHAUSTED: too many"
         assert told.owners == {}
         refusing = False
-        clock.now += podresources_client.FRESH
+        clock.now += podresources_client.MIN_INTERVAL
         assert await client.current() == GIVEN
 
 
@@ -250,9 +250,9 @@ async def test_an_answer_of_more_than_four_mebibytes_is_taken(socket: str, clock
 async def test_without_a_socket_the_reason_is_told(socket: str, clock: Clock) -> None:
     """And once there is one, who has what."""
     client = Client(socket, [RESOURCE], clock)
-    assert (await client.current()).problem.startswith(f"there is no {socket}: ")
+    assert (await client.current()).problem.startswith(f"{socket} does not exist: ")
     async with answering(socket, given):
-        clock.now += podresources_client.FRESH
+        clock.now += podresources_client.MIN_INTERVAL
         assert await client.current() == GIVEN
 
 
@@ -262,10 +262,10 @@ async def test_a_socket_that_nobody_listens_at_is_told(socket: str, clock: Clock
         pass
     assert identify(socket) is not None
     client = Client(socket, [RESOURCE], clock)
-    assert (await client.current()).problem.startswith(f"the kubelet at {socket} does not tell: UNAVAILABLE: ")
+    assert (await client.current()).problem.startswith(f"List at {socket} failed: UNAVAILABLE: ")
     os.unlink(socket)
     async with answering(socket, given):
-        clock.now += podresources_client.FRESH
+        clock.now += podresources_client.MIN_INTERVAL
         assert await client.current() == GIVEN, "gRPC does not go on waiting for the one before"
 
 
@@ -281,7 +281,7 @@ async def test_what_is_no_answer_is_told(socket: str, clock: Clock) -> None:
     async with await asyncio.start_unix_server(chatter, socket):
         told = await Client(socket, [RESOURCE], clock).current()
     assert connected.is_set()
-    assert told.problem.startswith(f"the kubelet at {socket} does not tell: ")
+    assert told.problem.startswith(f"List at {socket} failed: ")
 
 
 async def test_the_kubelet_is_called_localhost(socket: str, clock: Clock) -> None:
@@ -304,14 +304,14 @@ async def test_the_kubelet_is_called_localhost(socket: str, clock: Clock) -> Non
 async def test_turned_off_it_is_never_asked(clock: Clock) -> None:
     """An empty path is no socket."""
     told = await Client("", [RESOURCE], clock).current()
-    assert told.problem == "the kubelet is not asked: pod_resources_socket is empty"
+    assert told.problem == "disabled (pod_resources_socket is empty)"
 
 
 def test_nobody_who_looks_is_kept_from_a_change_for_long() -> None:
     """The page asks twice a second, and its first answer is to be there within one."""
     assert podresources_client.PATIENCE < 0.5
     assert podresources_client.DEADLINE <= 2.0
-    assert 1.0 <= podresources_client.FRESH < podresources_client.VALID
+    assert 1.0 <= podresources_client.MIN_INTERVAL < podresources_client.MAX_AGE
     assert podresources_client.RECEIVE_LIMIT == 16 * 1024 * 1024
 
 

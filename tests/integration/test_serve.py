@@ -110,7 +110,7 @@ async def test_sighup_refuses_a_bad_configuration(
             )  # of two equal keys the last one holds
             process.send_signal(signal.SIGHUP)
             line = ""
-            while "refused" not in line:
+            while "rejected" not in line:
                 line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE)).decode()
                 assert line, "it ended"
             assert complaint in line
@@ -128,7 +128,7 @@ async def test_sighup_with_nothing_new(nodes: Nodes, kubelet_dir: str) -> None:
     async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
         await listed(kubelet, 1)
         serve.signal(signal.SIGHUP)
-        assert "changed=False" in await serve.logged("configuration read again")
+        assert "changed=False" in await serve.logged("configuration reloaded")
         nodes.make(1)
         await listed(kubelet, 2)
         assert len(kubelet.registrations) == 1
@@ -143,8 +143,8 @@ async def test_a_host_that_can_not_be_looked_at_refuses_a_configuration(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(serving, "check", check)
-    assert await serving._reloaded(Config(), lambda: Config(log_level="debug")) is None
-    assert "the new configuration is refused" in caplog.text
+    assert await serving._reload(Config(), lambda: Config(log_level="debug")) is None
+    assert "configuration reload rejected" in caplog.text
 
 
 @pytest.mark.skipif(
@@ -166,7 +166,7 @@ async def test_sighup_takes_replaced_nodes_for_good(nodes: Nodes, kubelet_dir: s
             assert "healthy=0 unhealthy=replaced:1" in await serve.logged("revision=2")
             file.write_text("version: v2\n")
             serve.signal(signal.SIGHUP)
-            await serve.logged("refused")
+            await serve.logged("rejected")
             (nodes.directory / "aosp_binder1").touch()
             await listed(kubelet, 1)
             assert kubelet.resource(RESOURCE).devices["aosp_binder0"] == "Unhealthy"
@@ -208,7 +208,7 @@ async def test_json_logs(nodes: Nodes, kubelet_dir: str) -> None:
         (["--device-dir", "/nowhere"], {}, 1, "the device directory /nowhere can't be read"),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
         (["--require-devices"], {}, 1, "no device found, and at least one is required"),
-        (["--listen", "192.0.2.1:1"], {}, 1, "can't listen on 192.0.2.1:1"),
+        (["--listen", "192.0.2.1:1"], {}, 1, "cannot listen on 192.0.2.1:1"),
     ],
 )
 async def test_what_is_wrong_is_said_in_one_line(

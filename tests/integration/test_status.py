@@ -1,43 +1,30 @@
-"""The state of the node: over HTTP from a plugin that runs, and as ``aosp-plugin status`` prints it."""
+"""``aosp-plugin status``: prints the status report of a running plugin."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import fcntl
-import gc
-import gzip
-import http.client
 import json
 import os
 import pty
 import re
 import shlex
 import signal
-import socket
-import subprocess
 import sys
 import termios
-import weakref
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.cli import status
-from aosp_plugin.config import Config, NumberedSets, Resource
-from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import assemble
-from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework import podresources_client
-from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.service.http import Answer, serving
-from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed, until
+from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -102,250 +89,6 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
-
-
-# What a plugin tells
-
-
-class Plugin:
-    """A plugin in this process, with what it tells over HTTP."""
-
-    def __init__(self, current: Config) -> None:
-        self.files = FileEvents()
-        self.metrics = Metrics(Reason)
-        self.served = assemble(current, self.files, self.metrics.observer)
-        self.leak_detector = LeakDetector(self.served, current.kubelet_dir, current.leak_scan_interval)
-        self.stuck = ""
-        self.routes = endpoints.routes(
-            self.served,
-            self.files,
-            lambda: self.leak_detector.latest,
-            self.metrics,
-            stuck=lambda: self.stuck,
-            pod_resources_socket=current.pod_resources_socket,
-            leak_detection=current.leak_scan_interval > 0,
-        )
-
-    async def ask(self, path: str) -> Answer:
-        """Return what is answered, asked from a thread as HTTP does."""
-        return await asyncio.to_thread(self.routes[path])
-
-    async def report(self) -> dict[str, Any]:
-        """Return the report."""
-        report: dict[str, Any] = json.loads(gzip.decompress((await self.ask("/status")).body))
-        return report
-
-
-@contextlib.asynccontextmanager
-async def plugin(
-    nodes: Nodes, kubelet_dir: str, *resources: Resource, pod_resources: str = ""
-) -> AsyncIterator[Plugin]:
-    """Run plugins in this process, until each has had its first look."""
-    plain = Resource(device_dir=str(nodes.directory), verify=Verify.FILE)
-    current = Config(kubelet_dir=kubelet_dir, pod_resources_socket=pod_resources, resources=resources or (plain,))
-    one = Plugin(current)
-    running = [asyncio.create_task(served.plugin.run()) for served in one.served]
-    try:
-        await until(lambda: all(served.plugin.inventory.snapshot.revision for served in one.served))
-        yield one
-    finally:
-        for served in one.served:
-            served.plugin.stop()
-        await asyncio.gather(*running)
-        one.files.close()
-
-
-def changed(one: Plugin, count: int, served: int = 0) -> Callable[[], bool]:
-    """Return whether so many devices are healthy."""
-    return lambda: one.served[served].plugin.inventory.snapshot.healthy == count
-
-
-async def test_what_has_not_changed_is_not_made_again(nodes: Nodes, kubelet_dir: str) -> None:
-    """The answer is the same object, with the same tag; after a change it is another one."""
-    nodes.make(0, 1)
-    async with plugin(nodes, kubelet_dir) as one:
-        first = await one.ask("/status")
-        assert await one.ask("/status") is first
-        nodes.make(2)
-        await until(changed(one, 3))
-        second = await one.ask("/status")
-        assert second.tag != first.tag
-        assert await one.ask("/status") is second
-        assert len((await one.report())["resources"][0]["devices"]) == 3
-
-
-async def test_whatever_changes_is_told(nodes: Nodes, kubelet_dir: str) -> None:
-    """Registration, leaks and how files are watched, with the devices as they were."""
-    nodes.make(0)
-    async with plugin(nodes, kubelet_dir) as one:
-        await until(lambda: one.served[0].plugin.unready.startswith("waiting"))
-        before = await one.report()
-        problem = f"waiting for the kubelet: there is no {kubelet_dir}/kubelet.sock"
-        assert before["resources"][0]["problem"] == problem
-        assert (await one.ask("/readyz")).body.decode() == f"{problem}\n"
-        assert before["resources"][0]["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
-        await one.leak_detector.look()
-        looked = await one.report()
-        assert looked["resources"][0]["leaks_problem"] != before["resources"][0]["leaks_problem"]
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 1)
-            await until(lambda: not one.served[0].plugin.unready)
-            after = await one.report()
-            assert (after["resources"][0]["registered"], after["resources"][0]["problem"]) == (True, "")
-            assert after["watching"] == "inotify"
-            one.served[0].plugin._refresher._files.polling = True
-            assert (await one.report())["watching"] == "polling"
-
-
-async def test_once_nobody_asks_no_old_snapshot_is_kept(nodes: Nodes, kubelet_dir: str) -> None:
-    """That of ten thousand devices takes megabytes."""
-    nodes.make(0)
-    async with plugin(nodes, kubelet_dir) as one:
-        await one.ask("/status")
-        await one.ask("/metrics")
-        old = weakref.ref(one.served[0].plugin.inventory.snapshot)
-        nodes.make(1)
-        await until(changed(one, 2))
-        gc.collect()
-        assert old() is None
-
-
-async def test_who_has_what_is_asked_of_the_kubelet(nodes: Nodes, kubelet_dir: str, tmp_path: Path) -> None:
-    """Where it is known, the metrics have it as well."""
-    nodes.make(0, 1, 2)
-    path = f"{kubelet_dir}/pods.sock"
-    async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, path):
-        async with plugin(nodes, kubelet_dir, pod_resources=path) as one:
-            await listed(kubelet, 3)
-            await kubelet.admit(PHONE)
-            report = await one.report()
-            assert report["allocations"] == {"known": True, "problem": ""}
-            assert report["resources"][0]["counts"]["allocated"] == 2
-            text = (await one.ask("/metrics")).body.decode()
-            assert f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0' in text
-        async with plugin(nodes, kubelet_dir, pod_resources=str(tmp_path / "none")) as one:
-            report = await one.report()
-            assert report["allocations"]["problem"].startswith(f"there is no {tmp_path}/none")
-            assert report["resources"][0]["counts"]["unknown"] == 3
-            assert "aosp_plugin_devices_allocated{" not in (await one.ask("/metrics")).body.decode()
-
-
-async def test_metrics_ask_the_kubelet_themselves(nodes: Nodes, kubelet_dir: str) -> None:
-    """Nobody may ever open the page."""
-    nodes.make(0, 1)
-    path = f"{kubelet_dir}/pods.sock"
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, path) as told,
-        plugin(nodes, kubelet_dir, pod_resources=path) as one,
-    ):
-        await listed(kubelet, 2)
-        await kubelet.admit(PHONE)
-        assert told.asked == 0
-        answer = await one.ask("/metrics")
-        assert answer.content_type.startswith("text/plain; version=0.0.4")
-        assert f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0' in answer.body.decode()
-        assert told.asked == 1
-
-
-async def test_metrics_are_told_where_the_loop_is_stuck(
-    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That is when they are wanted; /status has nothing to tell then."""
-    monkeypatch.setattr("aosp_plugin.framework.service.http.ANSWER_WITHIN", 0.05)
-    async with plugin(nodes, kubelet_dir) as one:
-        answers: list[Answer] = []
-        asking = asyncio.get_running_loop().run_in_executor(None, lambda: answers.append(one.routes["/metrics"]()))
-        while not answers:  # without a turn of the loop
-            pass
-        await asking
-        assert b"aosp_plugin_build_info" in answers[0].body
-
-
-async def test_probes_name_the_resource_where_there_are_several(nodes: Nodes, kubelet_dir: str) -> None:
-    """And healthz what is wrong with the loop."""
-    nodes.make(0)
-    first = Resource(resource_name="x.io/a", device_dir=str(nodes.directory), verify=Verify.FILE)
-    second = Resource(
-        resource_name="x.io/b", device_dir=str(nodes.directory), device_prefix="other", verify=Verify.FILE
-    )
-    async with plugin(nodes, kubelet_dir, first, second) as one:
-        problem = f"waiting for the kubelet: there is no {kubelet_dir}/kubelet.sock"
-        await until(lambda: all(served.plugin.unready.startswith("waiting") for served in one.served))
-        assert (await one.ask("/readyz")).body.decode() == f"x.io/a: {problem}; x.io/b: {problem}\n"
-        assert (await one.ask("/healthz")).status == 200
-        one.stuck = "the event loop has been stuck for 12 s"
-        assert (await one.ask("/healthz")).body == b"the event loop has been stuck for 12 s\n"
-
-
-async def test_nodes_of_sets_and_replicas_are_named(nodes: Nodes, kubelet_dir: str) -> None:
-    """A device is not its node's name everywhere."""
-    nodes.make(0, 1, 2, 3)
-    resource = Resource(device_dir=str(nodes.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
-    async with plugin(nodes, kubelet_dir, resource) as one:
-        (told,) = (await one.report())["resources"]
-        assert [device["nodes"] for device in told["devices"]] == [
-            ["aosp_binder0", "aosp_binder1"],
-            ["aosp_binder0", "aosp_binder1"],
-            ["aosp_binder2", "aosp_binder3"],
-            ["aosp_binder2", "aosp_binder3"],
-        ]
-
-
-async def test_the_node_is_called_what_kubernetes_calls_it(
-    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the variable says so; a pod's host name is its own."""
-    monkeypatch.setenv("NODE_NAME", "node-7")
-    async with plugin(nodes, kubelet_dir) as one:
-        assert (await one.report())["node"] == "node-7"
-    monkeypatch.delenv("NODE_NAME")
-    async with plugin(nodes, kubelet_dir) as one:
-        assert (await one.report())["node"] == os.uname().nodename
-
-
-def test_a_daemon_loads_nothing_that_only_people_need() -> None:
-    """Modules of other commands would cost memory on every node."""
-    unwanted = [
-        "psutil",
-        "yaml",
-        "aosp_plugin.testing",
-        "aosp_plugin.cli.demo",
-        "aosp_plugin.cli.status",
-        "aosp_plugin.cli.nodes",
-    ]
-    unwanted += ["aosp_plugin.cli.summary", "importlib.resources", "zipfile", "selenium", "PIL"]
-    program = (
-        f"import sys, aosp_plugin.cli, aosp_plugin.daemon.serve; print([m for m in {unwanted} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert done.stdout == "[]\n"
-
-
-async def test_a_process_serves_page_status_and_metrics(node: Node) -> None:
-    """Each where the others are; and who has the report already is told so."""
-
-    def ask(path: str, tag: str = "") -> tuple[int, str, str]:
-        connection = http.client.HTTPConnection(node.url.removeprefix("http://"), timeout=PATIENCE)
-        with contextlib.closing(connection):
-            connection.request("GET", path, headers={"If-None-Match": tag})
-            answer = connection.getresponse()
-            return answer.status, answer.headers["Content-Type"], answer.headers["ETag"]
-
-    assert (await asyncio.to_thread(ask, "/"))[:2] == (200, "text/html; charset=utf-8")
-    assert (await asyncio.to_thread(ask, "/metrics"))[:2] == (200, "text/plain; version=0.0.4; charset=utf-8")
-    status, kind, tag = await asyncio.to_thread(ask, "/status")
-    assert (status, kind) == (200, "application/json")
-    assert (await asyncio.to_thread(ask, "/status", tag))[0] == 304
-
-
-async def test_a_slow_client_keeps_no_process(node: Node) -> None:
-    """Neither one that says nothing nor one that does not take what it asked for."""
-    host, port = node.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))), socket.create_connection((host, int(port))) as slow:
-        slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-        node.serve.signal(signal.SIGTERM)
-        assert await node.serve.finish() == 0
 
 
 # aosp-plugin status

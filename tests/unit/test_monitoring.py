@@ -32,10 +32,11 @@ def expressions(panel: dict[str, Any]) -> list[str]:
 
 def exposed() -> dict[str, set[str]]:
     """Return the name of each sample that the plugin exposes, and its labels."""
-    metrics = Metrics(Reason)
-    metrics.observer("aosp.io/binder").published(Snapshot(1, [Device("aosp_binder0")]), None)
-    metrics.leaks = lambda: {"aosp.io/binder": Leaks((), (), 0, whole=True)}
-    metrics.allocated = lambda: {"aosp.io/binder": 1}
+    resource = "aosp.io/binder"
+    metrics = Metrics(
+        Reason, leaks=lambda: {resource: Leaks((), (), 0, all_visible=True)}, allocated=lambda: {resource: 1}
+    )
+    metrics.observer(resource).published(Snapshot(1, [Device("aosp_binder0")]), None)
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

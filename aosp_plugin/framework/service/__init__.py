@@ -1,1 +1,1 @@
-"""What people who run the plugin need of it: logs, metrics, leaks, and over HTTP its health and the node's state."""
+"""Services that operators need, for plugins of any backend: logs, metrics, probes over HTTP, systemd notification."""

@@ -1,7 +1,7 @@
-"""A listening socket whose clients may be anybody, and what each of them may take of the process.
+"""A listening socket for untrusted clients, with limits on what each connection can use.
 
-A connection has one request, little memory and little time. There are few at a time, and each newcomer beyond these
-ends the oldest one, so that nobody who is slow keeps a probe away. What is said over them is ``http``'s matter.
+A connection serves one request and has limits in size and time. When all connections are in use, a new one closes the
+oldest, so that slow clients cannot lock out a probe. ``http`` defines what is served.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-TAKE_WITHIN = 10.0
-"""Seconds for a client to send its request, and again as many to take the answer."""
+CLIENT_TIMEOUT = 10.0
+"""Seconds for a client to send its request, and the same again to receive the answer."""
 
-MOST_CONNECTIONS = 16
-"""At a time. A browser has six to a server, a kubelet one for each probe."""
+MAX_CONNECTIONS = 16
+"""Concurrent connections. A browser opens six per server, a kubelet one per probe."""
 
-LONGEST_HEAD = 16 * 1024
-"""Bytes of a request."""
+MAX_REQUEST_SIZE = 16 * 1024
+"""Bytes."""
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Handles each connection in a thread of its own: a daemon, for which nobody waits."""
+    """Handles each connection in its own daemon thread, which does not delay the end of the process."""
 
-    request_queue_size = 4 * MOST_CONNECTIONS
-    """Who does not find room among those that wait to be accepted tries again after a second."""
+    request_queue_size = 4 * MAX_CONNECTIONS
+    """Length of the accept queue. A client that finds it full retries after a second."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        """Listen at ``address``. Raises OSError."""
+        """Listen on ``address``. Raises OSError."""
         self._open: dict[socket.socket, bool] = {}
-        """The oldest first; whether it was cut off."""
+        """Open connections, the oldest first, and whether each was shut down to make room."""
         self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._end, self._ended = socket.socketpair()
+        self._stop_sender, self._stop_receiver = socket.socketpair()
         super().__init__(address, handler)
-        self.socket.settimeout(0.0)  # for a client that goes away before it is accepted
+        self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
 
     def run(self) -> None:
-        """Serve until ``end`` is called. The base class's own loop looks twice a second whether it is to end."""
+        """Serve until ``stop`` is called, without the periodic wake-ups of ``serve_forever``."""
         with selectors.DefaultSelector() as selector:
-            for one in (self.socket, self._ended):
-                selector.register(one, selectors.EVENT_READ)
-            while all(key.fileobj is not self._ended for key, _ in selector.select()):
+            for readable in (self.socket, self._stop_receiver):
+                selector.register(readable, selectors.EVENT_READ)
+            while all(key.fileobj is not self._stop_receiver for key, _ in selector.select()):
                 self.handle_request()
 
-    def end(self) -> None:
-        """Have ``run`` return; from another thread."""
-        self._end.send(b"!")
+    def stop(self) -> None:
+        """Make ``run`` return. Called in another thread."""
+        self._stop_sender.send(b"!")
 
     def server_bind(self) -> None:
-        """Bind, without asking the name service what this host is called, as the base class does."""
+        """Bind without a reverse DNS lookup of the own address."""
         socketserver.TCPServer.server_bind(self)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's
-        """Make room for a connection; refuse it where those that were cut off are slow to end."""
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
+        """Accept a connection and close the oldest one if necessary. Refuse it if closed ones are slow to end."""
         with self._lock:
-            if len(self._open) >= 2 * MOST_CONNECTIONS:
+            if len(self._open) >= 2 * MAX_CONNECTIONS:
                 return False
-            waiting = [one for one, cut in self._open.items() if not cut]
-            if len(waiting) >= MOST_CONNECTIONS:
-                self._cut(waiting[0])
+            active = [connection for connection, shut_down in self._open.items() if not shut_down]
+            if len(active) >= MAX_CONNECTIONS:
+                self._shut_down(active[0])
             self._open[request] = False
         return True
 
@@ -82,36 +82,36 @@ class BoundedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Listen no longer, and cut off whoever is connected."""
+        """Stop listening and close all connections."""
         super().server_close()
-        self._end.close()
-        self._ended.close()
+        self._stop_sender.close()
+        self._stop_receiver.close()
         with self._lock:
-            for one in self._open:
-                self._cut(one)
+            for connection in self._open:
+                self._shut_down(connection)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
-        """Log what is a fault of ours; a client that is slow or goes away is no event."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        """Log errors of the plugin. A client that is slow or disconnects is not logged."""
         error = sys.exception()
         if not isinstance(error, OSError):
-            LOG.error("a request could not be answered", exc_info=error)
+            LOG.error("HTTP request failed", exc_info=error)
 
-    def _cut(self, connection: socket.socket) -> None:
+    def _shut_down(self, connection: socket.socket) -> None:
         self._open[connection] = True
-        with contextlib.suppress(OSError):  # it went away by itself
+        with contextlib.suppress(OSError):  # already disconnected
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def read_head(connection: socket.socket, deadline: float) -> bytes:
-    """Return what a client sends up to an empty line, and perhaps more; nothing where it sends too much or ends.
+    """Return what a client sends up to an empty line, possibly with more; empty if it is too large or ends early.
 
-    Raises OSError, also where it is not there by ``deadline`` (``time.monotonic``).
+    Raises OSError, also if the empty line does not arrive by ``deadline`` (``time.monotonic``).
     """
     head = b""
     while b"\r\n\r\n" not in head and b"\n\n" not in head:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         part = connection.recv(4096)
         head += part
-        if not part or len(head) > LONGEST_HEAD:
+        if not part or len(head) > MAX_REQUEST_SIZE:
             return b""
     return head

@@ -1,4 +1,4 @@
-"""Does the event loop still turn? Told by a beat that it leaves every second, to whoever asks from another thread."""
+"""Watchdog of the event loop: a task records a timestamp every second, and other threads check its age."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ INTERVAL = 1.0
 """Seconds between two beats."""
 
 LIMIT = 10.0
-"""Seconds without a beat after which the loop counts as stuck. Nothing that it does itself takes nearly as long."""
+"""Seconds without a beat after which the loop counts as stuck. No single callback takes nearly as long."""
 
-DOUBT = 2.0
-"""Seconds in which a beat may still come where it is overdue. A process that was stopped (SIGSTOP, the freezer of its
-cgroup, a virtual machine's pause) finds its last beat old when it goes on, and no clock tells that from a loop that is
-stuck; but a loop that is not beats at once. Less than the manifests' probes wait for their answer (5 s)."""
+GRACE = 2.0
+"""Seconds to wait for an overdue beat. A process that was stopped (SIGSTOP, cgroup freezer, paused virtual machine)
+finds an old beat when it continues, and no clock distinguishes that from a stuck loop; but a running loop beats at
+once. Shorter than the timeout of the probes in the manifests (5 s)."""
 
 
 class Heartbeat:
-    """The beat of one event loop."""
+    """The heartbeat of one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, doubt: float = DOUBT) -> None:
-        """``clock`` and ``doubt`` are in seconds; the beat counts from now on."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic, grace: float = GRACE) -> None:
+        """Count from now on. ``clock`` and ``grace`` are in seconds."""
         self._clock = clock
-        self._doubt = doubt
-        self._beaten = threading.Condition()
+        self._grace = grace
+        self._condition = threading.Condition()
         self._last = clock()
 
     async def run(self) -> None:
@@ -39,19 +39,19 @@ class Heartbeat:
             await asyncio.sleep(INTERVAL)
 
     def beat(self) -> None:
-        """Show that the loop turns."""
-        with self._beaten:
+        """Record that the loop runs."""
+        with self._condition:
             self._last = self._clock()
-            self._beaten.notify_all()
+            self._condition.notify_all()
 
     def problem(self) -> str:
-        """Say for how long the loop has been stuck; nothing where it is not.
+        """Return for how long the loop has been stuck; empty if it is not.
 
-        For any thread but the loop's own: where the beat is overdue, it is waited for.
+        Waits for an overdue beat, so it must not be called in the loop's own thread.
         """
-        with self._beaten:
+        with self._condition:
             last = self._last
             overdue = self._clock() - last > LIMIT
-            if overdue and not self._beaten.wait_for(lambda: self._last != last, self._doubt):
+            if overdue and not self._condition.wait_for(lambda: self._last != last, self._grace):
                 return f"the event loop has been stuck for {self._clock() - last:.0f} s"
         return ""

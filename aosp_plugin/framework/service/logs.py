@@ -1,8 +1,8 @@
-"""One event a line, as text or as JSON, on standard error.
+"""Structured logging to standard error: one event per line, as text or as JSON.
 
-Whoever logs gives what belongs to an event as ``extra=``: each key becomes a field of the JSON object, and a
-key=value at the end of the text. The resource is known from the context (``observer.RESOURCE``), and comes first.
-``docs/logs.md`` lists keys and messages.
+Log calls pass the details of an event as ``extra=``. Each key becomes a field of the JSON object, or a key=value pair
+at the end of the text. The resource comes from the context (``observer.RESOURCE``) and is the first field.
+``docs/logs.md`` lists all events and keys.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ import sys
 
 from aosp_plugin.framework.observer import RESOURCE
 
-_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up(level: str, style: str) -> None:
-    """Log what is at least of ``level`` (debug, info, warning, error) as ``style`` (text, json)."""
+    """Log events of at least ``level`` (debug, info, warning, error) in a ``style`` (text, json)."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    handler.addFilter(name_resource)
+    handler.addFilter(add_resource)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # asyncio tells at debug level which selector it uses, and grpc of its own plumbing
+    # At debug level these libraries log their own internals.
     for name in ("asyncio", "grpc", "watchdog"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def name_resource(record: logging.LogRecord) -> bool:
-    """Add the resource that the event is about, where the event does not say itself; a filter that keeps all."""
+def add_resource(record: logging.LogRecord) -> bool:
+    """Add the current resource to an event that does not name one; a logging filter that keeps all events."""
     if (resource := RESOURCE.get()) and not hasattr(record, "resource"):
         record.resource = resource
     return True
 
 
 def fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return what belongs to the event, the resource first."""
-    given = {key: value for key, value in vars(record).items() if key not in _OWN}
-    return {"resource": given.pop("resource"), **given} if "resource" in given else given
+    """Return the fields of an event, the resource first."""
+    extra = {key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES}
+    return {"resource": extra.pop("resource"), **extra} if "resource" in extra else extra
 
 
 def _time(record: logging.LogRecord) -> str:
-    when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class TextFormatter(logging.Formatter):
     """``2026-01-02T03:04:05.678Z INFO registered resource=aosp.io/binder``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows on lines of its own."""
-        pairs = [f"{key}={_value(value)}" for key, value in fields(record).items()]
-        line = " ".join([_time(record), record.levelname, _one_line(record.getMessage()), *pairs])
+        """Return the line; a traceback follows in lines of its own."""
+        pairs = [f"{key}={_quote(value)}" for key, value in fields(record).items()]
+        line = " ".join([_time(record), record.levelname, _escape_newlines(record.getMessage()), *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line: time, level, message, logger, and the event's own fields."""
+    """One JSON object per line: time, level, message, logger, and the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -74,10 +74,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def _value(value: object) -> str:
+def _quote(value: object) -> str:
     text = str(value)
     return text if re.fullmatch(r"[^\s\"=]+", text) and text.isprintable() else json.dumps(text)
 
 
-def _one_line(text: str) -> str:
+def _escape_newlines(text: str) -> str:
     return text.replace("\n", "\\n").replace("\r", "\\r")

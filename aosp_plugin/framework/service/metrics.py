@@ -1,7 +1,7 @@
-"""What is counted, measured and shown to Prometheus. ``docs/metrics.md`` has a row for each metric.
+"""Prometheus metrics of the process. ``docs/metrics.md`` lists them.
 
-What happens is counted when it does (``ResourceMetrics`` is the ``Observer`` of one plugin); what is (devices, leaks,
-allocations) is asked when somebody looks. There is no series for a device, of which a host may have ten thousands.
+Events are counted as they happen: ``ResourceMetrics`` is the ``Observer`` of one plugin. States (devices, leaks,
+allocations) are read at each scrape. No series is per device, because a host may have tens of thousands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Snapshot
 
     class LeakCounts(Protocol):
-        """What a round of leak detection found for one resource."""
+        """Result of a leak scan of one resource."""
 
         @property
         def leaked_devices(self) -> int:
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
         @property
         def unreadable(self) -> int:
-            """Number of processes that could not be read."""
+            """Number of processes that could not be inspected."""
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats)."""
+"""Prometheus text format (prometheus.io/docs/instrumenting/exposition_formats)."""
 
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
-"""What Allocate can be answered with; each is there from the start, as no rate is seen of a series' first value."""
+"""Status codes of Allocate. Every series exists from the start, because ``rate`` ignores a series' first value."""
 
 _ALLOCATION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _SCAN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -57,53 +57,69 @@ _UPDATE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """The metrics of one process, on a registry of their own."""
+    """The metrics of one process, in a registry of their own."""
 
-    def __init__(self, reasons: Iterable[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        """``reasons`` are those for Unhealthy that have a series from the start; ``clock`` is that of the observers."""
-        # Else each counter has a series that says when it was made, which Prometheus can't use in this format.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+    def __init__(
+        self,
+        reasons: Iterable[str] = (),
+        *,
+        allocated: Callable[[], Mapping[str, int]] = dict,
+        leaks: Callable[[], Mapping[str, LeakCounts]] = dict,
+        polling: Callable[[], bool] = bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the metrics.
+
+        ``reasons`` are the health reasons of the backend; each has a series from the start. ``allocated`` returns the
+        number of allocated devices by resource, without resources for which it is unknown. ``leaks`` returns the
+        latest leak scan by resource, empty before the first one. ``polling`` returns whether inotify is unavailable.
+        ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
+        """
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a series per counter that the text format cannot mark
         self._reasons = ("", *reasons)
+        self._allocated = allocated
+        self._leaks = leaks
+        self._polling = polling
         self._clock = clock
         self._registry = CollectorRegistry()
         self._observers: dict[str, ResourceMetrics] = {}
-        self.allocated: Callable[[], Mapping[str, int]] = dict
-        """Returns how many devices pods have, by resource; without those of which that is not known."""
-        self.leaks: Callable[[], Mapping[str, LeakCounts]] = dict
-        """Returns the leaks by resource; nothing before they were looked for."""
-        self.polling: Callable[[], bool] = bool
-        """Returns whether there is no inotify."""
-        self.counted = Counted(self._registry)
+        self._events = EventMetrics(self._registry)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def observer(self, resource: str) -> ResourceMetrics:
-        """Return what is to be told what the plugin of a resource does. For one plugin."""
-        self._observers[resource] = ResourceMetrics(resource, self.counted, self._reasons, self._clock)
+        """Return the observer for the plugin of a resource."""
+        self._observers[resource] = ResourceMetrics(resource, self._events, self._reasons, self._clock)
         return self._observers[resource]
 
     def exposition(self) -> tuple[str, bytes]:
-        """Return the content type and the text for Prometheus; in any thread, also where the event loop is stuck."""
+        """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""
         return CONTENT_TYPE, generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Return what is asked only when somebody looks."""
-        yield from self._devices()
-        yield from self._leaks()
-        allocated = _gauge("aosp_plugin_devices_allocated", "Devices that pods have.", "resource")
-        for resource, count in self.allocated().items():
+        """Yield the metrics that are read at each scrape; called by the registry."""
+        yield from self._collect_devices()
+        yield from self._collect_leaks()
+        allocated = _gauge("aosp_plugin_devices_allocated", "Devices allocated to pods.", "resource")
+        for resource, count in self._allocated().items():
             allocated.add_metric([resource], count)
         yield allocated
-        polling = _gauge("aosp_plugin_polling", "1 where inotify can't be had, and directories are polled.")
-        polling.add_metric([], self.polling())
+        polling = _gauge("aosp_plugin_polling", "1 if inotify is unavailable and directories are polled.")
+        polling.add_metric([], self._polling())
         yield polling
-        build = _gauge("aosp_plugin_build_info", "Always 1.", "version", "python")
+        build = _gauge("aosp_plugin_build_info", "Version of the plugin and of Python; always 1.", "version", "python")
         build.add_metric([__version__, platform.python_version()], 1)
         yield build
 
-    def _devices(self) -> Iterator[Metric]:
-        devices = _gauge("aosp_plugin_devices", "Devices that the kubelet is told of.", "resource", "health", "reason")
-        truncated = _gauge("aosp_plugin_devices_truncated", "Devices that the message has no room for.", "resource")
+    def _collect_devices(self) -> Iterator[Metric]:
+        devices = _gauge(
+            "aosp_plugin_devices", "Devices in the kubelet's list by health.", "resource", "health", "reason"
+        )
+        truncated = _gauge(
+            "aosp_plugin_devices_truncated",
+            "Devices missing in the kubelet's list because of its message size limit.",
+            "resource",
+        )
         for resource, observer in self._observers.items():
             for reason, count in observer.devices().items():
                 devices.add_metric([resource, "unhealthy" if reason else "healthy", reason], count)
@@ -111,132 +127,134 @@ class Metrics:
         yield devices
         yield truncated
 
-    def _leaks(self) -> Iterator[Metric]:
-        nodes = _gauge("aosp_plugin_leaked_devices", "Nodes held by a process outside their pod.", "resource")
-        unreadable = _gauge("aosp_plugin_leak_unreadable_processes", "Processes that could not be looked at for leaks.")
-        leaks = self.leaks()
-        for resource, found in leaks.items():
-            nodes.add_metric([resource], found.leaked_devices)
+    def _collect_leaks(self) -> Iterator[Metric]:
+        leaked = _gauge(
+            "aosp_plugin_leaked_devices", "Devices held open by a process outside the pods they belong to.", "resource"
+        )
+        unreadable = _gauge("aosp_plugin_leak_unreadable_processes", "Processes that leak detection could not inspect.")
+        leaks = self._leaks()
+        for resource, counts in leaks.items():
+            leaked.add_metric([resource], counts.leaked_devices)
         if leaks:
-            unreadable.add_metric([], max(found.unreadable for found in leaks.values()))
-        yield nodes
+            unreadable.add_metric([], max(counts.unreadable for counts in leaks.values()))
+        yield leaked
         yield unreadable
 
 
-class Counted:
-    """The metrics that are counted as things happen, for all resources."""
+class EventMetrics:
+    """The metrics that count events, for all resources."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"aosp_plugin_{name}", text, ("resource", *labels), registry=registry)
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"aosp_plugin_{name}", help_text, ("resource", *labels), registry=registry)
 
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"aosp_plugin_{name}", text, ("resource",), registry=registry)
+        def gauge(name: str, help_text: str) -> Gauge:
+            return Gauge(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"aosp_plugin_{name}", text, ("resource",), registry=registry, buckets=buckets)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry, buckets=buckets)
 
-        self.allocations = counter("allocations_total", "Allocate requests by gRPC code.", "code")
+        self.allocations = counter("allocations_total", "Allocate requests by gRPC status code.", "code")
         self.allocation_duration = histogram(
-            "allocation_duration_seconds", "Time to answer Allocate.", _ALLOCATION_BUCKETS
+            "allocation_duration_seconds", "Duration of Allocate requests.", _ALLOCATION_BUCKETS
         )
-        self.renewals = counter("recreations_total", "PreStartContainer requests.", "result")
-        self.registrations = counter("registrations_total", "Attempts to register.", "result")
-        self.registered = gauge("registered", "1 while the kubelet knows the plugin.")
-        self.kubelet_restarts = counter("kubelet_restarts_total", "Registrations with a new kubelet.")
-        self.streams_open = gauge("streams_open", "ListAndWatch calls under way.")
-        self.messages = counter("messages_sent_total", "Lists of devices handed to a stream.")
-        self.message_bytes = gauge("message_bytes", "Size of the last list that was sent.")
+        self.recreations = counter("recreations_total", "PreStartContainer requests, which recreate devices.", "result")
+        self.registrations = counter("registrations_total", "Attempts to register with the kubelet.", "result")
+        self.registered = gauge("registered", "1 while the plugin is registered with the kubelet.")
+        self.kubelet_restarts = counter("kubelet_restarts_total", "Registrations with a restarted kubelet.")
+        self.streams_open = gauge("streams_open", "Open ListAndWatch streams.")
+        self.messages = counter("messages_sent_total", "Device lists sent on ListAndWatch streams.")
+        self.message_bytes = gauge("message_bytes", "Size of the device list that was sent last.")
         self.update_latency = histogram(
-            "update_latency_seconds", "From the first file event to the message that tells it.", _UPDATE_BUCKETS
+            "update_latency_seconds", "Time from a file event to the device list that contains it.", _UPDATE_BUCKETS
         )
-        self.scans = counter("scans_total", "Looks at the devices.", "result")
-        self.scan_duration = histogram("scan_duration_seconds", "Time of a look at the devices.", _SCAN_BUCKETS)
+        self.scans = counter("scans_total", "Device scans by result.", "result")
+        self.scan_duration = histogram("scan_duration_seconds", "Duration of device scans.", _SCAN_BUCKETS)
 
 
 class ResourceMetrics(Observer):
-    """The observer of one resource's plugin. Costs microseconds each time, as a kubelet waits meanwhile."""
+    """The observer of one resource's plugin. Its methods take microseconds, because the kubelet waits for them."""
 
-    def __init__(self, resource: str, counted: Counted, reasons: Iterable[str], clock: Callable[[], float]) -> None:
+    def __init__(self, resource: str, events: EventMetrics, reasons: Iterable[str], clock: Callable[[], float]) -> None:
         self._reasons = tuple(reasons)
         self._clock = clock
-        self._since: float | None = None
+        self._changed_since: float | None = None
         self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(self._reasons, 0))
         self.snapshot: Snapshot | None = None
-        """The devices as of the last change."""
-        self._allocations = {code: counted.allocations.labels(resource, code) for code in CODES}
-        self._renewals = {result: counted.renewals.labels(resource, result) for result in ("ok", "failed")}
+        """The devices as of the latest change."""
+        self._allocations = {code: events.allocations.labels(resource, code) for code in CODES}
+        self._recreations = {result: events.recreations.labels(resource, result) for result in ("ok", "failed")}
         self._registrations = {
-            result: counted.registrations.labels(resource, result) for result in ("ok", "failed", "refused")
+            result: events.registrations.labels(resource, result) for result in ("ok", "failed", "refused")
         }
-        self._scans = {result: counted.scans.labels(resource, result) for result in ("ok", "failed", "hung")}
-        self._allocation_duration = counted.allocation_duration.labels(resource)
-        self._registered = counted.registered.labels(resource)
-        self._kubelet_restarts = counted.kubelet_restarts.labels(resource)
-        self._streams_open = counted.streams_open.labels(resource)
-        self._messages = counted.messages.labels(resource)
-        self._message_bytes = counted.message_bytes.labels(resource)
-        self._update_latency = counted.update_latency.labels(resource)
-        self._scan_duration = counted.scan_duration.labels(resource)
+        self._scans = {result: events.scans.labels(resource, result) for result in ("ok", "failed", "hung")}
+        self._allocation_duration = events.allocation_duration.labels(resource)
+        self._registered = events.registered.labels(resource)
+        self._kubelet_restarts = events.kubelet_restarts.labels(resource)
+        self._streams_open = events.streams_open.labels(resource)
+        self._messages = events.messages.labels(resource)
+        self._message_bytes = events.message_bytes.labels(resource)
+        self._update_latency = events.update_latency.labels(resource)
+        self._scan_duration = events.scan_duration.labels(resource)
 
     def devices(self) -> Mapping[str, int]:
-        """Return how many devices there are for each reason; empty: the healthy ones. Counted once for a snapshot."""
+        """Return the number of devices by reason; healthy devices have an empty one. Counted once per snapshot."""
         snapshot = self.snapshot
         if snapshot is not None and snapshot.revision != self._devices[0]:
-            told = snapshot.devices[: len(snapshot.devices) - snapshot.truncated]
-            counts = collections.Counter(device.reason for device in told)
+            published = snapshot.devices[: len(snapshot.devices) - snapshot.truncated]
+            counts = collections.Counter(device.reason for device in published)
             self._devices = (snapshot.revision, dict.fromkeys(self._reasons, 0) | counts)
         return self._devices[1]
 
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:
-        """Count a look, and its time once it has ended."""
+        """Count a scan, and its duration unless it hangs."""
         self._scans[result].inc()
         if result != "hung":
             self._scan_duration.observe(seconds)
 
     def published(self, snapshot: Snapshot, since: float | None) -> None:
-        """Keep the devices, and since when the kubelet is to be told of them."""
+        """Keep the snapshot, and when the first change in it happened that the kubelet does not know yet."""
         self.snapshot = snapshot
-        if self._since is None:
-            self._since = since
+        if self._changed_since is None:
+            self._changed_since = since
 
     def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
-        """Count an attempt."""
+        """Count an attempt to register."""
         self._registrations[result].inc()
         self._registered.set(result == "ok")
 
     def unregistered(self) -> None:
-        """Note the end of a registration."""
+        """Record the end of a registration."""
         self._registered.set(0)
 
     def kubelet_restarted(self) -> None:
-        """Count it."""
+        """Count a kubelet restart."""
         self._kubelet_restarts.inc()
 
     def stream_opened(self) -> None:
-        """Count it in."""
+        """Count an opened stream."""
         self._streams_open.inc()
 
     def stream_closed(self) -> None:
-        """Count it out."""
+        """Count a closed stream."""
         self._streams_open.dec()
 
     def sent(self, size: int, *, first: bool) -> None:
-        """Count a message; the first one of a stream is no update, as its time is that without a kubelet."""
+        """Count a message. The first one of a stream is no update: its latency would include the kubelet's absence."""
         self._messages.inc()
         self._message_bytes.set(size)
-        if self._since is not None and not first:
-            self._update_latency.observe(self._clock() - self._since)
-        self._since = None
+        if self._changed_since is not None and not first:
+            self._update_latency.observe(self._clock() - self._changed_since)
+        self._changed_since = None
 
     def answered(self, rpc: str, code: str, seconds: float) -> None:
-        """Count Allocate and PreStartContainer."""
+        """Count Allocate and PreStartContainer requests."""
         if rpc == "Allocate":
             self._allocations[code].inc()
             self._allocation_duration.observe(seconds)
         elif rpc == "PreStartContainer":
-            self._renewals["ok" if code == "OK" else "failed"].inc()
+            self._recreations["ok" if code == "OK" else "failed"].inc()
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=labels)
+def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, help_text, labels=labels)

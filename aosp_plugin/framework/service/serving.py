@@ -68,8 +68,8 @@ def serve(
 
 
 async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[str, int] | None) -> None:
-    files, metrics, heartbeat = FileEvents(), Metrics(), Heartbeat()
-    metrics.polling = lambda: files.polling
+    files, heartbeat = FileEvents(), Heartbeat()
+    metrics = Metrics(polling=lambda: files.polling)
     plugins = [
         DevicePlugin(backend, kubelet_dir=kubelet_dir, files=files, observer=metrics.observer(backend.resource_name))
         for backend in backends

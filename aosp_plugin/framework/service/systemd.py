@@ -1,7 +1,6 @@
-"""Telling systemd how the plugin is, where it runs as a service of Type=notify: sd_notify(3), without its library.
+"""Notifies systemd of the plugin's state if it runs as a service of Type=notify: sd_notify(3), without its library.
 
-Nothing is told where systemd did not ask, which it does by environment variables. What is wrong with the plugin is the
-callers' matter.
+systemd requests notifications through environment variables. Without them nothing is sent.
 """
 
 from __future__ import annotations
@@ -20,60 +19,61 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 INTERVAL = 1.0
-"""Seconds between two looks at how the plugin is."""
+"""Seconds between two checks of the plugin's state."""
 
 
-async def tell(
+async def notify(
     unready: Callable[[], Iterable[str]],
     unhealthy: Callable[[], Iterable[str]],
     stop: asyncio.Event,
     environment: Mapping[str, str] = os.environ,
     interval: float = INTERVAL,
 ) -> None:
-    """Tell until ``stop`` is set: READY=1 once ``unready`` says nothing, and as the status what it says.
+    """Notify systemd until ``stop`` is set; return at once if it requests no notifications.
 
-    WATCHDOG=1 goes out while ``unhealthy`` says nothing, and is missed where the event loop is stuck, which ends and
-    restarts the service; STOPPING=1 at the end. Empty texts count as nothing. Returns at once where nobody asked.
+    Sends READY=1 once ``unready`` returns no problem, and its problems as the status. Sends WATCHDOG=1 while
+    ``unhealthy`` returns no problem; a stuck event loop misses it, and systemd restarts the service. Sends STOPPING=1
+    at the end. Empty texts do not count as problems.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    patience = watchdog(environment, os.getpid())
-    pause = between_looks(interval, patience)
-    status, ready = None, False
+    timeout = watchdog_timeout(environment, os.getpid())
+    pause = check_interval(interval, timeout)
+    sent_status, ready = None, False
     try:
         while not stop.is_set():
-            problem = _joined(unready())
-            beat = ["WATCHDOG=1"] if patience and not _joined(unhealthy()) else []
-            begun = ["READY=1"] if not (ready or problem) else []
-            news = [f"STATUS={problem or 'registered'}"] if problem != status else []
-            if _send(address, [*begun, *news, *beat]):
-                status, ready = problem, ready or not problem
+            problem = _join(unready())
+            lines = ["READY=1"] if not (ready or problem) else []
+            lines += [f"STATUS={problem or 'registered'}"] if problem != sent_status else []
+            lines += ["WATCHDOG=1"] if timeout and not _join(unhealthy()) else []
+            if _send(address, lines):
+                sent_status, ready = problem, ready or not problem
             await wait_any(stop, timeout=pause)
     finally:
         if stop.is_set():
             _send(address, ["STOPPING=1"])
 
 
-def watchdog(environment: Mapping[str, str], pid: int) -> float:
-    """Return the seconds within which systemd wants a sign of life; 0 where it wants none of this process."""
+def watchdog_timeout(environment: Mapping[str, str], pid: int) -> float:
+    """Return the watchdog timeout in seconds; 0 if systemd does not watch this process."""
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return 0.0
     microseconds = environment.get("WATCHDOG_USEC", "")
     return int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0
 
 
-def between_looks(interval: float, patience: float) -> float:
-    """Return the seconds from one look to the next: half of systemd's patience at the most, as sd_notify(3) advises."""
-    return min(interval, patience / 2) if patience else interval
+def check_interval(interval: float, timeout: float) -> float:
+    """Return the seconds between two checks: at most half of the watchdog timeout, as sd_notify(3) recommends."""
+    return min(interval, timeout / 2) if timeout else interval
 
 
-def _joined(problems: Iterable[str]) -> str:
+def _join(problems: Iterable[str]) -> str:
     return " ".join("; ".join(problem for problem in problems if problem).split())
 
 
 def _send(address: str, lines: list[str]) -> bool:
-    """Send without waiting, and say whether that worked; "@" begins the name of an abstract socket."""
+    """Send without blocking and return whether it succeeded. An address that starts with "@" is an abstract socket."""
     path = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         sender.settimeout(0.0)
@@ -81,6 +81,6 @@ def _send(address: str, lines: list[str]) -> bool:
             if lines:
                 sender.sendto("\n".join(lines).encode(), path)
         except OSError as error:
-            LOG.debug("systemd can't be told", extra={"path": address, "error": str(error)})
+            LOG.debug("systemd notification failed", extra={"path": address, "error": str(error)})
             return False
     return True

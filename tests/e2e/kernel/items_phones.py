@@ -182,7 +182,7 @@ async def told(world: World) -> None:
     await _until(lambda: all(text in world.logged() for text in expected), "the leak is told")
     process.kill()
     await process.wait()
-    await _until(lambda: "a process no longer holds a node" in world.logged(), "its end is told")
+    await _until(lambda: "leaked device released" in world.logged(), "its end is told")
 
 
 async def _leaked(world: World, outcome: str) -> None:

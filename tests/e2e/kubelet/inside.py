@@ -115,7 +115,7 @@ def _chapter(chapter: Chapter, machine: Machine, options: argparse.Namespace, re
         if not report.run(f"[{chapter.name}] {item.title}", partial(item.check, node)):
             _print_logs(node)
             node.recover()
-    node.leave()
+    node.tear_down()
 
 
 def _node(chapter: Chapter, machine: Machine, options: argparse.Namespace) -> Node:

@@ -1,4 +1,4 @@
-"""Items: the phone reaches the container by CDI. The kubelet hands a name on, and the runtime finds it in a file."""
+"""Items: phones by CDI. The kubelet passes a device name to the runtime, which finds it in a CDI spec file."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ item = Items()
 unknown = Items()
 
 
-@item("/var/run/cdi has a file of mode 0644 that names every phone")
+@item("/var/run/cdi has a spec file of mode 0644 that lists all phones")
 def file(node: Node) -> None:
     node.wait_allocatable(PHONES)
     mode = stat.S_IMODE(SPEC.stat().st_mode)
     assert mode == 0o644, f"{mode:o}"
     content = yaml.safe_load(SPEC.read_text())
-    told = content["kind"], {one["name"] for one in content["devices"]}
-    assert told == (PHONE, PHONES), f"{told}"
+    listed = content["kind"], {device["name"] for device in content["devices"]}
+    assert listed == (PHONE, PHONES), f"{listed}"
 
 
-@item("The kubelet hands on the phone's name by the CRI's field, and no device or mount of the plugin's")
+@item("The kubelet passes the phone's name in the CRI's field, without devices or mounts from the plugin")
 def by_field(node: Node) -> None:
     phone, _ = node.phones
-    asked = node.runtime.requested(phone.container_id())
-    assert [one["name"] for one in asked.get("CDI_devices", [])] == _qualified(phone), f"{asked}"
-    assert not _annotations(asked), f"{asked['annotations']}"
-    _nothing_else(asked)
+    requested = node.runtime.requested(phone.container_id())
+    assert [device["name"] for device in requested.get("CDI_devices", [])] == _qualified(phone), f"{requested}"
+    assert not _annotations(requested), f"{requested['annotations']}"
+    _nothing_else(requested)
 
 
-@item("The kubelet hands on the phone's name by an annotation, and no device or mount of the plugin's")
+@item("The kubelet passes the phone's name in an annotation, without devices or mounts from the plugin")
 def by_annotation(node: Node) -> None:
     phone, _ = node.phones
-    asked = node.runtime.requested(phone.container_id())
-    assert list(_annotations(asked).values()) == _qualified(phone), f"{asked}"
-    assert not asked.get("CDI_devices"), f"{asked['CDI_devices']}"
-    _nothing_else(asked)
+    requested = node.runtime.requested(phone.container_id())
+    assert list(_annotations(requested).values()) == _qualified(phone), f"{requested}"
+    assert not requested.get("CDI_devices"), f"{requested['CDI_devices']}"
+    _nothing_else(requested)
 
 
-@unknown("Counter-proof: a containerd without CDI starts the container without a node, and all call the phone Healthy")
+@unknown("Counter-example: a containerd without CDI starts the container without binder devices; the phone is Healthy")
 def without_nodes(node: Node) -> None:
     phone, _ = node.phones
     view, held = phone.view(), phone.held()
@@ -63,54 +63,59 @@ def without_nodes(node: Node) -> None:
     assert node.health(phone) == dict.fromkeys(held, "Healthy"), f"{node.health(phone)}"
 
 
-@item("The runtime puts the file's devices, with their rights, and its mounts into the OCI spec")
+@item("The runtime adds the spec file's devices, with their permissions, and its mounts to the OCI runtime spec")
 def spec(node: Node) -> None:
     phone, _ = node.phones
-    made, nodes = node.runtime.spec(phone.container_id()), nodes_of(phone.held())
-    devices = {one["path"]: (one["major"], one["minor"]) for one in made["linux"]["devices"]}
+    runtime_spec, nodes = node.runtime.spec(phone.container_id()), nodes_of(phone.held())
+    devices = {device["path"]: (device["major"], device["minor"]) for device in runtime_spec["linux"]["devices"]}
     assert devices == {f"/dev/{name}": (1, 3) for name in nodes}, f"{devices}"
-    rules = made["linux"]["resources"]["devices"]
-    allowed = [one["access"] for one in rules if (one["allow"], one.get("major"), one.get("minor")) == (True, 1, 3)]
+    rules = runtime_spec["linux"]["resources"]["devices"]
+    allowed = [
+        rule["access"] for rule in rules if (rule["allow"], rule.get("major"), rule.get("minor")) == (True, 1, 3)
+    ]
     assert allowed.count("rw") == len(nodes), f"{rules}"
-    mounts = {one["destination"]: one["source"] for one in made["mounts"]}
-    there = [mounts.get(path) for path in PATHS]
-    assert there == [f"/dev/{name}" for name in nodes], f"{PATHS} are {there}"
+    mounts = {mount["destination"]: mount["source"] for mount in runtime_spec["mounts"]}
+    sources = [mounts.get(path) for path in PATHS]
+    assert sources == [f"/dev/{name}" for name in nodes], f"{PATHS} are {sources}"
 
 
-@item("Two phones in one container are refused, in the plugin's words: by CDI both would be at the same paths")
+@item("The plugin refuses two phones in one container by CDI, because both would be at the same paths")
 def two_phones(node: Node) -> None:
     taken: set[str] = set().union(*(phone.held() for phone in node.phones))
     free = ", ".join(natural_sort(PHONES - taken))
     why = f"devices {free} can't be in one container by CDI: more than one has a mount at {PATHS[0]}"
     text = f"rpc error: code = InvalidArgument desc = {why}"
-    node.refuse(2, f"Allocate failed due to {text}, which is unexpected")
+    node.assert_rejected(2, f"Allocate failed due to {text}, which is unexpected")
 
 
-@item("A node that was made anew with another number has that number in the next container, at its path and its name")
+@item("A binder device recreated with another number has that number in the next container, at both of its paths")
 def recreated(node: Node) -> None:
-    with node.asking(1) as pod:
+    with node.running_with(1) as pod:
         before, (held,) = pod.view(), pod.held()
         assert before.number(held) == (1, 3), f"{before.devices}"
     try:
-        _make(held, FULL)
-        with node.asking(1) as pod:
+        _recreate(held, FULL)
+        with node.running_with(1) as pod:
             view = pod.view()
             assert pod.held() == {held}, f"{pod.held()}, before: {held}"
             numbers = {name: view.number(name) for name in (held, "binder")}
             assert numbers == {held: (1, 7), "binder": (1, 7)}, f"{numbers}"
             assert {held, "binder"} <= view.opened, f"opened: {view.opened}"
     finally:
-        _make(held, NULL)
+        _recreate(held, NULL)
 
 
-@item("While the plugin is away its names are, too: a container that restarts waits, and then has the same phone")
+@item("A container restarted while the plugin is stopped waits for the CDI spec, then has the same phone")
 def away(node: Node) -> None:
-    with node.asking(1) as pod:
+    with node.running_with(1) as pod:
         before, container, log = pod.view(), pod.container_id(), node.kubelet.daemon.log
-        told = log.stat().st_size
-        node.away()
+        log_size = log.stat().st_size
+        node.stop_plugin()
         node.runtime.kill(container)
-        until(lambda: b"unresolvable CDI devices" in log.read_bytes()[told:], "the runtime finds no such name")
+        until(
+            lambda: b"unresolvable CDI devices" in log.read_bytes()[log_size:],
+            "the runtime does not find the device name",
+        )
         assert "running" not in pod.container()["state"], f"{pod.container()['state']}"
         node.plugin.start()
         node.wait_allocatable(PHONES)
@@ -119,7 +124,7 @@ def away(node: Node) -> None:
         assert (after.nodes, after.bound) == (before.nodes, before.bound), f"{after}, before: {before}"
 
 
-@item("SIGTERM ends the plugin, and the file is gone")
+@item("SIGTERM ends the plugin, which removes the spec file")
 def ends(node: Node) -> None:
     node.clear()
     node.plugin.stop()
@@ -131,22 +136,22 @@ def _qualified(phone: Placed) -> list[str]:
     return [f"{PHONE}={device}" for device in natural_sort(phone.held())]
 
 
-def _annotations(asked: dict[str, Any]) -> dict[str, str]:
-    """Return those that are CDI's."""
-    return {key: value for key, value in asked.get("annotations", {}).items() if key.startswith("cdi.k8s.io/")}
+def _annotations(requested: dict[str, Any]) -> dict[str, str]:
+    """Return the annotations of CDI."""
+    return {key: value for key, value in requested.get("annotations", {}).items() if key.startswith("cdi.k8s.io/")}
 
 
-def _nothing_else(asked: dict[str, Any]) -> None:
-    """Check that what the kubelet asks for beside that is its own: nothing in /dev but the termination log."""
-    assert not asked.get("devices"), f"devices: {asked['devices']}"
-    mounts = {one["container_path"] for one in asked.get("mounts", [])}
+def _nothing_else(requested: dict[str, Any]) -> None:
+    """Check that the request has the kubelet's own mounts and no others."""
+    assert not requested.get("devices"), f"devices: {requested['devices']}"
+    mounts = {mount["container_path"] for mount in requested.get("mounts", [])}
     assert mounts <= {"/etc/hosts", "/dev/termination-log"}, f"mounts: {mounts}"
 
 
-def _make(name: str, number: int) -> None:
-    """Put a node with another number in a node's place, without a moment between, and wait until the plugin knows."""
+def _recreate(name: str, number: int) -> None:
+    """Atomically replace a device by one with another number, and wait until the plugin has updated the spec file."""
     before = SPEC.stat().st_ino
-    os.mknod("/dev/made-anew", stat.S_IFCHR, number)
-    os.chmod("/dev/made-anew", 0o666)
-    os.rename("/dev/made-anew", f"/dev/{name}")
-    until(lambda: SPEC.stat().st_ino != before, "the plugin writes the file again")
+    os.mknod("/dev/recreated", stat.S_IFCHR, number)
+    os.chmod("/dev/recreated", 0o666)
+    os.rename("/dev/recreated", f"/dev/{name}")
+    until(lambda: SPEC.stat().st_ino != before, "the plugin updates the spec file")

@@ -1,4 +1,4 @@
-"""Items for the plugin as a pod: it is the DaemonSet's, and has no right that deploy/ does not give."""
+"""Items for the plugin as the DaemonSet's pod: it has the privileges that deploy/ grants, and no others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ item = Items()
 
 
 def _parts(node: Node) -> tuple[AsPod, dict[str, Any], dict[str, Any]]:
-    """Return the plugin, its container as the DaemonSet has it, and as the runtime runs it."""
-    assert isinstance(node.plugin, AsPod), "for the plugin as a pod"
-    wanted: dict[str, Any] = node.plugin.manifest["spec"]["containers"][0]
-    return node.plugin, wanted, node.runtime.spec(node.plugin.container_id())
+    """Return the plugin, the DaemonSet's container, and the container's OCI runtime spec."""
+    assert isinstance(node.plugin, AsPod), "requires the plugin as a pod"
+    template: dict[str, Any] = node.plugin.manifest["spec"]["containers"][0]
+    return node.plugin, template, node.runtime.spec(node.plugin.container_id())
 
 
-@item("The DaemonSet's probes find it ready, on the pod's own address")
+@item("The DaemonSet's probes succeed on the pod's address")
 def ready(node: Node) -> None:
     plugin, _, spec = _parts(node)
     until(lambda: plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
@@ -29,14 +29,14 @@ def ready(node: Node) -> None:
     assert f"--listen={address}:9478" in spec["process"]["args"], f"{spec['process']['args']}"
 
 
-@item("It runs the image's program with the DaemonSet's arguments")
+@item("The container runs the image's program with the DaemonSet's arguments")
 def command(node: Node) -> None:
-    plugin, wanted, spec = _parts(node)
-    arguments = [one.replace("$(POD_IP)", plugin.status()["podIP"]) for one in wanted["args"]]
+    plugin, template, spec = _parts(node)
+    arguments = [argument.replace("$(POD_IP)", plugin.status()["podIP"]) for argument in template["args"]]
     assert spec["process"]["args"] == ["aosp-plugin", *arguments], f"{spec['process']['args']}"
 
 
-@item("The kernel says of its process: no capability, no new privileges, seccomp filter on; uid 0")
+@item("The process has no capability and no way to gain privileges, and a seccomp filter; it runs as uid 0")
 def no_privileges(node: Node) -> None:
     plugin, _, _ = _parts(node)
     status = node.runtime.process_status(plugin.container_id())
@@ -46,20 +46,20 @@ def no_privileges(node: Node) -> None:
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"), f"{status['NoNewPrivs']} {status['Seccomp']}"
 
 
-@item("Its root is read-only; the host's files are those of the DaemonSet's mounts, writable only where it says so")
+@item("The root file system is read-only; host paths are the DaemonSet's mounts, writable only if declared so")
 def file_systems(node: Node) -> None:
-    _, wanted, spec = _parts(node)
+    _, template, spec = _parts(node)
     assert spec["root"]["readonly"], "the root file system is writable"
-    given = {mount["destination"]: set(mount["options"]) for mount in spec["mounts"]}
-    for mount in wanted["volumeMounts"]:
-        options = given[mount["mountPath"]]
+    mounted = {mount["destination"]: set(mount["options"]) for mount in spec["mounts"]}
+    for mount in template["volumeMounts"]:
+        options = mounted[mount["mountPath"]]
         assert ("ro" in options) == mount.get("readOnly", False), f"{mount['mountPath']}: {options}"
         assert ("rslave" in options) == ("mountPropagation" in mount), f"{mount['mountPath']}: {options}"
-    hosts = {path for path in given if path.startswith(("/host", "/var", "/run"))}
-    assert hosts <= {mount["mountPath"] for mount in wanted["volumeMounts"]}, f"{hosts}"
+    hosts = {path for path in mounted if path.startswith(("/host", "/var", "/run"))}
+    assert hosts <= {mount["mountPath"] for mount in template["volumeMounts"]}, f"{hosts}"
 
 
-@item("Its device cgroup is the runtime's default: no node of the host's opens")
+@item("The device cgroup is the runtime's default: it denies all devices of the host")
 def no_devices(node: Node) -> None:
     _, _, spec = _parts(node)
     rules = spec["linux"]["resources"]["devices"]

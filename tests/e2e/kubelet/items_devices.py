@@ -1,4 +1,4 @@
-"""Items: nodes appear, remove_devices and fall ill while pods have them; and the end."""
+"""Items: binder devices are created, deleted and replaced while pods use them; and the end of the plugin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 item = Items()
 
 
-@item("Nodes appear: the kubelet can allocate them")
+@item("New binder devices become allocatable")
 def appear(node: Node) -> None:
     node.wait_allocatable(ALL)
     create_devices(COUNT + 2)
@@ -26,16 +26,14 @@ def appear(node: Node) -> None:
     assert node.status() == (COUNT + 2, COUNT + 2), f"capacity and allocatable: {node.status()}"
 
 
-@item("Nodes remove_devices: they are no longer allocatable, and still counted as capacity")
+@item("Deleted binder devices are no longer allocatable, but still count as capacity")
 def disappear(node: Node) -> None:
     remove_devices(COUNT, COUNT + 1)
     node.wait_allocatable(ALL)
     assert node.status() == (COUNT + 2, COUNT), f"capacity and allocatable: {node.status()}"
 
 
-@item(
-    "A running pod's node vanishes: the pod goes on, its status calls the node Unhealthy, and Healthy once it is back"
-)
+@item("The binder device of a running pod is deleted and created again: Unhealthy, then Healthy; the pod runs on")
 def device_vanishes(node: Node) -> None:
     phone, _ = node.phones
     container, held = phone.container_id(), phone.held()
@@ -44,16 +42,16 @@ def device_vanishes(node: Node) -> None:
     remove_devices(number)
     node.wait_allocatable(ALL - gone)
     expected = dict.fromkeys(held - gone, "Healthy") | dict.fromkeys(gone, "Unhealthy")
-    until(lambda: node.health(phone) == expected, f"the pod's status has {expected}")
-    holds(lambda: phone.container_id() == container and phone.held() == held, "the pod goes on", seconds=3)
+    until(lambda: node.health(phone) == expected, f"the pod's status reports {expected}")
+    holds(lambda: phone.container_id() == container and phone.held() == held, "the pod runs on", seconds=3)
     create_devices()
     node.wait_allocatable(ALL)
-    until(lambda: set(node.health(phone).values()) == {"Healthy"}, "the pod's status calls it Healthy")
+    until(lambda: set(node.health(phone).values()) == {"Healthy"}, "the pod's status reports Healthy")
     assert phone.container_id() == container, "the container is the same"
 
 
-@item("A container that restarts while its node is away waits for the node, and then has the same ones")
-def restart_without_node(node: Node) -> None:
+@item("A container that restarts while its binder device is missing waits for it, and then has the same devices")
+def restart_without_device(node: Node) -> None:
     phone, _ = node.phones
     before = phone.view().nodes
     number = min(int(name.removeprefix("aosp_binder")) for name in before)
@@ -68,8 +66,8 @@ def restart_without_node(node: Node) -> None:
     assert phone.view().nodes == before, f"{phone.view().nodes}, before: {before}"
 
 
-@item("A file takes a node's place: Unhealthy. The node is there again: Healthy")
-def falls_ill(node: Node) -> None:
+@item("A binder device that is replaced by a file is Unhealthy; restored, it is Healthy")
+def replaced_by_file(node: Node) -> None:
     free = min(ALL - set().union(*(phone.held() for phone in node.phones)))
     path = Path("/dev", free)
     path.unlink()
@@ -80,17 +78,17 @@ def falls_ill(node: Node) -> None:
     node.wait_allocatable(ALL)
 
 
-@item("Every node vanishes, and every node comes back: 0, then all; the pods go on")
+@item("All binder devices are deleted and created again: 0 allocatable, then all; the pods run on")
 def all_flip(node: Node) -> None:
     before = [phone.container_id() for phone in node.phones]
     remove_devices(*range(COUNT))
     node.wait_allocatable(set())
     create_devices()
     node.wait_allocatable(ALL)
-    assert [phone.container_id() for phone in node.phones] == before, "the pods go on"
+    assert [phone.container_id() for phone in node.phones] == before, "the pods run on"
 
 
-@item("SIGTERM ends the plugin within its time, its socket is gone, and the kubelet has nothing to allocate")
+@item("SIGTERM ends the plugin within 2 s; its socket is removed, and the kubelet has nothing to allocate")
 def ends(node: Node) -> None:
     node.clear()
     node.plugin.stop()
@@ -99,7 +97,7 @@ def ends(node: Node) -> None:
     assert not node.kubelet.held(node.resource), f"{node.kubelet.held(node.resource)}"
 
 
-@item("hack/binder_nodes.py deletes every node that it made")
+@item("hack/binder_nodes.py deletes all devices that it created")
 def deleted(_node: Node) -> None:
     hack("delete")
     left = list(Path("/dev").glob("aosp_binder*"))

@@ -1,4 +1,4 @@
-"""Items: the plugin registers, and pods get their nodes."""
+"""Items: the plugin registers, and pods get binder devices."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ ALLOCATIONS = "kubelet_device_plugin_alloc_duration_seconds_count"
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
 
 
-@item("The plugin registers, and within 30 s the kubelet can allocate every device")
+@item("The plugin registers once, and the kubelet can allocate all devices within 30 s")
 def registers(node: Node) -> None:
     before = node.kubelet.metric(REGISTRATIONS, node.resource)
     node.plugin.start()
     node.wait_allocatable(node.devices)
-    assert node.kubelet.metric(REGISTRATIONS, node.resource) == before + 1, "one Register, no more"
-    assert len(sockets()) == 1, f"its sockets: {sockets()}"
+    assert node.kubelet.metric(REGISTRATIONS, node.resource) == before + 1, "exactly one Register"
+    assert len(sockets()) == 1, f"sockets: {sockets()}"
     registered = until(lambda: set(checkpoint()["RegisteredDevices"][node.resource]), "the checkpoint has the resource")
     assert registered == node.devices, f"the checkpoint lists {registered}"
 
 
-@item("The node's status has as many, as capacity and as allocatable")
+@item("The node's status reports all devices as capacity and as allocatable")
 def capacity(node: Node) -> None:
     status, count = node.status(), len(node.devices)
     assert status == (count, count), f"capacity and allocatable: {status}"
 
 
-@item("A pod that asks for 3 runs and has exactly its three nodes in /dev, as character devices that open")
+@item("A pod that requests 3 devices has exactly these 3 binder devices in /dev, and can open them")
 def own_devices(node: Node) -> None:
     phone, _ = node.phones
     view, held = phone.view(), phone.held()
-    assert len(held) == 3, f"the kubelet gave it {held}"
-    assert view.nodes == held, f"in /dev: {view.nodes}, given: {held}"
-    assert view.opened == held, f"opened: {view.opened}, given: {held}"
+    assert len(held) == 3, f"allocated: {held}"
+    assert view.nodes == held, f"in /dev: {view.nodes}, allocated: {held}"
+    assert view.opened == held, f"opened: {view.opened}, allocated: {held}"
     assert all(view.devices[name].startswith("crw-rw-rw-") for name in held), f"{view.devices}"
 
 
-@item("Its environment names the same three in natural_sort order, and has Android's PATH")
+@item("Its environment lists the same devices in natural order, and has Android's PATH")
 def environment(node: Node) -> None:
     phone, _ = node.phones
     view = phone.view()
@@ -55,17 +55,17 @@ def environment(node: Node) -> None:
     assert view.environment["PATH"] == "/system/bin:/system/xbin", view.environment["PATH"]
 
 
-@item("It has the shared directory read-only, and no other mount of the plugin's")
+@item("It has the shared directory read-only, and no other mount from the plugin")
 def mounts(node: Node) -> None:
     phone, _ = node.phones
     view = phone.view()
     assert view.mounts["/vendor/shared"].split(",")[0] == "ro", view.mounts["/vendor/shared"]
     plain = {"/dev/pts", "/dev/mqueue", "/dev/shm", "/dev/termination-log"}
-    others = {path for path in view.mounts if path.startswith("/dev/")} - plain
-    assert not others, f"mounts below /dev: {others}"
+    unexpected = {path for path in view.mounts if path.startswith("/dev/")} - plain
+    assert not unexpected, f"mounts below /dev: {unexpected}"
 
 
-@item("List, Get, the pod's status and the checkpoint agree on who has which devices")
+@item("List, Get, the pod's status and the checkpoint agree on each container's devices")
 def records(node: Node) -> None:
     for phone in node.phones:
         held = phone.held()
@@ -77,26 +77,26 @@ def records(node: Node) -> None:
         assert ids == held, f"checkpoint: {ids}, List: {held}"
 
 
-@item("A second pod gets three others, and both run at once")
+@item("A second pod gets 3 other devices while the first one runs")
 def second_pod(node: Node) -> None:
     first, second = node.phones
     assert len(second.view().nodes) == 3, second.view().nodes
     assert not first.view().nodes & second.view().nodes, f"both have {first.view().nodes & second.view().nodes}"
 
 
-@item("Three pods that come at the same moment get different nodes")
+@item("Three pods that are created at the same time get different devices")
 def at_once(node: Node) -> None:
     placed = [node.place(container("main", 2)) for _ in range(3)]
     try:
         for pod in placed:
             pod.wait_phase("Running")
-        given = [name for pod in (*placed, *node.phones) for name in pod.view().nodes]
-        assert sorted(given) == sorted(ALL), f"given: {sorted(given)}"
+        allocated = [name for pod in (*placed, *node.phones) for name in pod.view().nodes]
+        assert sorted(allocated) == sorted(ALL), f"allocated: {sorted(allocated)}"
     finally:
         node.remove(*placed)
 
 
-@item("Two containers of one pod get different nodes, each its own and an environment of its own")
+@item("Two containers of one pod get different devices, and each environment lists its container's devices")
 def two_containers(node: Node) -> None:
     with node.running(container("main", 2), container("side", 1)) as pod:
         main, side = pod.view("main"), pod.view("side")
@@ -105,7 +105,7 @@ def two_containers(node: Node) -> None:
         assert set(side.visible) == side.nodes, f"{side.visible} {side.nodes}"
 
 
-@item("A pod that asks for none gets none: no node, no variable, no mount")
+@item("A pod that requests no devices gets no binder device, no variable and no mount")
 def without(node: Node) -> None:
     with node.running(container("main")) as pod:
         view = pod.view()
@@ -114,7 +114,7 @@ def without(node: Node) -> None:
         assert "/vendor/shared" not in view.mounts, "it has the shared directory"
 
 
-@item("A sidecar takes over the init container's node; the app container gets another one")
+@item("A sidecar reuses the init container's device; the app container gets another one")
 def init_containers(node: Node) -> None:
     init = (container("init", 1, then=DONE), container("sidecar", 1, restartPolicy="Always"))
     with node.running(container("main", 1), init=init) as pod:
@@ -124,46 +124,46 @@ def init_containers(node: Node) -> None:
         assert not main & sidecar, f"main: {main}, sidecar: {sidecar}"
 
 
-@item("A pod that asks for too many is refused, in the kubelet's words")
+@item("The kubelet rejects a pod that requests more devices than are free")
 def too_many(node: Node) -> None:
     free = COUNT - sum(len(phone.held()) for phone in node.phones)
     text = f"requested number of devices unavailable for {RESOURCE}. Requested: {free + 1}, Available: {free}"
-    node.refuse(free + 1, f"Allocate failed due to {text}, which is unexpected")
+    node.assert_rejected(free + 1, f"Allocate failed due to {text}, which is unexpected")
 
 
-@item("A container that restarts has the same nodes, and the plugin is not asked again")
+@item("A container that restarts keeps its devices, without another Allocate")
 def container_restart(node: Node) -> None:
     phone, _ = node.phones
-    before, asked = phone.view(), node.kubelet.metric(ALLOCATIONS, node.resource)
+    before, calls = phone.view(), node.kubelet.metric(ALLOCATIONS, node.resource)
     phone.restart_container()
     after = phone.view()
     assert (after.nodes, after.environment) == (before.nodes, before.environment), f"{before} {after}"
     assert (after.mounts, after.bound) == (before.mounts, before.bound), f"{before} {after}"
-    assert node.kubelet.metric(ALLOCATIONS, node.resource) == asked, "Allocate was called"
+    assert node.kubelet.metric(ALLOCATIONS, node.resource) == calls, "Allocate was called"
 
 
-@item("The kubelet calls Allocate once for a container that asks")
+@item("The kubelet calls Allocate once for a container that requests devices")
 def allocate_once(node: Node) -> None:
     assert node.phones
-    asked = node.kubelet.metric(ALLOCATIONS, node.resource)
-    with node.asking(1):
-        assert node.kubelet.metric(ALLOCATIONS, node.resource) == asked + 1, f"it was {asked}"
+    calls = node.kubelet.metric(ALLOCATIONS, node.resource)
+    with node.running_with(1):
+        assert node.kubelet.metric(ALLOCATIONS, node.resource) == calls + 1, f"{calls} calls before"
 
 
-@item("What a pod had that finished is given out again")
+@item("The devices of a finished pod are allocated again")
 def finished(node: Node) -> None:
     free = COUNT - sum(len(phone.held()) for phone in node.phones)
     done = node.place(container("main", free, then=DONE), restartPolicy="Never")
     try:
         done.wait_phase("Succeeded")
-        until(lambda: not done.held(), "List no longer gives it devices")
+        until(lambda: not done.held(), "List no longer reports its devices")
         with node.running(container("main", free)) as pod:
             assert pod.view().nodes == done.view().nodes, f"{pod.view().nodes}, before: {done.view().nodes}"
     finally:
         node.remove(done)
 
 
-@item("What a pod had that was removed is given out again: one pod gets all, named in natural_sort order")
+@item("The devices of removed pods are allocated again: one pod gets all devices, in natural order")
 def removed(node: Node) -> None:
     assert node.phones
     node.clear()

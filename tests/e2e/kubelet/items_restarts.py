@@ -1,4 +1,4 @@
-"""Items: kubelet and plugin restart, are killed, or stay away; pods keep what they have."""
+"""Items: kubelet and plugin restart, are killed or are stopped; pods keep their devices."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ item = Items()
 
 
 def _keeping(node: Node, event: Callable[[], None]) -> None:
-    """Check that an event leaves both pods as they were, containers too, and that a container started later fits.
+    """Check that both pods and their containers survive an event, and that a container restarted later is the same.
 
-    A pod whose container was started again is not used any longer: see the README on kubelets that restart.
+    A pod whose container was restarted is replaced: see the README on restarts of the kubelet.
     """
     phones = node.phones
     before = [_state(phone) for phone in phones]
@@ -31,7 +31,7 @@ def _keeping(node: Node, event: Callable[[], None]) -> None:
     until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) >= 1, "the plugin registers")
     node.wait_allocatable(ALL)
     for phone, then in zip(phones, before, strict=True):
-        now = until(lambda phone=phone: _state(phone), f"{phone.name} is there")  # type: ignore[misc]
+        now = until(lambda phone=phone: _state(phone), f"{phone.name} runs")  # type: ignore[misc]
         assert now == then, f"{phone.name}: {now}, before: {then}"
     nodes = phones[1].view().nodes
     phones[1].restart_container()
@@ -52,15 +52,15 @@ def _kubelet(node: Node, number: signal.Signals) -> None:
         node.kubelet.start()
 
     _keeping(node, event)
-    assert node.plugin.identity() == plugin, "the plugin went through it without a restart"
+    assert node.plugin.identity() == plugin, "the plugin has restarted"
 
 
-@item("The kubelet restarts: the plugin registers again by itself, pods go on, with the same nodes")
+@item("The kubelet restarts: the plugin registers again without a restart, and pods keep running with their devices")
 def kubelet_restarts(node: Node) -> None:
     _kubelet(node, signal.SIGTERM)
 
 
-@item("The kubelet is killed: the same")
+@item("The kubelet is killed: the plugin registers again, and pods keep running with their devices")
 def kubelet_killed(node: Node) -> None:
     _kubelet(node, signal.SIGKILL)
 
@@ -69,19 +69,19 @@ def _plugin(node: Node, number: signal.Signals) -> None:
     def event() -> None:
         registered = node.kubelet.metric(REGISTRATIONS, RESOURCE)
         plugin = node.plugin.identity()
-        node.plugin.hit(number)
+        node.plugin.interrupt(number)
         until(lambda: node.plugin.identity() != plugin, "another plugin runs")
-        until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) > registered, "it registers")
+        until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) > registered, "the plugin registers")
 
     _keeping(node, event)
 
 
-@item("The plugin restarts: it registers again, pods go on, with the same nodes")
+@item("The plugin restarts: it registers again, and pods keep running with their devices")
 def plugin_restarts(node: Node) -> None:
     _plugin(node, signal.SIGTERM)
 
 
-@item("The plugin is killed: the same, and its stale socket is swept")
+@item("The plugin is killed: it registers again, its stale socket is removed, and pods keep their devices")
 def plugin_killed(node: Node) -> None:
     _plugin(node, signal.SIGKILL)
 
@@ -91,81 +91,81 @@ def _both(node: Node, number: signal.Signals) -> None:
 
     def event() -> None:
         node.kubelet.stop(number)
-        node.plugin.hit(number)
+        node.plugin.interrupt(number)
         node.kubelet.start()
         until(lambda: node.plugin.identity() != plugin, "another plugin runs")
 
     _keeping(node, event)
 
 
-@item("Kubelet and plugin restart at once: pods go on, with the same nodes")
+@item("Kubelet and plugin restart at the same time: pods keep running with their devices")
 def both_restart(node: Node) -> None:
     _both(node, signal.SIGTERM)
 
 
-@item("Kubelet and plugin are killed at once: the same")
+@item("Kubelet and plugin are killed at the same time: pods keep running with their devices")
 def both_killed(node: Node) -> None:
     _both(node, signal.SIGKILL)
 
 
-@item("The plugin stays away: within 30 s nothing is allocatable, capacity stays, pods go on with what they have")
+@item("The plugin is stopped: allocatable is 0 within 30 s, capacity stays, and pods keep running with their devices")
 def plugin_away(node: Node) -> None:
     phones = node.phones
     before = [_state(phone) for phone in phones]
-    node.away()
+    node.stop_plugin()
     assert node.status() == (COUNT, 0), f"capacity and allocatable: {node.status()}"
-    holds(lambda: [_state(phone) for phone in phones] == before, "the pods are as they were", seconds=3)
+    holds(lambda: [_state(phone) for phone in phones] == before, "the pods are unchanged", seconds=3)
 
 
-@item("A pod that comes meanwhile is refused, in the kubelet's words")
-def refused_meanwhile(node: Node) -> None:
-    node.away()
+@item("The kubelet rejects a pod that is created while the plugin is stopped")
+def rejected_meanwhile(node: Node) -> None:
+    node.stop_plugin()
     text = f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"
-    node.refuse(1, f"Allocate failed due to {text}, which is unexpected")
+    node.assert_rejected(1, f"Allocate failed due to {text}, which is unexpected")
 
 
-@item("The kubelet restarts meanwhile: the pods still go on, and List knows what they have")
+@item("The kubelet restarts while the plugin is stopped: the pods keep running, and List reports their devices")
 def kubelet_restarts_meanwhile(node: Node) -> None:
     phones = node.phones
     before = [_state(phone) for phone in phones]
-    node.away()
+    node.stop_plugin()
     node.kubelet.stop()
     node.kubelet.start()
     for phone, then in zip(phones, before, strict=True):
-        until(lambda phone=phone, then=then: _state(phone) == then, f"{phone.name} is as it was")  # type: ignore[misc]
+        until(lambda phone=phone, then=then: _state(phone) == then, f"{phone.name} is unchanged")  # type: ignore[misc]
     assert not node.kubelet.allocatable(RESOURCE), "nothing is allocatable"
-    holds(lambda: [_state(phone) for phone in phones] == before, "the pods are as they were", seconds=3)
+    holds(lambda: [_state(phone) for phone in phones] == before, "the pods are unchanged", seconds=3)
 
 
-@item("The plugin comes back: all is allocatable, the pods have the same nodes, and a new pod gets others")
+@item("The plugin starts again: all devices are allocatable, pods keep theirs, and a new pod gets others")
 def plugin_back(node: Node) -> None:
     phones = node.phones
     before = [_state(phone) for phone in phones]
-    node.away()
+    node.stop_plugin()
     node.plugin.start()
     node.wait_allocatable(ALL)
-    assert [_state(phone) for phone in phones] == before, "the pods are as they were"
+    assert [_state(phone) for phone in phones] == before, "the pods are unchanged"
     with node.running(container("main", 2)) as pod:
         taken = set().union(*(phone.held() for phone in phones))
         assert not pod.view().nodes & taken, f"{pod.view().nodes} of {taken}"
 
 
-@item("A pod is removed while the kubelet is down: its nodes are free afterwards")
+@item("A pod is removed while the kubelet is down: its devices are free afterwards")
 def removed_meanwhile(node: Node) -> None:
     taken = COUNT - sum(len(phone.held()) for phone in node.phones)
     pod = node.place(container("main", taken))
     pod.wait_phase("Running")
     nodes = pod.view().nodes
     node.kubelet.stop()
-    node.kubelet.take(pod.name)
+    node.kubelet.delete(pod.name)
     node.kubelet.start()
     node.wait_allocatable(ALL)
-    until(lambda: pod.name not in {name for name, _ in node.kubelet.held(RESOURCE)}, "List has forgotten the pod")
-    with node.running(container("main", taken)) as other:
-        assert other.view().nodes == nodes, f"{other.view().nodes}, free: {nodes}"
+    until(lambda: pod.name not in {name for name, _ in node.kubelet.held(RESOURCE)}, "List no longer reports the pod")
+    with node.running(container("main", taken)) as successor:
+        assert successor.view().nodes == nodes, f"{successor.view().nodes}, free: {nodes}"
 
 
-@item("A finished pod is left alone by a kubelet that restarts without the plugin")
+@item("A kubelet that restarts without the plugin does not touch a finished pod")
 def finished_stays(node: Node) -> None:
     done = node.place(container("main", 1, then=DONE), restartPolicy="Never")
     try:
@@ -173,7 +173,7 @@ def finished_stays(node: Node) -> None:
         node.plugin.stop()
         node.kubelet.stop()
         node.kubelet.start()
-        until(lambda: done.status["phase"] != "Pending", "the kubelet knows the pod")
+        until(lambda: done.status["phase"] != "Pending", "the kubelet reports the pod")
         phase, message = done.status["phase"], done.status.get("message")
         assert phase == "Succeeded", f"{phase}: {message}"
     finally:
@@ -182,17 +182,17 @@ def finished_stays(node: Node) -> None:
         node.wait_allocatable(ALL)
 
 
-@item("The node reboots and the plugin comes late: pods of before are refused, and run once they are made again")
+@item("The node reboots and the plugin starts late: the kubelet rejects old pods; new pods run")
 def reboot(node: Node) -> None:
     phones = node.phones
-    node.away()
+    node.stop_plugin()
     node.kubelet.stop()
     node.runtime.crash()
     node.kubelet.start()
     for phone in phones:
-        until(lambda phone=phone: phone.status["phase"] == "Failed", f"{phone.name} is refused")  # type: ignore[misc]
+        until(lambda phone=phone: phone.status["phase"] == "Failed", f"{phone.name} is rejected")  # type: ignore[misc]
         assert phone.status["reason"] == "UnexpectedAdmissionError", phone.status
     node.clear()
     node.plugin.start()
     node.wait_allocatable(ALL)
-    assert len(node.phones[0].view().nodes) == 3, "made again, it has its nodes"
+    assert len(node.phones[0].view().nodes) == 3, "the new pod has its devices"

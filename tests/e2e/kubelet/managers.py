@@ -1,4 +1,4 @@
-"""The two kubelets that the scenarios are tried on."""
+"""The two kubelets that run the scenarios."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.testing import AdmissionError, Behaviour, Container, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
-from tests.e2e.kubelet.scenarios import Given, Refused
+from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class StandIn:
-    """``aosp_plugin.testing.Kubelet``, as old as the real one here."""
+    """``aosp_plugin.testing.Kubelet`` with the behaviour of the real kubelet's version."""
 
     def __init__(self, kubelet: Kubelet) -> None:
-        """Stand before a stand-in that runs."""
+        """Use a running stand-in."""
         self._kubelet = kubelet
         self._numbers = itertools.count()
 
@@ -38,22 +38,22 @@ class StandIn:
         view = self._kubelet.resource(resource)
         return (view.capacity, view.allocatable) if view.known else None
 
-    async def admit(self, resource: str, count: int) -> Given | Refused:
+    async def admit(self, resource: str, count: int) -> Admitted | Rejected:
         """Admit a pod, and start its container."""
         pod = Pod(f"pod-{next(self._numbers)}", [Container("main", {resource: count})])
         try:
-            admitted = (await self._kubelet.admit(pod)).containers["main"]
+            allocation = (await self._kubelet.admit(pod)).containers["main"]
             await self._kubelet.start_container(pod, "main")
         except AdmissionError as error:
-            return Refused(error.reason, error.message)
-        return Given(pod.name, frozenset(admitted.device_ids[resource]), dict(admitted.envs))
+            return Rejected(error.reason, error.message)
+        return Admitted(pod.name, frozenset(allocation.device_ids[resource]), dict(allocation.envs))
 
     async def held(self, pod: str, resource: str) -> frozenset[str]:
-        """Return what a pod has."""
-        return frozenset(one for one, (name, _) in self._kubelet.allocated(resource).items() if name == pod)
+        """Return a pod's devices."""
+        return frozenset(device for device, (name, _) in self._kubelet.allocated(resource).items() if name == pod)
 
     async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Restart it."""
+        """Restart the kubelet; call ``meanwhile`` while it is down."""
         await self._kubelet.stop()
         if meanwhile is not None:
             meanwhile()
@@ -64,7 +64,7 @@ class Real:
     """The real kubelet."""
 
     def __init__(self, node: Node) -> None:
-        """Stand before a node whose kubelet runs."""
+        """Use a node whose kubelet runs."""
         self._node = node
         self._placed: list[Placed] = []
 
@@ -77,38 +77,38 @@ class Real:
         """Return capacity and allocatable; None for a resource that the node's status does not have."""
         return await asyncio.to_thread(self._node.status, resource)
 
-    async def admit(self, resource: str, count: int) -> Given | Refused:
-        """Put a pod on the node, and wait until it runs or may not."""
+    async def admit(self, resource: str, count: int) -> Admitted | Rejected:
+        """Create a pod, and wait until it runs or is rejected."""
         return await asyncio.to_thread(self._admit, resource, count)
 
-    def _admit(self, resource: str, count: int) -> Given | Refused:
+    def _admit(self, resource: str, count: int) -> Admitted | Rejected:
         placed = self._node.place(container("main", count, resource=resource))
         self._placed.append(placed)
         if (phase := placed.settled()) == "Failed":
-            return Refused(placed.status["reason"], placed.status["message"])
+            return Rejected(placed.status["reason"], placed.status["message"])
         assert phase == "Running", phase
-        return Given(placed.name, frozenset(placed.held(resource=resource)), placed.view().environment)
+        return Admitted(placed.name, frozenset(placed.held(resource=resource)), placed.view().environment)
 
     async def held(self, pod: str, resource: str) -> frozenset[str]:
-        """Return what a pod has."""
+        """Return a pod's devices."""
         held = await asyncio.to_thread(self._node.kubelet.held, resource)
         return frozenset(held.get((pod, "main"), set()))
 
     async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Restart it."""
+        """Restart the kubelet; call ``meanwhile`` while it is down."""
         await asyncio.to_thread(self._node.kubelet.stop)
         if meanwhile is not None:
             meanwhile()
         await asyncio.to_thread(self._node.kubelet.start)
 
     def clear(self) -> None:
-        """Take the pods off the node."""
+        """Delete the pods."""
         self._node.remove(*self._placed)
 
 
 @contextlib.asynccontextmanager
 async def stand_in() -> AsyncIterator[DeviceManager]:
-    """Run a stand-in of the real one's age."""
+    """Run a stand-in with the behaviour of the real kubelet's version."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
         async with Kubelet(directory, behaviour=Behaviour.BUGGY) as kubelet:
             yield StandIn(kubelet)
@@ -116,7 +116,7 @@ async def stand_in() -> AsyncIterator[DeviceManager]:
 
 @contextlib.asynccontextmanager
 async def real(node: Node) -> AsyncIterator[DeviceManager]:
-    """Use the node's kubelet, and leave no pod behind."""
+    """Use the node's kubelet, and delete the pods afterwards."""
     manager = Real(node)
     try:
         yield manager

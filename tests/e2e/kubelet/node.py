@@ -1,4 +1,4 @@
-"""The node as the items see it: kubelet, runtime, plugin, device nodes and pods together."""
+"""The node under test: kubelet, runtime, plugin, binder devices and pods."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _NUMBERS = itertools.count(1)
 
 
 def names(*numbers: int) -> set[str]:
-    """Return the names of nodes."""
+    """Return the names of the binder devices with these numbers."""
     return {f"{PREFIX}{number}" for number in numbers}
 
 
-def natural_sort(found: AbstractSet[str]) -> list[str]:
-    """Return names in the order of their numbers."""
-    return sorted(found, key=lambda name: int(name.removeprefix(PREFIX)))
+def natural_sort(names: AbstractSet[str]) -> list[str]:
+    """Return names ordered by number."""
+    return sorted(names, key=lambda name: int(name.removeprefix(PREFIX)))
 
 
 ALL: Final = names(*range(COUNT))
 
 
 class Node:
-    """A node of a cluster, without the cluster."""
+    """A node without a cluster."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Node:
         devices: AbstractSet[str] = ALL,
         each: int = 3,
     ) -> None:
-        """Put the parts together.
+        """Connect the parts.
 
-        ``resource`` is the plugin's, or the first one of several; ``devices`` are those of it that are healthy while
-        all nodes are there; ``each`` is how many the two ``phones`` have.
+        ``resource`` is the plugin's resource, or the first of several; ``devices`` are its devices that are healthy
+        while all binder devices exist; ``each`` is the number of devices of each of the two ``phones``.
         """
         self.kubelet = kubelet
         self.runtime = runtime
@@ -70,49 +70,49 @@ class Node:
         self._phones: dict[str, Placed] = {}
 
     def recover(self) -> None:
-        """Have all as an item may expect it, after one that failed half-way, or before one that is run alone."""
+        """Restore the state that items expect, after an item that failed or before an item that runs alone."""
         if not self.kubelet.daemon.running:
             self.kubelet.start()
         self.clear()
         create_devices()
         if not self.plugin.running():
             self.plugin.start()
-        with contextlib.suppress(AssertionError):  # the items will say
+        with contextlib.suppress(AssertionError):  # the items report it
             self.wait_allocatable(self.devices)
 
-    def leave(self) -> None:
-        """Have neither pods nor a plugin: after the last item, or the last one of those that were wanted."""
+    def tear_down(self) -> None:
+        """Remove the pods and stop the plugin, after the last item."""
         self.clear()
         if self.plugin.running():
             self.plugin.stop()
 
-    def away(self) -> None:
-        """Have the plugin away."""
+    def stop_plugin(self) -> None:
+        """Stop the plugin, and wait until nothing is allocatable."""
         if self.plugin.running():
             self.plugin.stop()
         self.wait_allocatable(set())
 
     def place(self, *containers: dict[str, Any], name: str = "pod", **more: Any) -> Placed:
-        """Put a pod on the node, under a name that no other pod had."""
+        """Create a pod with a unique name."""
         manifest = pods.pod(f"{name}-{next(_NUMBERS)}", *containers, **more)
         placed = Placed(self, manifest)
-        self.kubelet.put(placed.name, manifest)
+        self.kubelet.create(placed.name, manifest)
         return placed
 
     def remove(self, *placed: Placed) -> None:
-        """Take pods off the node, and wait until they are gone; the kubelet forgets them before they end."""
+        """Delete pods, and wait until they have ended, which is later than the kubelet drops them."""
         known = self.kubelet.pods()
-        every = [known.get(one.name, {}).get("status", {}).get("containerStatuses", []) for one in placed]
-        containers = {one.get("containerID", "").removeprefix("containerd://") for some in every for one in some}
-        for one in placed:
-            self.kubelet.take(one.name)
-        gone = {one.name for one in placed}
-        until(lambda: not gone & self.kubelet.pods().keys(), f"the kubelet has forgotten {gone}")
-        until(lambda: not containers & self.runtime.running(), f"the containers of {gone} have ended")
+        names = {pod.name for pod in placed}
+        statuses = [known.get(name, {}).get("status", {}).get("containerStatuses", []) for name in names]
+        containers = {status.get("containerID", "").removeprefix("containerd://") for pod in statuses for status in pod}
+        for name in names:
+            self.kubelet.delete(name)
+        until(lambda: not names & self.kubelet.pods().keys(), f"the kubelet has dropped {names}")
+        until(lambda: not containers & self.runtime.running(), f"the containers of {names} have ended")
 
     @contextlib.contextmanager
     def running(self, *containers: dict[str, Any], **more: Any) -> Iterator[Placed]:
-        """Have a pod that runs while the context lasts."""
+        """Run a pod while the context lasts."""
         placed = self.place(*containers, **more)
         try:
             placed.wait_phase("Running")
@@ -120,22 +120,22 @@ class Node:
         finally:
             self.remove(placed)
 
-    def refuse(self, count: int, text: str) -> None:
-        """Check that the kubelet refuses a pod that asks for so many devices, with exactly this text."""
+    def assert_rejected(self, count: int, text: str) -> None:
+        """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this text."""
         pod = self.place(pods.container("main", count, resource=self.resource))
         try:
             pod.wait_phase("Failed")
-            pod.refused(text)
+            pod.assert_rejected(text)
         finally:
             self.remove(pod)
 
-    def asking(self, count: int) -> contextlib.AbstractContextManager[Placed]:
-        """Have a pod with so many devices that runs while the context lasts."""
+    def running_with(self, count: int) -> contextlib.AbstractContextManager[Placed]:
+        """Run a pod with ``count`` devices while the context lasts."""
         return self.running(pods.container("main", count, resource=self.resource))
 
     @property
     def phones(self) -> tuple[Placed, Placed]:
-        """Two pods with as many devices each as the node was made for, which run from the first use on."""
+        """The two shared pods, which run from their first use on."""
         for name in ("phone-a", "phone-b"):
             if name not in self._phones:
                 main = pods.container("main", self._each, resource=self.resource)
@@ -146,40 +146,40 @@ class Node:
         return first, second
 
     def retire(self, phone: Placed) -> None:
-        """Take one of the two pods off; the next use makes another one."""
-        self._phones = {name: one for name, one in self._phones.items() if one is not phone}
+        """Delete one of the two shared pods; the next use creates another one."""
+        self._phones = {name: pod for name, pod in self._phones.items() if pod is not phone}
         self.remove(phone)
 
     def clear(self) -> None:
-        """Take the two pods off again."""
+        """Delete the two shared pods."""
         self.remove(*self._phones.values())
         self._phones.clear()
 
     def wait_allocatable(self, devices: AbstractSet[str], resource: str = "") -> None:
-        """Wait until the kubelet can hand out exactly these, of the node's resource if none is named."""
+        """Wait until the kubelet can allocate exactly these devices, by default of the node's resource."""
         until(
             lambda: self._allocatable(devices, resource or self.resource),
             f"the kubelet can allocate {len(devices)} devices",
         )
 
     def _allocatable(self, devices: AbstractSet[str], resource: str) -> bool:
-        found = self.kubelet.allocatable(resource)
-        assert found == devices, f"it can allocate {sorted(found)}, not {sorted(devices)}"
+        allocatable = self.kubelet.allocatable(resource)
+        assert allocatable == devices, f"allocatable: {sorted(allocatable)}, expected: {sorted(devices)}"
         return True
 
     def status(self, resource: str = "") -> tuple[int, int] | None:
-        """Return capacity and allocatable as the kubelet counts them for its node's status; None without the resource.
+        """Return capacity and allocatable of the node's status; None if it does not have the resource.
 
-        Without an API server they are only in its log, whenever it looks at a pod; so it is given one, which belongs
-        to another node. Allocatable is told there if it differs.
+        Without an API server the kubelet writes them only to its log, whenever it admits a pod. So this creates a pod
+        that does not match the node. The log has allocatable only if it differs from capacity.
         """
         resource = resource or self.resource
         log = self.kubelet.daemon.log
         before = log.stat().st_size
-        stranger = self.place(pods.container("main"), name="stranger", nodeSelector={"aosp.io/e2e": "elsewhere"})
-        stranger.wait_phase("Failed")
+        probe = self.place(pods.container("main"), name="probe", nodeSelector={"aosp.io/e2e": "elsewhere"})
+        probe.wait_phase("Failed")
         text = log.read_bytes()[before:].decode()
-        self.remove(stranger)
+        self.remove(probe)
         capacity = re.findall(rf'"Updated capacity for device plugin" plugin="{resource}" capacity=(\d+)', text)
         if not capacity:
             return None
@@ -187,24 +187,24 @@ class Node:
         return int(capacity[-1]), int(allocatable[-1] if allocatable else capacity[-1])
 
     def health(self, placed: Placed, container: str = "main") -> dict[str, str]:
-        """Return the health of a container's devices as its pod's status tells it."""
-        for one in placed.container(container).get("allocatedResourcesStatus", []):
-            if one["name"] == self.resource:
-                return {resource["resourceID"]: resource["health"] for resource in one["resources"]}
+        """Return the health of a container's devices in the pod's status."""
+        for status in placed.container(container).get("allocatedResourcesStatus", []):
+            if status["name"] == self.resource:
+                return {device["resourceID"]: device["health"] for device in status["resources"]}
         return {}
 
 
 def hack(*words: str) -> str:
-    """Call hack/binder_nodes.py."""
+    """Run hack/binder_nodes.py."""
     return run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
 
 
 def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
-    """Make the stand-in nodes that are missing of so many."""
+    """Create the missing stand-ins of the first ``count`` binder devices."""
     hack("create", "--way", "mknod", "--count", str(count), "--prefix", prefix)
 
 
 def remove_devices(*numbers: int) -> None:
-    """Remove nodes as the driver would."""
+    """Delete binder devices, as the driver does."""
     for name in names(*numbers):
         os.unlink(f"/dev/{name}")

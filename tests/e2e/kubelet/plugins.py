@@ -1,4 +1,4 @@
-"""The plugin, in both ways in which it runs in production: as a process of the host, and as the DaemonSet's pod."""
+"""The plugin as a process of the host, and as the DaemonSet's pod."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.standalone import Standalone
 
 SHARED: Final = "/dev/aosp_shared"
-"""A directory of the host that every container of ours gets: stand-in nodes have no binderfs to share."""
+"""A directory of the host that every container gets, because stand-ins have no binderfs to share."""
 SHARING: Final = f"shared_mounts: ['binderfs:/dev/binderfs', '{SHARED}:/vendor/shared']\n"
 POD: Final = "aosp-device-plugin"
 
 
 class Plugin(Protocol):
-    """The plugin, and what happens to it."""
+    """A plugin that the items start, stop and interrupt."""
 
-    way: str
+    kind: str
 
     def start(self) -> None:
-        """Run it."""
+        """Start the plugin."""
 
     def stop(self) -> None:
-        """End it as a supervisor does, with SIGTERM, and keep it away."""
+        """Stop the plugin with SIGTERM, without a restart."""
 
-    def hit(self, number: signal.Signals) -> None:
-        """Send a signal that ends it, and have it run again as its supervisor would; the kubelet may be away."""
+    def interrupt(self, number: signal.Signals) -> None:
+        """End the plugin with a signal, and restart it as its supervisor does. The kubelet may be down."""
 
     def running(self) -> bool:
-        """Whether it was started, and not stopped."""
+        """Return whether the plugin was started and not stopped."""
 
     def identity(self) -> str:
-        """Return what is another one for each start."""
+        """Return a string that differs for each start."""
 
     def tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the plugin's log."""
 
 
 def sockets() -> list[str]:
@@ -59,27 +59,27 @@ def sockets() -> list[str]:
 
 
 def configuration(more: str = SHARING) -> str:
-    """Return deploy/base/config.yaml with a line more: if none is given, with one shared directory more."""
+    """Return deploy/base/config.yaml with more keys, by default with one more shared directory."""
     return f"{(PROJECT / 'deploy/base/config.yaml').read_text()}\n{more}\n"
 
 
-def ill(resource: str) -> dict[str, int]:
-    """Return how many devices the plugin, as a process, calls Unhealthy, by reason (its /metrics)."""
+def unhealthy_by_reason(resource: str) -> dict[str, int]:
+    """Return the number of Unhealthy devices by reason, from the /metrics of the plugin as a process."""
     with urllib.request.urlopen("http://127.0.0.1:9478/metrics", timeout=5) as answer:
         text: str = answer.read().decode()
     line = rf'^aosp_plugin_devices{{health="unhealthy",reason="([^"]+)",resource="{re.escape(resource)}"}} (\S+)$'
-    found = {reason: int(float(value)) for reason, value in re.findall(line, text, re.MULTILINE)}
-    assert found, f"no metrics of {resource}"
-    return {reason: count for reason, count in found.items() if count}
+    counts = {reason: int(float(value)) for reason, value in re.findall(line, text, re.MULTILINE)}
+    assert counts, f"no metrics of {resource}"
+    return {reason: count for reason, count in counts.items() if count}
 
 
 class AsProcess:
-    """``aosp-plugin serve`` on the host."""
+    """``aosp-plugin serve`` as a process of the host."""
 
-    way = "process"
+    kind = "process"
 
     def __init__(self, directory: Path, text: str) -> None:
-        """Write the configuration, and the log, into a directory of its own."""
+        """Write the configuration to a directory, which gets the log too."""
         directory.mkdir()
         config = directory / "config.yaml"
         config.write_text(text)
@@ -87,16 +87,16 @@ class AsProcess:
         self._daemon = Daemon("plugin", [str(program), "serve", f"--config={config}"], directory / "plugin.log")
 
     def start(self) -> None:
-        """Run it."""
+        """Start the plugin."""
         self._daemon.start()
 
     def stop(self) -> None:
-        """End it; 0 is its exit code, and its socket is gone."""
+        """Stop the plugin, and check that it exits with 0 and removes its socket."""
         code = self._daemon.end(signal.SIGTERM, seconds=2)
         assert code == 0, f"the plugin's exit code is {code}"
         assert not sockets(), f"the plugin left {sockets()}"
 
-    def hit(self, number: signal.Signals) -> None:
+    def interrupt(self, number: signal.Signals) -> None:
         """Send the signal, and start another one."""
         self._daemon.end(number)
         self._daemon.start()
@@ -111,19 +111,19 @@ class AsProcess:
         return str(self._daemon.pid)
 
     def tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the plugin's log."""
         return self._daemon.tail()
 
 
 class AsPod:
-    """A static pod made of the DaemonSet's template."""
+    """The DaemonSet's pod as a static pod."""
 
-    way = "pod"
+    kind = "pod"
 
     def __init__(
         self, directory: Path, kubelet: Standalone, runtime: Runtime, daemonset: Mapping[str, Any] | None = None
     ) -> None:
-        """Write the configuration where the pod mounts it from. The DaemonSet is deploy/base's where none is given."""
+        """Write the configuration to the directory that the pod mounts; by default use deploy/base's DaemonSet."""
         self._config = directory / "plugin-config"
         self._config.mkdir()
         self.configure(configuration())
@@ -133,42 +133,42 @@ class AsPod:
         self._known = ""
 
     def configure(self, text: str) -> None:
-        """Have the next start read this configuration."""
+        """Write the configuration for the next start."""
         (self._config / "config.yaml").write_text(text)
 
     def start(self) -> None:
-        """Put the pod on the node."""
-        self._kubelet.put(POD, self.manifest)
+        """Create the pod."""
+        self._kubelet.create(POD, self.manifest)
 
     def stop(self) -> None:
-        """Take the pod off the node, and wait until it has ended."""
+        """Delete the pod, and wait until it has ended."""
         container = self.container_id()
-        self._kubelet.take(POD)
+        self._kubelet.delete(POD)
         until(lambda: container not in self._runtime.running(), "the plugin's container has ended")
         assert not sockets(), f"the plugin left {sockets()}"
 
-    def hit(self, number: signal.Signals) -> None:
-        """Send the signal to the container's first process; the kubelet starts the container again."""
+    def interrupt(self, number: signal.Signals) -> None:
+        """Send the signal to the container's first process; the kubelet restarts the container."""
         self._runtime.signal(self.container_id(), number)
 
     def container_id(self) -> str:
-        """Return the container that runs, or the one that ran last."""
+        """Return the ID of the running container, or of the last one."""
         if self._kubelet.daemon.running:
             self._known = until(self._running, "the plugin's container runs")
         return self._known
 
     def running(self) -> bool:
-        """Whether the pod is on the node."""
+        """Return whether the pod exists."""
         return (self._kubelet.manifests / f"{POD}.json").exists()
 
     def _running(self) -> str:
         container = self.status()["containerStatuses"][0]
         assert "running" in container["state"], f"the plugin's container: {container['state']}"
-        found: str = container["containerID"]
-        return found.removeprefix("containerd://")
+        identifier: str = container["containerID"]
+        return identifier.removeprefix("containerd://")
 
     def identity(self) -> str:
-        """Return the container's ID."""
+        """Return the ID of the container."""
         return self.container_id()
 
     def status(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class AsPod:
         return status
 
     def tail(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the plugin's log."""
         logs = sorted(Path("/var/log/pods").glob(f"*_{POD}-*/*/*.log"), key=os.path.getmtime)
         return "\n".join(f"  {line[:400]}" for log in logs[-2:] for line in log.read_text().splitlines()[-TAIL:])
 
@@ -189,7 +189,7 @@ def base() -> dict[str, Any]:
 
 
 def static_pod(config: Path, daemonset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a DaemonSet's pod template as a static pod. What is changed here is listed in the README."""
+    """Return a DaemonSet's pod template as a static pod. The README lists the changes."""
     template = daemonset["spec"]["template"]
     spec = template["spec"]
     for volume in spec["volumes"]:

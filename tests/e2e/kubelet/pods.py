@@ -1,4 +1,4 @@
-"""Static pods that ask for nodes and tell, from within, what they were given."""
+"""Static pods that request devices and report their view from inside."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RESOURCE: Final = "aosp.io/binder"
 PREFIX: Final = "aosp_binder"
 LOGS: Final = Path("/var/log/pods")
 
-_LOOK: Final = """\
+_REPORT: Final = """\
 box=/bin/busybox
 echo '--- env'; $box env
 echo '--- dev'; $box ls -l /dev
 echo '--- mounts'; $box cat /proc/self/mountinfo
 echo '--- opened'
-for node in /dev/*binder*; do [ -c $node ] && (: <> $node) && echo $node; done
+for device in /dev/*binder*; do [ -c $device ] && (: <> $device) && echo $device; done
 echo '--- end'
 """
 
@@ -28,9 +28,9 @@ DONE: Final = "exit 0"
 
 
 def container(name: str, count: int = 0, *, then: str = STAY, resource: str = RESOURCE, **more: Any) -> dict[str, Any]:
-    """Return a container that asks for ``count`` devices, reports, and goes on to what comes ``then``."""
+    """Return a container that requests ``count`` devices, prints its report, and runs the script ``then``."""
     limits = {"resources": {"limits": {resource: count}}} if count else {}
-    command = ["/bin/busybox", "sh", "-c", _LOOK + then]
+    command = ["/bin/busybox", "sh", "-c", _REPORT + then]
     return {"name": name, "image": BUSYBOX, "imagePullPolicy": "Never", "command": command, **limits, **more}
 
 
@@ -49,7 +49,7 @@ def pod(name: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...]
 
 @dataclass(frozen=True)
 class ContainerView:
-    """What a container saw of itself."""
+    """A container's report about itself."""
 
     environment: dict[str, str]
     devices: dict[str, str]
@@ -57,17 +57,17 @@ class ContainerView:
     mounts: dict[str, str]
     """Mount point to its options."""
     bound: dict[str, str]
-    """Mount point to the name of the binder node that is bound there."""
+    """Mount point to the name of the binder device that is bound there."""
     opened: set[str]
-    """What in /dev it could open for reading and writing, of all that has binder in its name."""
+    """The files in /dev with binder in their names that the container could open for reading and writing."""
 
     @property
     def nodes(self) -> set[str]:
-        """Names of the binder nodes in /dev."""
+        """The names of the binder devices in /dev."""
         return self.named(PREFIX)
 
     def named(self, prefix: str) -> set[str]:
-        """What in /dev has a name that begins so."""
+        """Return the names of the files in /dev with a prefix."""
         return {name for name in self.devices if name.startswith(prefix)}
 
     def number(self, name: str) -> tuple[int, int]:
@@ -78,18 +78,18 @@ class ContainerView:
 
     @property
     def visible(self) -> list[str]:
-        """The names that the environment tells."""
+        """The names in BINDER_VISIBLE_DEVICES."""
         return self.environment.get("BINDER_VISIBLE_DEVICES", "").split(",")
 
 
 def view(uid: str, container_name: str = "main") -> ContainerView:
-    """Return what the last run of a container saw. LookupError while it has not told all."""
+    """Return the report of a container's last run. Raises LookupError while the report is incomplete."""
     logs = sorted(LOGS.glob(f"*_{uid}/{container_name}/*.log"), key=lambda path: int(path.stem))
     if not logs:
         raise LookupError(f"container {container_name} has no log")
     lines = [line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()]
     if "--- end" not in lines:
-        raise LookupError(f"container {container_name} has not told all: {lines[-3:]}")
+        raise LookupError(f"container {container_name} has not finished its report: {lines[-3:]}")
     sections: dict[str, list[str]] = {}
     for line in lines[: lines.index("--- end")]:
         if line.startswith("--- "):

@@ -1,4 +1,4 @@
-"""A device plugin that does what a scenario says, right or wrong, and writes down what it is asked."""
+"""A device plugin with the behaviour that a scenario sets, right or wrong, which records its calls."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _REGISTER = 20.0
 
 
 def healthy(*ids: str) -> Devices:
-    """Return devices that can be handed out."""
+    """Return healthy devices."""
     return [(device, HEALTHY) for device in ids]
 
 
 class Probe(rpc.DevicePluginServicer):
-    """A plugin of one resource. An async context manager: it serves inside, and registers when it is told."""
+    """A plugin for one resource. As an async context manager it serves; :meth:`register` registers it."""
 
     def __init__(self, directory: str, resource: str, devices: Devices = (), *, socket: str = "") -> None:
-        """Prepare; what it answers can be changed by its attributes."""
+        """Prepare the plugin; its attributes set the answers."""
         self.resource = resource
         self.socket = socket or f"probe-{resource.replace('/', '-')}.sock"
         self.options = pb.DevicePluginOptions()
@@ -41,19 +41,19 @@ class Probe(rpc.DevicePluginServicer):
         self.empty_answer = False
         self.prefer: list[str] = []
         self.calls: list[str] = []
-        """Names of the RPCs in their order, and ``registered`` where Register was answered."""
-        self.asked: list[list[str]] = []
-        """Device IDs of each Allocate."""
+        """The names of the RPCs in order, and ``registered`` for each answered Register."""
+        self.allocated: list[list[str]] = []
+        """The device IDs of each Allocate."""
         self.preferred: list[pb.ContainerPreferredAllocationRequest] = []
         self.streams = 0
-        """ListAndWatch streams that are open."""
+        """The number of open ListAndWatch streams."""
         self._directory = directory
         self._devices = list(devices)
         self._queues: list[asyncio.Queue[str]] = []
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        """Serve."""
+        """Start serving."""
         self._server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{os.path.join(self._directory, self.socket)}")
@@ -65,12 +65,12 @@ class Probe(rpc.DevicePluginServicer):
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop serving, as a process that ends. May be repeated."""
+        """Stop serving, as a process that ends. Repeated calls have no effect."""
         if self._server is not None:
             await self._server.stop(None)
 
     async def register(self, *, version: str = "v1beta1") -> str:
-        """Register; return "" or the kubelet's error."""
+        """Register, and return the kubelet's error or ""."""
         channel = grpc.aio.insecure_channel(
             f"unix:{self._directory}/kubelet.sock", options=[("grpc.default_authority", "localhost")]
         )
@@ -86,7 +86,7 @@ class Probe(rpc.DevicePluginServicer):
         return ""
 
     def send(self, devices: Devices) -> None:
-        """Have another list, and tell it to everyone who listens."""
+        """Replace the list of devices, and send it on all streams."""
         self._devices = list(devices)
         for queue in self._queues:
             queue.put_nowait(_LIST)
@@ -99,7 +99,7 @@ class Probe(rpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 - the RPC's name
         self, _request: pb.Empty, context: grpc.aio.ServicerContext[pb.Empty, pb.DevicePluginOptions]
     ) -> pb.DevicePluginOptions:
-        """Answer with the options, or the error."""
+        """Return the options, or fail."""
         self.calls.append("GetDevicePluginOptions")
         if self.options_error:
             await context.abort(grpc.StatusCode.INTERNAL, self.options_error)
@@ -108,14 +108,16 @@ class Probe(rpc.DevicePluginServicer):
     async def ListAndWatch(  # noqa: N802 - the RPC's name
         self, _request: pb.Empty, _context: grpc.aio.ServicerContext[pb.Empty, pb.ListAndWatchResponse]
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """Tell the devices, and again whenever there are others."""
+        """Send the devices, and again after each change."""
         self.calls.append("ListAndWatch")
         queue: asyncio.Queue[str] = asyncio.Queue()
         self._queues.append(queue)
         self.streams += 1
         try:
             while True:
-                yield pb.ListAndWatchResponse(devices=[pb.Device(ID=name, health=how) for name, how in self._devices])
+                yield pb.ListAndWatchResponse(
+                    devices=[pb.Device(ID=name, health=health) for name, health in self._devices]
+                )
                 if await queue.get() == _END:
                     return
         finally:
@@ -125,15 +127,15 @@ class Probe(rpc.DevicePluginServicer):
     async def Allocate(  # noqa: N802 - the RPC's name
         self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]
     ) -> pb.AllocateResponse:
-        """Answer with a variable that names the devices, with nothing, or with the error."""
+        """Return a variable that lists the devices or an empty answer, or fail."""
         self.calls.append("Allocate")
-        ids = [list(one.devices_ids) for one in request.container_requests]
-        self.asked += ids
+        ids = [list(container.devices_ids) for container in request.container_requests]
+        self.allocated += ids
         if self.allocate_error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.allocate_error)
         if self.empty_answer:
             return pb.AllocateResponse()
-        answers = [pb.ContainerAllocateResponse(envs={"GIVEN": ",".join(sorted(one))}) for one in ids]
+        answers = [pb.ContainerAllocateResponse(envs={"DEVICES": ",".join(sorted(devices))}) for devices in ids]
         return pb.AllocateResponse(container_responses=answers)
 
     async def GetPreferredAllocation(  # noqa: N802 - the RPC's name
@@ -141,7 +143,7 @@ class Probe(rpc.DevicePluginServicer):
         request: pb.PreferredAllocationRequest,
         _context: grpc.aio.ServicerContext[pb.PreferredAllocationRequest, pb.PreferredAllocationResponse],
     ) -> pb.PreferredAllocationResponse:
-        """Answer with what the scenario prefers."""
+        """Return the devices that the scenario prefers."""
         self.calls.append("GetPreferredAllocation")
         self.preferred += request.container_requests
         answer = pb.ContainerPreferredAllocationResponse(deviceIDs=self.prefer)
@@ -152,6 +154,6 @@ class Probe(rpc.DevicePluginServicer):
         request: pb.PreStartContainerRequest,
         _context: grpc.aio.ServicerContext[pb.PreStartContainerRequest, pb.PreStartContainerResponse],
     ) -> pb.PreStartContainerResponse:
-        """Write down the devices."""
+        """Record the devices."""
         self.calls.append(f"PreStartContainer {','.join(sorted(request.devices_ids))}")
         return pb.PreStartContainerResponse()

@@ -1,4 +1,4 @@
-"""A real kubelet without an API server: its configuration, its life, and what it tells of itself."""
+"""A real kubelet without an API server: configuration, start and stop, and its interfaces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 
 
 def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
-    """Return what is not the default, since there is no API server, no systemd and no swap rule here."""
+    """Return the settings that differ from the defaults, because there is no API server and no systemd."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -58,7 +58,7 @@ def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
             ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"),
             "0%",
         ),
-        # A container that was killed on purpose is back within a second, not after the usual 10, 20, 40 s.
+        # A killed container restarts within a second, instead of after the usual 10, 20, 40 s.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": True, "ResourceHealthStatus": True},
     }
@@ -73,7 +73,7 @@ class Standalone:
         self.manifests.mkdir(parents=True)
         config = directory / "kubelet.yaml"
         config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket)))
-        # The label is what the DaemonSet's nodeSelector asks for; without the address, the node's name is looked up.
+        # The DaemonSet's nodeSelector requires the label. Without the address the kubelet resolves the node's name.
         node = (f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "--node-labels=aosp.io/binder=true")
         command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]
         self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
@@ -81,59 +81,64 @@ class Standalone:
 
     @property
     def version(self) -> str:
-        """Say which kubelet this is."""
+        """The kubelet's version."""
         return run(str(self._binary), "--version").strip()
 
     def start(self) -> None:
-        """Start, and wait until the sockets that matter are there."""
+        """Start the kubelet, and wait for its two sockets."""
         with contextlib.suppress(FileNotFoundError):
             Path(POD_RESOURCES).unlink()
         self.daemon.start()
-        until(lambda: _accepts(PLUGINS / "kubelet.sock"), "the kubelet listens for plugins")
+        until(lambda: _accepts(PLUGINS / "kubelet.sock"), "the kubelet accepts plugins")
         until(lambda: _accepts(Path(POD_RESOURCES)), "the kubelet serves podresources")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and return when it has ended."""
+        """Stop the kubelet, and wait for its end."""
         self.daemon.end(number)
 
-    def put(self, name: str, manifest: Mapping[str, Any]) -> None:
-        """Put a pod on the node: by rename, for the kubelet reads what it finds."""
+    def create(self, name: str, manifest: Mapping[str, Any]) -> None:
+        """Create a static pod, by a rename because the kubelet reads incomplete files too."""
         hidden = self.manifests / f".{name}"
         hidden.write_text(json.dumps(manifest))
         hidden.rename(self.manifests / f"{name}.json")
 
-    def take(self, name: str) -> None:
-        """Take a pod off the node; it ends some time later."""
+    def delete(self, name: str) -> None:
+        """Delete a static pod, which ends some time later."""
         (self.manifests / f"{name}.json").unlink(missing_ok=True)
 
     def pods(self) -> dict[str, dict[str, Any]]:
-        """Return what /pods says, by name without the node's."""
+        """Return the pods by name, without the node's name as suffix (/pods)."""
         pods = json.loads(_get("/pods")).get("items") or []
         return {pod["metadata"]["name"].removesuffix(f"-{NODE}"): pod for pod in pods}
 
     def metric(self, name: str, resource: str) -> float:
-        """Return a metric of a resource; 0 if there is none yet."""
+        """Return a metric of a resource; 0 if it does not exist yet."""
         found = re.search(rf'^{name}{{resource_name="{re.escape(resource)}"}} (\S+)$', _get("/metrics"), re.MULTILINE)
         return float(found[1]) if found else 0.0
 
     def allocatable(self, resource: str) -> set[str]:
-        """Return the healthy devices, used or not (GetAllocatableResources)."""
+        """Return the healthy devices, allocated or not (GetAllocatableResources)."""
         answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
-        return {device for one in answer.devices if one.resource_name == resource for device in one.device_ids}
+        return {device for entry in answer.devices if entry.resource_name == resource for device in entry.device_ids}
 
     def numa_nodes(self, resource: str) -> dict[str, set[int]]:
-        """Return where each healthy device is (GetAllocatableResources)."""
+        """Return the NUMA nodes of each healthy device (GetAllocatableResources)."""
         answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
         return _numa_nodes(answer.devices, resource)
 
     def numa_nodes_held(self, pod: str, resource: str) -> dict[str, set[int]]:
-        """Return where each device of one pod is (List)."""
+        """Return the NUMA nodes of each device of a pod (List)."""
         answer = self._ask("List", pb.ListPodResourcesRequest())
-        containers = [one for pods in answer.pod_resources if pods.name == f"{pod}-{NODE}" for one in pods.containers]
-        return _numa_nodes((device for one in containers for device in one.devices), resource)
+        containers = [
+            container
+            for entry in answer.pod_resources
+            if entry.name == f"{pod}-{NODE}"
+            for container in entry.containers
+        ]
+        return _numa_nodes((device for container in containers for device in container.devices), resource)
 
     def held(self, resource: str) -> dict[tuple[str, str], set[str]]:
-        """Return who has what: (pod, container) to devices (List)."""
+        """Return the devices of each (pod, container) (List)."""
         answer = self._ask("List", pb.ListPodResourcesRequest())
         return {
             (pod.name.removesuffix(f"-{NODE}"), container.name): devices
@@ -143,7 +148,7 @@ class Standalone:
         }
 
     def held_by(self, pod: str, resource: str) -> dict[str, set[str]]:
-        """Return what the containers of one pod have (Get)."""
+        """Return the devices of a pod's containers (Get)."""
         request = pb.GetPodResourcesRequest(pod_name=f"{pod}-{NODE}", pod_namespace="default")
         containers = self._ask("Get", request).pod_resources.containers
         return {container.name: _devices(container, resource) for container in containers}
@@ -155,28 +160,28 @@ class Standalone:
 
 
 def _devices(container: Any, resource: str) -> set[str]:
-    return {device for one in container.devices if one.resource_name == resource for device in one.device_ids}
+    return {device for entry in container.devices if entry.resource_name == resource for device in entry.device_ids}
 
 
 def _numa_nodes(devices: Iterable[Any], resource: str) -> dict[str, set[int]]:
-    """Put together what is told of each device; a device comes once for each NUMA node that it is near."""
-    found: dict[str, set[int]] = {}
-    for one in devices:
-        for device in one.device_ids if one.resource_name == resource else ():
-            found.setdefault(device, set()).update(node.ID for node in one.topology.nodes)
-    return found
+    """Merge the entries of each device; a device has one entry for each of its NUMA nodes."""
+    numa_nodes: dict[str, set[int]] = {}
+    for entry in devices:
+        for device in entry.device_ids if entry.resource_name == resource else ():
+            numa_nodes.setdefault(device, set()).update(node.ID for node in entry.topology.nodes)
+    return numa_nodes
 
 
 def checkpoint() -> dict[str, Any]:
-    """Return what the kubelet's checkpoint holds."""
+    """Return the data of the kubelet's checkpoint."""
     data: dict[str, Any] = json.loads(CHECKPOINT.read_text())["Data"]
     return data
 
 
 def _accepts(path: Path) -> bool:
-    """Whether somebody listens on a unix socket."""
-    with socket.socket(socket.AF_UNIX) as one:
-        return one.connect_ex(os.fspath(path)) == 0
+    """Return whether a process listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(os.fspath(path)) == 0
 
 
 def _get(path: str) -> str:

@@ -1,0 +1,317 @@
+"""The HTTP endpoints of running plugins: status, metrics, probes and page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.config import Config, NumberedSets, Resource
+from aosp_plugin.daemon import endpoints
+from aosp_plugin.daemon.assembly import create_backends, create_plugins
+from aosp_plugin.daemon.leak_detector import LeakDetector
+from aosp_plugin.framework import podresources_client
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, listed, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aosp_plugin.framework.service.http import Answer
+
+PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
+ALLOCATED = f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0'
+
+
+@pytest.fixture(autouse=True)
+def _long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the kubelet, even on a busy machine."""
+    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
+
+
+class Daemon:
+    """Plugins in this process with their HTTP routes, as ``serve`` creates them."""
+
+    def __init__(self, config: Config) -> None:
+        self.files = FileEvents()
+        backends = create_backends(config)
+        pod_resources = PodResources(config.pod_resources_socket, backends)
+        metrics = Metrics(
+            Reason, allocated=lambda: {name: len(owners) for name, owners in pod_resources.latest.owners.items()}
+        )
+        self.resources = create_plugins(backends, config.kubelet_dir, self.files, metrics.observer)
+        self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
+        self.stuck = ""
+        leaks = (lambda: self.leak_detector.latest) if config.leak_scan_interval else None
+        self.routes = endpoints.routes(
+            self.resources, self.files, leaks, metrics, pod_resources, stuck=lambda: self.stuck
+        )
+
+    async def get(self, path: str) -> Answer:
+        """Return the answer of a route, called in another thread as the HTTP server does."""
+        return await asyncio.to_thread(self.routes[path])
+
+    async def text(self, path: str) -> str:
+        """Return the body of an answer that is not compressed."""
+        return (await self.get(path)).body.decode()
+
+    async def report(self) -> dict[str, Any]:
+        """Return the status report."""
+        report: dict[str, Any] = json.loads(gzip.decompress((await self.get("/status")).body))
+        return report
+
+    async def healthy(self, count: int) -> None:
+        """Wait until so many devices of the first resource are healthy."""
+        await until(lambda: self.resources[0].plugin.inventory.snapshot.healthy == count)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    devices: DeviceDirectory, kubelet_dir: str, *resources: Resource, **config: Any
+) -> AsyncIterator[Daemon]:
+    """Run plugins in this process, from after their first scan."""
+    default = Resource(device_dir=str(devices.directory), verify=Verify.FILE)
+    settings = {"pod_resources_socket": ""} | config
+    daemon = Daemon(Config(kubelet_dir=kubelet_dir, resources=resources or (default,), **settings))
+    tasks = [asyncio.create_task(resource.plugin.run()) for resource in daemon.resources]
+    try:
+        await until(lambda: all(resource.plugin.inventory.snapshot.revision for resource in daemon.resources))
+        yield daemon
+    finally:
+        for resource in daemon.resources:
+            resource.plugin.stop()
+        await asyncio.gather(*tasks)
+        daemon.files.close()
+
+
+# -- status
+
+
+async def test_status_is_encoded_again_only_after_a_change(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    nodes.add(0, 1)
+    async with running(nodes, kubelet_dir) as daemon:
+        before = await daemon.get("/status")
+        assert await daemon.get("/status") is before
+        nodes.add(2)
+        await daemon.healthy(3)
+        after = await daemon.get("/status")
+        assert after.tag != before.tag
+        assert await daemon.get("/status") is after
+        assert len((await daemon.report())["resources"][0]["devices"]) == 3
+
+
+async def test_status_follows_registration_leaks_and_polling(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """They change while the device list does not."""
+    nodes.add(0)
+    async with running(nodes, kubelet_dir, leak_scan_interval=3600.0) as daemon:
+        plugin = daemon.resources[0].plugin
+        await until(lambda: plugin.unready.startswith("waiting"))
+        (resource,) = (await daemon.report())["resources"]
+        assert (resource["registered"], resource["problem"]) == (False, plugin.unready)
+        assert resource["leaks_problem"] == "no leak scan has completed yet"
+        await daemon.leak_detector.scan()
+        assert (await daemon.report())["resources"][0]["leaks_known"]
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 1)
+            await until(lambda: not plugin.unready)
+            report = await daemon.report()
+            assert (report["resources"][0]["registered"], report["resources"][0]["problem"]) == (True, "")
+            assert report["watching"] == "inotify"
+            plugin._refresher._files.polling = True  # as if inotify had become unavailable
+            assert (await daemon.report())["watching"] == "polling"
+
+
+async def test_status_says_if_leak_detection_is_off(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    async with running(nodes, kubelet_dir) as daemon:
+        (resource,) = (await daemon.report())["resources"]
+        assert resource["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
+
+
+async def test_requests_keep_no_old_snapshot_alive(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """A snapshot of ten thousand devices takes megabytes."""
+    nodes.add(0)
+    async with running(nodes, kubelet_dir) as daemon:
+        await daemon.get("/status")
+        await daemon.get("/metrics")
+        snapshot = weakref.ref(daemon.resources[0].plugin.inventory.snapshot)
+        nodes.add(1)
+        await daemon.healthy(2)
+        gc.collect()
+        assert snapshot() is None
+
+
+async def test_status_names_the_binder_devices_of_sets_and_replicas(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    nodes.add(0, 1, 2, 3)
+    resource = Resource(device_dir=str(nodes.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
+    async with running(nodes, kubelet_dir, resource) as daemon:
+        (report,) = (await daemon.report())["resources"]
+        assert [device["binder_devices"] for device in report["devices"]] == [
+            ["aosp_binder0", "aosp_binder1"],
+            ["aosp_binder0", "aosp_binder1"],
+            ["aosp_binder2", "aosp_binder3"],
+            ["aosp_binder2", "aosp_binder3"],
+        ]
+
+
+@pytest.mark.parametrize(("variable", "name"), [("node-7", "node-7"), ("", os.uname().nodename)])
+async def test_status_names_the_kubernetes_node(
+    nodes: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+) -> None:
+    """The host name is the fallback; in a pod it is that of the pod."""
+    monkeypatch.setenv("NODE_NAME", variable)
+    async with running(nodes, kubelet_dir) as daemon:
+        assert (await daemon.report())["node"] == name
+
+
+# -- allocations and metrics
+
+
+async def test_status_shows_the_allocations_of_the_kubelet(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    nodes.add(0, 1, 2)
+    path = f"{kubelet_dir}/pods.sock"
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResourcesServer(kubelet, path),
+        running(nodes, kubelet_dir, pod_resources_socket=path) as daemon,
+    ):
+        await listed(kubelet, 3)
+        await kubelet.admit(PHONE)
+        report = await daemon.report()
+        assert report["allocations"] == {"known": True, "problem": ""}
+        assert report["resources"][0]["counts"]["allocated"] == 2
+        assert ALLOCATED in await daemon.text("/metrics")
+
+
+async def test_allocations_are_unknown_without_podresources(
+    nodes: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    nodes.add(0, 1, 2)
+    async with running(nodes, kubelet_dir, pod_resources_socket=str(tmp_path / "none")) as daemon:
+        report = await daemon.report()
+        assert report["allocations"]["problem"].startswith(f"{tmp_path}/none does not exist")
+        assert report["resources"][0]["counts"]["unknown"] == 3
+        assert "aosp_plugin_devices_allocated{" not in await daemon.text("/metrics")
+
+
+async def test_metrics_query_the_kubelet(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """Allocations are counted even if nothing requests the status."""
+    nodes.add(0, 1)
+    path = f"{kubelet_dir}/pods.sock"
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResourcesServer(kubelet, path) as server,
+        running(nodes, kubelet_dir, pod_resources_socket=path) as daemon,
+    ):
+        await listed(kubelet, 2)
+        await kubelet.admit(PHONE)
+        assert server.asked == 0
+        assert ALLOCATED in await daemon.text("/metrics")
+        assert server.asked == 1
+
+
+async def test_metrics_are_served_while_the_loop_is_stuck(
+    nodes: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.service.http.LOOP_TIMEOUT", 0.05)
+    async with running(nodes, kubelet_dir) as daemon:
+        answers: list[Answer] = []
+        request = asyncio.get_running_loop().run_in_executor(None, lambda: answers.append(daemon.routes["/metrics"]()))
+        while not answers:  # blocks the loop
+            pass
+        await request
+        assert b"aosp_plugin_build_info" in answers[0].body
+
+
+# -- probes
+
+
+async def test_probes_name_each_of_several_resources(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    nodes.add(0)
+    directory = str(nodes.directory)
+    first = Resource(resource_name="x.io/a", device_dir=directory, verify=Verify.FILE)
+    second = Resource(resource_name="x.io/b", device_dir=directory, device_prefix="other", verify=Verify.FILE)
+    async with running(nodes, kubelet_dir, first, second) as daemon:
+        await until(lambda: all(resource.plugin.unready.startswith("waiting") for resource in daemon.resources))
+        problem = daemon.resources[0].plugin.unready
+        assert await daemon.text("/readyz") == f"x.io/a: {problem}; x.io/b: {problem}\n"
+        assert (await daemon.get("/healthz")).status == 200
+        daemon.stuck = "the event loop has been stuck for 12 s"
+        assert await daemon.text("/healthz") == "the event loop has been stuck for 12 s\n"
+
+
+async def test_probe_of_one_resource_does_not_name_it(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    async with running(nodes, kubelet_dir) as daemon:
+        await until(lambda: daemon.resources[0].plugin.unready.startswith("waiting"))
+        assert await daemon.text("/readyz") == f"{daemon.resources[0].plugin.unready}\n"
+
+
+# -- the process
+
+
+def test_serve_does_not_load_modules_of_other_commands() -> None:
+    """They would cost memory on every node."""
+    unwanted = [
+        "psutil",
+        "yaml",
+        "aosp_plugin.testing",
+        "aosp_plugin.cli.demo",
+        "aosp_plugin.cli.status",
+        "aosp_plugin.cli.nodes",
+        "aosp_plugin.cli.summary",
+        "importlib.resources",
+        "zipfile",
+        "selenium",
+        "PIL",
+    ]
+    program = (
+        f"import sys, aosp_plugin.cli, aosp_plugin.daemon.serve; print([m for m in {unwanted} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == "[]\n"
+
+
+async def get(port: int, path: str) -> str:
+    """Return the head of the answer to a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    writer.close()
+    return answer.partition(b"\r\n\r\n")[0].decode()
+
+
+async def test_process_serves_page_status_and_metrics(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """Clients that do not read their answer do not delay its end."""
+    port = free_port()
+    async with Serve(nodes, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
+        await serve.logged("waiting for ")
+        types = {
+            "/": "text/html; charset=utf-8",
+            "/metrics": "text/plain; version=0.0.4; charset=utf-8",
+            "/status": "application/json",
+        }
+        for path, content_type in types.items():
+            head = await get(port, path)
+            assert head.startswith("HTTP/1.0 200")
+            assert f"Content-Type: {content_type}" in head
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            serve.signal(signal.SIGTERM)
+            assert await serve.finish() == 0

@@ -1,0 +1,157 @@
+"""The leak detector with real processes that hold devices open, and the kubelet's checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.backend import BinderBackend, Settings
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.daemon import leaks
+from aosp_plugin.daemon.leak_detector import LeakDetector
+from aosp_plugin.daemon.leaks import Leaks
+from tests.support import RESOURCE, DeviceDirectory, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+
+APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> DeviceDirectory:
+    directory = DeviceDirectory(tmp_path / "dev")
+    directory.add(0, 1, 2)
+    return directory
+
+
+@pytest.fixture
+def detector(devices: DeviceDirectory, kubelet_dir: str) -> LeakDetector:
+    """Return a detector of three devices with two replicas each."""
+    settings = Settings(
+        resource_name=RESOURCE, directory=str(devices.directory), prefix="aosp_binder", verify=Verify.FILE, replicas=2
+    )
+    backend = BinderBackend(Host(), settings)
+    backend.scan()
+    return LeakDetector({RESOURCE: backend}, kubelet_dir, 0.01)
+
+
+@contextlib.asynccontextmanager
+async def holding(path: Path) -> AsyncIterator[int]:
+    """Run a process that holds a file open; yield its PID."""
+    program = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(path)), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    try:
+        yield process.pid
+    finally:
+        await process.communicate(b"")
+
+
+def write_checkpoint(kubelet_dir: str, text: str) -> None:
+    Path(kubelet_dir, leaks.CHECKPOINT).write_text(text)
+
+
+async def test_leak_is_logged_when_it_appears_and_when_it_is_released(
+    detector: LeakDetector, devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is logged once, with the fields that identify the process."""
+    caplog.set_level(logging.INFO)
+    async with holding(devices.directory / "aosp_binder1") as pid:
+        (holder,) = (await detector.scan())[RESOURCE].leaked
+        assert (holder.pid, holder.binder_device) == (pid, "aosp_binder1")
+        assert (await detector.scan())[RESOURCE].leaked == (holder,)
+    for _ in range(2):
+        assert (await detector.scan())[RESOURCE].leaked == ()
+    records = [record for record in caplog.records if record.getMessage() in {APPEARED, RELEASED}]
+    assert [record.getMessage() for record in records] == [APPEARED, RELEASED]
+    for record in records:
+        fields = vars(record)
+        assert (fields["resource"], fields["device"], fields["pid"]) == (RESOURCE, "aosp_binder1", pid)
+        assert (fields["command"], fields["container"], fields["pod_uid"]) == (
+            holder.command,
+            holder.container,
+            holder.pod_uid,
+        )
+
+
+async def test_detector_scans_at_every_interval_until_stopped(detector: LeakDetector, devices: DeviceDirectory) -> None:
+    stop = asyncio.Event()
+    assert detector.latest == {}
+    async with holding(devices.directory / "aosp_binder2"):
+        task = asyncio.create_task(detector.run(stop))
+        await until(lambda: bool(detector.latest and detector.latest[RESOURCE].leaked))
+        stop.set()
+        await task
+
+
+async def test_interval_of_zero_disables_periodic_scans(kubelet_dir: str) -> None:
+    detector = LeakDetector({}, kubelet_dir, 0)
+    await detector.run(asyncio.Event())
+    assert detector.latest == {}
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the owners that the detector passes to each scan."""
+    passed: list[object] = []
+
+    def scan(_devices: Iterable[BinderDevice], owners: Callable[[], object], proc: str = "/proc") -> Leaks:
+        passed.append(owners())
+        return Leaks((), (), 0, all_visible=True)
+
+    monkeypatch.setattr(leaks, "scan", scan)
+    return passed
+
+
+async def test_owners_of_a_binder_device_are_the_pods_of_all_its_replicas(
+    detector: LeakDetector, kubelet_dir: str, owners: list[object]
+) -> None:
+    """They come from the kubelet's checkpoint; other resources are ignored."""
+    entries = [
+        {"PodUID": pod, "ContainerName": "main", "ResourceName": resource, "DeviceIDs": {"-1": ids}}
+        for pod, resource, ids in (
+            ("one", RESOURCE, ["aosp_binder0::0"]),
+            ("two", RESOURCE, ["aosp_binder0::1", "aosp_binder1::0"]),
+            ("three", "example.com/other", ["aosp_binder2::0"]),
+        )
+    ]
+    checkpoint = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0}
+    write_checkpoint(kubelet_dir, json.dumps(checkpoint))
+    await detector.scan()
+    assert owners == [{"aosp_binder0": {"one", "two"}, "aosp_binder1": {"two"}, "aosp_binder2": frozenset()}]
+
+
+@pytest.mark.parametrize("checkpoint", [None, "{", "{}"])
+async def test_owners_are_unknown_without_a_valid_checkpoint(
+    detector: LeakDetector, kubelet_dir: str, owners: list[object], checkpoint: str | None
+) -> None:
+    if checkpoint is not None:
+        write_checkpoint(kubelet_dir, checkpoint)
+    await detector.scan()
+    assert owners == [None]
+
+
+async def test_incomplete_detection_is_logged_when_it_begins(
+    detector: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    complete, incomplete = Leaks((), (), 0, all_visible=True), Leaks((), (), 3, all_visible=True)
+    hidden = Leaks((), (), 3, all_visible=False)
+    scans = [(complete, 0), (incomplete, 1), (hidden, 1), (complete, 1), (incomplete, 2)]
+    for found, warnings in scans:
+        monkeypatch.setattr(leaks, "scan", lambda *_, found=found, **__: found)
+        await detector.scan()
+        assert caplog.text.count("leak detection incomplete") == warnings

@@ -1,0 +1,561 @@
+"""Leak detection on a simulated /proc: cgroups, the kubelet's checkpoint, decisions, and comparison of scans."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.daemon import leaks
+from aosp_plugin.daemon.leaks import (
+    MAX_COMMAND_LENGTH,
+    Changes,
+    Holder,
+    Leaks,
+    compare,
+    is_leak,
+    parse_cgroup,
+    parse_checkpoint,
+    scan,
+)
+from aosp_plugin.errors import HostError
+from aosp_plugin.testing import checkpoint as kubelet_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = os.geteuid() == 0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+UID = "3a1f0c9e-0000-4000-8000-00000000000a"
+SNAKE = UID.replace("-", "_")
+OTHER_UID = "3a1f0c9e-0000-4000-8000-00000000000b"
+STATIC_UID = "0123456789abcdef0123456789abcdef"
+C1 = "c1" * 32
+C2 = "c2" * 32
+RESOURCE = "aosp.io/binder"
+
+
+class Proc:
+    """A simulated /proc with descriptors, cgroups and the files that psutil reads."""
+
+    def __init__(self, directory: Path) -> None:
+        """Create it without processes, for a host that booted in 2023. ``self`` is process 999."""
+        self.directory = directory
+        directory.chmod(0o755)
+        (directory / "self").symlink_to("999")
+        self.boot(1_700_000_000)
+
+    @property
+    def path(self) -> str:
+        """Path of the directory."""
+        return str(self.directory)
+
+    def boot(self, seconds: int) -> None:
+        """Set the boot time, in seconds since the epoch."""
+        (self.directory / "stat").write_text(f"btime {seconds}\n")
+
+    def process(
+        self,
+        pid: int,
+        *files: str | Path,
+        name: str = "tool",
+        command: bytes = b"tool\0-v\0",
+        cgroup: str = "0::/system.slice/tool.service\n",
+        flags: int = os.O_RDWR,
+        parent: int = 1,
+    ) -> Path:
+        """Create a process with ``files`` open from descriptor 3 on, and return its directory."""
+        process = self.directory / str(pid)
+        for part in ("fd", "fdinfo"):
+            (process / part).mkdir(parents=True)
+        numbers = ["0"] * 50
+        numbers[17] = str(12329 * TICKS // 100)
+        (process / "stat").write_text(f"{pid} ({name}) S {parent} {' '.join(numbers)}\n")
+        (process / "status").write_text("Uid:\t7\t1000\t7\t7\n")
+        (process / "cmdline").write_bytes(command)
+        (process / "cgroup").write_text(cgroup, errors="surrogateescape")
+        for descriptor, file in enumerate(files, 3):
+            self.descriptor(pid, descriptor, file, flags)
+        return process
+
+    def descriptor(self, pid: int, descriptor: int, file: str | Path, flags: int = os.O_RDWR) -> None:
+        """Add an open descriptor to a process."""
+        (self.directory / f"{pid}/fd/{descriptor}").symlink_to(file)
+        text = f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t9\nino:\t4\n"
+        (self.directory / f"{pid}/fdinfo/{descriptor}").write_text(text)
+
+
+@pytest.fixture
+def proc() -> Iterator[Proc]:
+    """Return a /proc without processes, in a directory that all users can enter."""
+    directory = tempfile.mkdtemp(prefix="proc-", dir="/tmp")
+    yield Proc(Path(directory))
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> BinderDevice:
+    """Return the binder device n0, a plain file."""
+    return file_device(tmp_path / "n0")
+
+
+@contextlib.contextmanager
+def without_root() -> Iterator[None]:
+    """Drop the privileges of root inside the context."""
+    if ROOT:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if ROOT:
+            os.seteuid(0)
+
+
+def file_device(path: Path) -> BinderDevice:
+    """Return a binder device that is a plain file, created if missing."""
+    path.touch()
+    status = path.stat()
+    return BinderDevice(path.name, str(path), Kind.FILE, Identity(status.st_dev, status.st_rdev, status.st_ino))
+
+
+def character_device(path: str, kind: Kind, *, other_inode: bool = False) -> BinderDevice:
+    """Return the binder device at ``path``, or another inode with the same device number."""
+    status = Path(path).stat()
+    inode = status.st_ino + 1000 if other_inode else status.st_ino
+    return BinderDevice("aosp_binder0", path, kind, Identity(status.st_dev, status.st_rdev, inode))
+
+
+def leaked(binder_devices: Sequence[BinderDevice], proc: Proc) -> list[tuple[str, int]]:
+    """Return binder device and PID of each leak, with no device allocated."""
+    return [(holder.binder_device, holder.pid) for holder in scan(binder_devices, dict, proc.path).leaked]
+
+
+def holder(name: str = "n0", pid: int = 5, container: str = "", pod_uid: str = "", since_boot: float = 9.5) -> Holder:
+    return Holder(name, pid, "tool", 1700000009.5, since_boot, 0, container, pod_uid)
+
+
+def result(*holders: Holder, undecided: tuple[Holder, ...] = ()) -> Leaks:
+    return Leaks(holders, undecided, 0, all_visible=True)
+
+
+# -- cgroups
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{C1}", (C1, UID)),
+        (f"0::/kubepods/pod{STATIC_UID}/{C1}", (C1, STATIC_UID)),
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SNAKE}.slice/cri-containerd-{C1}.scope",
+            (C1, UID),
+        ),
+        (f"0::/kubepods.slice/kubepods-pod{STATIC_UID}.slice/crio-{C1}.scope", (C1, STATIC_UID)),
+        (f"0::/kubepods.slice/kubepods-besteffort-pod{SNAKE}.slice/crio-{C1}.scope/container", (C1, UID)),
+        (f"0::/kubepods.slice/kubepods-besteffort-pod{SNAKE}.slice/docker-{C1}.scope", (C1, UID)),
+        (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{SNAKE}.slice/crio-{C1}.scope", (C1, UID)),
+        (f"0::/system.slice/containerd.service/kubepods-pod{SNAKE}.slice:cri-containerd:{C1}", (C1, UID)),
+        (f"0::/../../pod{UID}/{C1}", (C1, UID)),
+        (f"0::/../../kubepods-burstable-pod{SNAKE}.slice/cri-containerd-{C1}.scope", (C1, UID)),
+        (f"0::/../cri-containerd-{C1}.scope", (C1, "")),
+        (f"0::/kubepods/pod{UID}", ("", UID)),
+        (f"0::/kubepods.slice/kubepods-pod{SNAKE}.slice", ("", UID)),
+        (f"0::/kubepods/pod{UID}/crio-conmon-{C1}.scope", ("", UID)),
+        (f"0::/k8s.io/{C1}", (C1, "")),
+        (f"0::/docker/{C1}", (C1, "")),
+        (f"0::/system.slice/docker-{C1}.scope", (C1, "")),
+        (f"0::/machine.slice/libpod-{C1}.scope/container", (C1, "")),
+        (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/nerdctl-{C1}.scope", (C1, "")),
+        (f"0::/machine.slice/libpod-conmon-{C1}.scope", ("", "")),
+        (f"0::/machine.slice/machine-libpod_pod_{C2}.slice/libpod-{C1}.scope", (C1, "")),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice", ("", "")),
+        ("0::/system.slice/podman.service", ("", "")),
+        (f"0::/system.slice/x{C1}", ("", "")),
+        (f"0::/system.slice/{C1}0", ("", "")),
+        (f"0::/system.slice/tripod{UID}", ("", "")),
+        (f"0::/pod{UID}0", ("", "")),
+        ("0::/", ("", "")),
+        ("", ("", "")),
+        # cgroup v1: a process is in one cgroup of each hierarchy; the line with the pod counts
+        (f"12:misc:/\n4:memory:/kubepods/pod{UID}/{C1}\n0::/", (C1, UID)),
+        (f"12:misc:/\n4:memory:/docker/{C1}\n1:name=systemd:/kubepods/pod{UID}/{C2}", (C2, UID)),
+        (f"4:memory:/docker/{C1}\n3:cpu:/docker/{C2}\n0::/", (C1, "")),
+        # nested containers: the outermost pod is the one of this host's kubelet
+        (f"0::/kubepods/pod{UID}/{C1}/docker/{C2}", (C1, UID)),
+        (f"0::/docker/{C2}/kubelet/kubepods/pod{UID}/{C1}", (C1, UID)),
+        (f"0::/kubepods/pod{UID}/{C1}/kubelet/kubepods/pod{OTHER_UID}/{C2}", (C1, UID)),
+    ],
+)
+def test_cgroup_names_container_and_pod(cgroup: str, expected: tuple[str, str]) -> None:
+    """The cgroups of all runtimes and both cgroup drivers are understood."""
+    assert parse_cgroup(cgroup) == expected
+    assert parse_cgroup(f"{cgroup}\n") == expected
+
+
+# -- checkpoints
+
+
+def entry(pod: str, devices: dict[int, list[str]], resource: str = RESOURCE) -> kubelet_checkpoint.Entry:
+    return kubelet_checkpoint.Entry(pod, "c", resource, devices, b"")
+
+
+def test_checkpoint_lists_the_owners_of_each_device() -> None:
+    """Devices are grouped by NUMA node, may have several owners, and other resources are ignored."""
+    entries = [
+        entry("p1", {-1: ["b1", "b2"]}),
+        entry("p2", {0: ["b3"], 1: ["b4"]}),
+        entry("p3", {-1: ["b1"]}),
+        entry("p4", {-1: ["b5"]}, "aosp.io/phone"),
+        entry("p5", {-1: ["b6"]}, "example.com/gpu"),
+    ]
+    text = kubelet_checkpoint.encode(kubelet_checkpoint.Checkpoint(entries, {RESOURCE: ["b1", "b9"]}))
+    assert parse_checkpoint(text, {RESOURCE, "aosp.io/phone"}) == {
+        "b1": {"p1", "p3"},
+        "b2": {"p1"},
+        "b3": {"p2"},
+        "b4": {"p2"},
+        "b5": {"p4"},
+    }
+
+
+def test_checkpoint_without_pods_has_no_owners() -> None:
+    """The kubelet writes null instead of an empty list."""
+    text = kubelet_checkpoint.encode(kubelet_checkpoint.Checkpoint(registered={RESOURCE: ["b1"]}))
+    assert b'"PodDeviceEntries":null' in text
+    assert parse_checkpoint(text, {RESOURCE}) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"Data":null}',
+        b'{"Data":{"PodDeviceEntries":[{"PodUID":"p"}]}}',
+        b'{"Data":{"PodDeviceEntries":[{"PodUID":"p","ResourceName":"r","DeviceIDs":["b1"]}]}}',
+    ],
+)
+def test_invalid_checkpoint_raises(text: bytes) -> None:
+    """The last case is the format before 1.20. Reading it as "no owners" would report every holder as a leak."""
+    with pytest.raises(HostError, match=r"kubelet_internal_checkpoint does not have the format of kubelet 1\.20"):
+        parse_checkpoint(text, {"r"})
+
+
+# -- decisions
+
+OWNERS = {"n0": {UID}}
+
+
+@pytest.mark.parametrize(
+    ("process", "owners", "expected"),
+    [
+        (holder(container=C1, pod_uid=UID), OWNERS, False),
+        (holder(container=C1, pod_uid=UID), {"n0": {OTHER_UID, UID}}, False),
+        (holder(pod_uid=UID), OWNERS, False),
+        (holder(container=C1, pod_uid=OTHER_UID), OWNERS, True),
+        (holder(pod_uid=OTHER_UID), OWNERS, True),
+        (holder(container=C1, pod_uid=UID), {"n1": {UID}}, True),
+        (holder(), OWNERS, True),
+        (holder(), {}, True),
+        (holder(container=C1), OWNERS, None),
+        (holder(container=C1), {"n1": {UID}}, True),
+        (holder(container=C1), {"n0": frozenset()}, True),
+        (holder(), None, True),
+        (holder(container=C1), None, None),
+        (holder(container=C1, pod_uid=UID), None, None),
+        (holder(pod_uid=UID), None, None),
+    ],
+)
+def test_leak_is_a_holder_outside_the_pods_that_own_the_device(
+    process: Holder, owners: dict[str, set[str]] | None, *, expected: bool | None
+) -> None:
+    """The result is None if the pod or the owners are unknown."""
+    assert is_leak(process, owners) is expected
+
+
+# -- comparison of scans
+
+
+def test_leak_appears_once_and_is_released_once() -> None:
+    """Each comparison continues from the open leaks of the one before."""
+    first, second = holder("n1"), holder("n2")
+    changes = compare((), result(first))
+    assert changes == Changes((first,), (), (first,))
+    changes = compare(changes.open, result(first, second))
+    assert changes == Changes((second,), (), (first, second))
+    changes = compare(changes.open, result(second))
+    assert changes == Changes((), (first,), (second,))
+    assert compare(changes.open, result(second)) == Changes((), (), (second,))
+
+
+def test_undecided_holder_keeps_a_leak_open_but_opens_none() -> None:
+    known, unknown = holder("n1", container=C1), holder("n2", container=C1)
+    changes = compare((known,), result(undecided=(known, unknown)))
+    assert changes == Changes((), (), (known,))
+    assert compare(changes.open, result(known)) == Changes((), (), (known,))
+
+
+@pytest.mark.parametrize("other", [holder("n1"), holder(pid=6), holder(since_boot=9.51)])
+def test_leak_is_identified_by_device_pid_and_start(other: Holder) -> None:
+    """The start distinguishes processes that have the same PID one after another."""
+    assert compare((holder(),), result(other)) == Changes((other,), (holder(),), (other,))
+
+
+def test_leak_survives_changes_of_command_and_clock() -> None:
+    """The start since the epoch changes when the clock is set."""
+    renamed = holder()._replace(command="other", started=0.0, container=C1)
+    assert compare((holder(),), result(renamed)) == Changes((), (), (holder(),))
+
+
+# -- scans
+
+
+def test_scan_describes_a_holder(proc: Proc, tmp_path: Path) -> None:
+    device = file_device(tmp_path / "aosp_binder0")
+    proc.process(70, tmp_path / "else", device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}\n")
+    expected = Holder("aosp_binder0", 70, "tool -v", 1_700_000_123.29, 123.29, 1000, C1, UID)
+    assert scan([device], dict, proc.path).leaked == (expected,)
+
+
+def test_scan_decides_each_holder(proc: Proc, device: BinderDevice) -> None:
+    """Processes of the owner are in neither list."""
+    proc.process(70, device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}\n")
+    proc.process(71, device.path, cgroup=f"0::/kubepods/pod{OTHER_UID}/{C1}\n")
+    proc.process(72, device.path, cgroup=f"0::/k8s.io/{C1}\n")
+    proc.process(73, device.path)
+    found = scan([device], lambda: OWNERS, proc.path)
+    assert [holder.pid for holder in found.leaked] == [71, 73]
+    assert [holder.pid for holder in found.undecided] == [72]
+    assert (found.leaked_devices, found.incomplete) == (1, True)
+
+
+def test_scan_reads_owners_after_processes(proc: Proc, device: BinderDevice) -> None:
+    """The kubelet records a pod before its processes start: read earlier, the owners could lack a new pod."""
+    process = proc.process(70, device.path, cgroup=f"0::/kubepods/pod{OTHER_UID}/{C1}\n")
+
+    def owners() -> dict[str, set[str]]:
+        shutil.rmtree(process)
+        return OWNERS
+
+    assert [holder.pid for holder in scan([device], owners, proc.path).leaked] == [70]
+
+
+def test_scan_sorts_by_device_in_natural_order_then_by_pid(proc: Proc, tmp_path: Path) -> None:
+    nine, ten = (file_device(tmp_path / f"aosp_binder{number}") for number in (9, 10))
+    proc.process(100, nine.path)
+    proc.process(70, ten.path, nine.path)
+    assert leaked([ten, nine], proc) == [("aosp_binder9", 70), ("aosp_binder9", 100), ("aosp_binder10", 70)]
+
+
+def test_scan_reports_a_process_once_per_device_name(proc: Proc, device: BinderDevice) -> None:
+    """Two descriptors count once; two names of one file count twice, because each can be allocated."""
+    proc.process(70, device.path, device.path)
+    assert leaked([device, device._replace(name="n1")], proc) == [("n0", 70), ("n1", 70)]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "by_number"),
+    [
+        ("/dev/tty", Kind.FILE, False),
+        ("/dev/tty", Kind.BINDERFS, False),
+        ("/dev/tty", Kind.CDEV, True),
+        ("/dev/tty", Kind.STAND_IN, True),
+        ("/dev/null", Kind.STAND_IN, False),
+    ],
+)
+def test_device_is_identified_by_number_or_inode(path: str, kind: Kind, proc: Proc, *, by_number: bool) -> None:
+    """A container may have another file with the number, which opens a misc device, but not a device of a binderfs.
+
+    The number of /dev/null is open in nearly every process.
+    """
+    proc.process(70, path)
+    assert leaked([character_device(path, kind)], proc) == [("aosp_binder0", 70)]
+    assert bool(leaked([character_device(path, kind, other_inode=True)], proc)) is by_number
+
+
+@pytest.mark.skipif(not ROOT, reason="mknod needs root")
+def test_block_device_with_the_same_number_is_ignored(proc: Proc, tmp_path: Path) -> None:
+    os.mknod(tmp_path / "block", 0o600 | stat.S_IFBLK, os.makedev(5, 0))
+    proc.process(70, tmp_path / "block")
+    assert leaked([character_device("/dev/tty", Kind.CDEV)], proc) == []
+
+
+def test_missing_devices_and_other_files_are_ignored(proc: Proc, device: BinderDevice) -> None:
+    proc.process(70, device.path)
+    absent = BinderDevice("n1", "/dev/n1", Kind.ABSENT)
+    assert leaked([absent, device._replace(kind=Kind.OTHER)], proc) == []
+
+
+def test_path_descriptor_is_ignored(proc: Proc, device: BinderDevice) -> None:
+    """Runtimes keep O_PATH descriptors of what they mount; another, open descriptor counts."""
+    proc.process(70, device.path, flags=os.O_PATH | os.O_CLOEXEC)
+    assert leaked([device], proc) == []
+    proc.descriptor(70, 4, device.path)
+    assert leaked([device], proc) == [("n0", 70)]
+
+
+def test_own_process_is_ignored(proc: Proc, device: BinderDevice) -> None:
+    proc.process(999, device.path)
+    proc.process(99, device.path)
+    assert leaked([device], proc) == [("n0", 99)]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (b"/bin/sh\0-c\0a b\0", "/bin/sh -c a b"),
+        (b"", "[tool]"),
+        (b"a\nb\0\x1b[1m\0\xff\0\xe2\x80\xae\0", "a?b ?[1m ? ?"),
+        ("öl\0".encode(), "öl"),
+        (b"x" * MAX_COMMAND_LENGTH + b"y\0", "x" * MAX_COMMAND_LENGTH),
+    ],
+)
+def test_command_is_printable_and_truncated(command: bytes, expected: str, proc: Proc, device: BinderDevice) -> None:
+    """A process controls its own command line."""
+    proc.process(70, device.path, command=command)
+    assert scan([device], dict, proc.path).leaked[0].command == expected
+
+
+def test_cgroup_that_is_not_utf8_is_parsed(proc: Proc, device: BinderDevice) -> None:
+    proc.process(70, device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}/\udcff\n")
+    assert scan([device], dict, proc.path).leaked[0].container == C1
+
+
+def test_leak_stays_open_when_the_clock_is_set(proc: Proc, device: BinderDevice) -> None:
+    """The kernel then reports another boot time."""
+    proc.process(70, device.path)
+    before = scan([device], dict, proc.path)
+    proc.boot(1_700_003_601)
+    after = scan([device], dict, proc.path)
+    assert after.leaked[0].started == before.leaked[0].started + 3601
+    assert compare(before.leaked, after) == Changes((), (), before.leaked)
+
+
+# -- processes that exit or cannot be inspected
+
+
+def test_process_that_exits_during_the_scan_is_ignored(proc: Proc, device: BinderDevice) -> None:
+    """It is not counted as unreadable, and no descriptor of /proc stays open."""
+    shutil.rmtree(proc.process(70) / "fd")
+    (proc.process(71, device.path) / "stat").unlink()
+    (proc.process(72, device.path) / "cgroup").unlink()
+    proc.process(73, device.path)
+    before = os.listdir("/proc/self/fd")
+    found = scan([device], dict, proc.path)
+    assert os.listdir("/proc/self/fd") == before
+    assert [holder.pid for holder in found.leaked] == [73]
+    assert found.unreadable == 0
+
+
+def test_descriptor_that_closes_during_the_scan_is_ignored(proc: Proc, device: BinderDevice) -> None:
+    """Other descriptors of the process still count."""
+    proc.process(70, device.path)
+    proc.process(71, device.path, device.path)
+    for pid in (70, 71):
+        (proc.directory / f"{pid}/fdinfo/3").unlink()
+    assert leaked([device], proc) == [("n0", 71)]
+
+
+def test_descriptor_that_is_reused_during_the_scan_is_ignored(
+    proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe closes the device at once, and the next file gets its descriptor."""
+    proc.process(70, device.path)
+    describe = leaks._describe
+
+    def reuse(pid: int, directory: str) -> Holder:
+        Path(directory, "fd/3").unlink()
+        Path(directory, "fd/3").symlink_to(proc.directory)
+        return describe(pid, directory)
+
+    monkeypatch.setattr(leaks, "_describe", reuse)
+    assert leaked([device], proc) == []
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess(70)])
+def test_every_error_of_an_exited_process_is_expected(
+    error: Exception, proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel returns ENOENT from open and ESRCH from read; psutil has an exception of its own."""
+    proc.process(70, device.path)
+
+    def describe(*_: object) -> Holder:
+        raise error
+
+    monkeypatch.setattr(leaks, "_describe", describe)
+    assert scan([device], dict, proc.path) == Leaks((), (), 0, all_visible=False)
+
+
+def test_process_without_binder_devices_is_not_inspected_further(proc: Proc, tmp_path: Path) -> None:
+    device = file_device(tmp_path / "n0")
+    command = proc.process(70, tmp_path) / "cmdline"
+    command.chmod(0)
+    with without_root():
+        assert scan([device], dict, proc.path).unreadable == 0
+
+
+@pytest.mark.parametrize("part", ["fd", "cmdline"])
+def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
+    device = file_device(proc.directory / "n0")
+    unreadable = [proc.process(pid, device.path) / part for pid in (70, 71)]
+    proc.process(72, device.path)
+    for path in unreadable:
+        path.chmod(0)
+    with without_root():
+        found = scan([device], dict, proc.path)
+    for path in unreadable:
+        path.chmod(0o700)
+    assert [holder.pid for holder in found.leaked] == [72]
+    assert found.unreadable == 2
+
+
+def test_file_on_a_private_fuse_does_not_hide_other_files(proc: Proc) -> None:
+    """A user's FUSE denies stat even to root, but unlike after a refusal by the kernel, the link can be read."""
+    device = file_device(proc.directory / "n0")
+    hidden = proc.directory / "hidden"
+    hidden.mkdir()
+    proc.process(70, hidden / "file", device.path)
+    hidden.chmod(0)
+    with without_root():
+        found = scan([device], dict, proc.path)
+    hidden.chmod(0o700)
+    assert [holder.pid for holder in found.leaked] == [70]
+    assert found.unreadable == 0
+
+
+@pytest.mark.parametrize(
+    ("process", "all_visible"),
+    [
+        ((2, "kthreadd", 0), True),
+        ((1, "kthreadd", 0), False),
+        ((2, "kthreadd", 1), False),
+        ((2, "sh", 0), False),
+        ((1, "init", 0), False),
+    ],
+)
+def test_all_processes_are_visible_if_kernel_threads_are(
+    process: tuple[int, str, int], proc: Proc, *, all_visible: bool
+) -> None:
+    """Only the host's PID namespace shows kthreadd."""
+    pid, name, parent = process
+    proc.process(pid, name=name, parent=parent)
+    assert scan([], dict, proc.path).all_visible is all_visible
+
+
+def test_directory_that_is_not_proc_raises(tmp_path: Path) -> None:
+    """The global path of psutil is restored."""
+    before = psutil.PROCFS_PATH
+    with pytest.raises(FileNotFoundError):
+        scan([], dict, str(tmp_path))
+    assert before == psutil.PROCFS_PATH

@@ -1,0 +1,308 @@
+"""The metrics for Prometheus."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from aosp_plugin import __version__
+from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics
+from tests.support import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+A, B = "aosp.io/a", "aosp.io/b"
+REASONS = ("missing", "replaced")
+TABLE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+class LeakCounts(NamedTuple):
+    """Result of a leak scan."""
+
+    leaked_devices: int
+    unreadable: int
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """Return the value of a series without its common prefix, as Prometheus reads it; None if it does not exist."""
+    _, text = metrics.exposition()
+    name = name if name.startswith("process_") else f"aosp_plugin_{name}"
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            if (sample.name, sample.labels) == (name, labels):
+                return sample.value
+    return None
+
+
+def values(metrics: Metrics, name: str, label: str) -> dict[str, float]:
+    """Return the values of a metric of A by a label."""
+    _, text = metrics.exposition()
+    return {
+        sample.labels[label]: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.name == f"aosp_plugin_{name}" and sample.labels["resource"] == A
+    }
+
+
+def devices(count: int, reason: str = "", first: int = 0) -> list[Device]:
+    return [Device(f"b{number}", reason) for number in range(first, first + count)]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    return Metrics(REASONS, clock=clock)
+
+
+@pytest.fixture
+def observer(metrics: Metrics) -> ResourceMetrics:
+    """Return the observer of A."""
+    return metrics.observer(A)
+
+
+# -- states
+
+
+def test_devices_are_counted_by_reason(metrics: Metrics, observer: ResourceMetrics) -> None:
+    """Every known reason has a series from the start, so that an alert does not miss an absent one."""
+    assert values(metrics, "devices", "reason") == {"": 0, "missing": 0, "replaced": 0}
+    observer.published(Snapshot(1, [*devices(3), *devices(2, "missing", 3), *devices(1, "unknown", 5)]), None)
+    assert values(metrics, "devices", "reason") == {"": 3, "missing": 2, "replaced": 0, "unknown": 1}
+    assert value(metrics, "devices", resource=A, health="healthy", reason="") == 3
+    assert value(metrics, "devices", resource=A, health="unhealthy", reason="missing") == 2
+    observer.published(Snapshot(2, devices(5)), None)
+    assert values(metrics, "devices", "reason") == {"": 5, "missing": 0, "replaced": 0}
+
+
+def test_devices_are_counted_once_per_snapshot(observer: ResourceMetrics) -> None:
+    """A scrape does not iterate over ten thousand devices."""
+    observer.published(Snapshot(1, devices(3)), None)
+    assert observer.devices() is observer.devices()
+
+
+def test_truncated_devices_are_counted_separately(metrics: Metrics, observer: ResourceMetrics) -> None:
+    assert value(metrics, "devices_truncated", resource=A) == 0
+    observer.published(Snapshot(1, devices(5), limit=60), None)
+    assert value(metrics, "devices", resource=A, health="healthy", reason="") == 3
+    assert value(metrics, "devices_truncated", resource=A) == 2
+
+
+def test_number_of_series_does_not_depend_on_the_number_of_devices() -> None:
+    sizes = []
+    for count in (3, 1000):
+        metrics = Metrics()
+        metrics.observer(A).published(Snapshot(1, devices(count)), None)
+        sizes.append(metrics.exposition()[1].count(b"\n"))
+    assert sizes[0] == sizes[1]
+
+
+def test_leaks_are_absent_before_the_first_scan() -> None:
+    """Series are present with 0 only if a scan found no leak. Unreadable processes are the same for all resources."""
+    leaks: dict[str, LeakCounts] = {}
+    metrics = Metrics(leaks=lambda: leaks)
+    assert value(metrics, "leaked_devices", resource=A) is None
+    assert value(metrics, "leak_unreadable_processes") is None
+    leaks.update({A: LeakCounts(2, 3), B: LeakCounts(0, 4)})
+    assert value(metrics, "leaked_devices", resource=A) == 2
+    assert value(metrics, "leaked_devices", resource=B) == 0
+    assert value(metrics, "leak_unreadable_processes") == 4
+
+
+def test_allocated_devices_are_absent_while_unknown() -> None:
+    allocated: dict[str, int] = {}
+    metrics = Metrics(allocated=lambda: allocated)
+    assert value(metrics, "devices_allocated", resource=A) is None
+    allocated[A] = 3
+    assert value(metrics, "devices_allocated", resource=A) == 3
+    assert value(metrics, "devices_allocated", resource=B) is None
+
+
+def test_polling_is_read_at_each_scrape() -> None:
+    state = [False]
+    metrics = Metrics(polling=lambda: state[0])
+    assert value(metrics, "polling") == 0
+    state[0] = True
+    assert value(metrics, "polling") == 1
+
+
+def test_build_and_process_are_described() -> None:
+    metrics = Metrics()
+    assert value(metrics, "build_info", version=__version__, python=platform.python_version()) == 1
+    assert (value(metrics, "process_resident_memory_bytes") or 0) > 1_000_000
+    assert (value(metrics, "process_open_fds") or 0) > 2
+
+
+# -- events
+
+
+def latencies(metrics: Metrics) -> tuple[float | None, float | None]:
+    """Return the number of measured updates, and the sum of their latencies in seconds."""
+    name = "update_latency_seconds"
+    return value(metrics, f"{name}_count", resource=A), value(metrics, f"{name}_sum", resource=A)
+
+
+def test_update_latency_is_from_event_to_message(metrics: Metrics, observer: ResourceMetrics, clock: Clock) -> None:
+    """Each update is measured once."""
+    observer.sent(10, first=True)
+    observer.published(Snapshot(1, devices(1)), 99.5)
+    clock.now = 102.0
+    observer.sent(20, first=False)
+    observer.sent(20, first=False)
+    assert latencies(metrics) == (1, 2.5)
+
+
+def test_update_latency_counts_from_the_first_of_several_changes(
+    metrics: Metrics, observer: ResourceMetrics, clock: Clock
+) -> None:
+    """A later change without an event does not matter."""
+    observer.published(Snapshot(1, devices(1)), 99.0)
+    observer.published(Snapshot(2, devices(2)), 100.0)
+    observer.published(Snapshot(3, devices(3)), None)
+    clock.now = 101.0
+    observer.sent(20, first=False)
+    assert latencies(metrics) == (1, 2.0)
+
+
+@pytest.mark.parametrize(("since", "first"), [(None, False), (1.0, True)])
+def test_update_latency_ignores_unknown_starts_and_first_messages(
+    metrics: Metrics, observer: ResourceMetrics, since: float | None, *, first: bool
+) -> None:
+    """A change without an event has no known start. The first message of a stream may have waited for the kubelet."""
+    observer.published(Snapshot(1, devices(1)), since)
+    observer.sent(20, first=first)
+    observer.sent(20, first=False)
+    assert latencies(metrics) == (0, 0)
+
+
+def test_messages_are_counted_with_the_size_of_the_last(metrics: Metrics, observer: ResourceMetrics) -> None:
+    metrics.observer(B).sent(7, first=True)
+    observer.sent(20, first=True)
+    observer.sent(10, first=False)
+    assert value(metrics, "messages_sent_total", resource=A) == 2
+    assert value(metrics, "message_bytes", resource=A) == 10
+    assert value(metrics, "messages_sent_total", resource=B) == 1
+    assert value(metrics, "message_bytes", resource=B) == 7
+
+
+def test_registrations_are_counted_by_result(metrics: Metrics, observer: ResourceMetrics) -> None:
+    for result, registered in (("failed", 0), ("ok", 1), ("refused", 0), ("ok", 1)):
+        observer.registration(result)  # type: ignore[arg-type] # a str of those three
+        assert value(metrics, "registered", resource=A) == registered
+    observer.unregistered()
+    assert value(metrics, "registered", resource=A) == 0
+    assert values(metrics, "registrations_total", "result") == {"ok": 2, "failed": 1, "refused": 1}
+
+
+def test_open_streams_are_counted(metrics: Metrics, observer: ResourceMetrics) -> None:
+    for change, streams in ((observer.stream_opened, 1), (observer.stream_opened, 2), (observer.stream_closed, 1)):
+        change()
+        assert value(metrics, "streams_open", resource=A) == streams
+
+
+def test_scans_are_counted_by_result_and_timed(metrics: Metrics, observer: ResourceMetrics) -> None:
+    """The duration of a hanging scan is known only when it returns."""
+    observer.scanned("hung", 30.0)
+    assert value(metrics, "scan_duration_seconds_count", resource=A) == 0
+    observer.scanned("ok", 40.0)
+    observer.scanned("failed", 0.5)
+    assert values(metrics, "scans_total", "result") == {"ok": 1, "failed": 1, "hung": 1}
+    assert value(metrics, "scan_duration_seconds_count", resource=A) == 2
+    assert value(metrics, "scan_duration_seconds_sum", resource=A) == 40.5
+
+
+def test_allocations_are_counted_by_code_and_timed(metrics: Metrics, observer: ResourceMetrics) -> None:
+    """Each code has a series from the start. GetPreferredAllocation is not counted."""
+    assert values(metrics, "allocations_total", "code") == dict.fromkeys(CODES, 0)
+    for code in CODES:
+        observer.answered("Allocate", code, 0.0002)
+    observer.answered("Allocate", "OK", 2.0)
+    observer.answered("GetPreferredAllocation", "OK", 0.0001)
+    assert values(metrics, "allocations_total", "code") == dict.fromkeys(CODES, 1) | {"OK": 2}
+    name = "allocation_duration_seconds"
+    buckets = [value(metrics, f"{name}_bucket", resource=A, le=bound) for bound in ("0.0001", "0.00025", "1.0", "+Inf")]
+    assert buckets == [0, 6, 6, 7]
+    assert value(metrics, f"{name}_sum", resource=A) == pytest.approx(2.0012)
+
+
+def test_recreations_are_ok_or_failed(metrics: Metrics, observer: ResourceMetrics) -> None:
+    for code in ("OK", "FAILED_PRECONDITION", "INTERNAL"):
+        observer.answered("PreStartContainer", code, 0.1)
+    assert values(metrics, "recreations_total", "result") == {"ok": 1, "failed": 2}
+    assert value(metrics, "allocation_duration_seconds_count", resource=A) == 0
+
+
+def test_kubelet_restarts_are_counted_per_instance(metrics: Metrics, observer: ResourceMetrics) -> None:
+    """After a reload, a process has a new instance, which begins at 0."""
+    other = Metrics()
+    other.observer(A)
+    assert value(metrics, "kubelet_restarts_total", resource=A) == 0
+    observer.kubelet_restarted()
+    assert value(metrics, "kubelet_restarts_total", resource=A) == 1
+    assert value(other, "kubelet_restarts_total", resource=A) == 0
+
+
+# -- format and documentation
+
+
+@pytest.fixture(scope="module")
+def complete() -> Metrics:
+    """Return metrics with a value in every series."""
+    metrics = Metrics(REASONS, leaks=lambda: {A: LeakCounts(1, 0), B: LeakCounts(0, 0)}, allocated=lambda: {A: 3})
+    for resource in (A, B):
+        metrics.observer(resource).published(Snapshot(1, devices(2)), None)
+    return metrics
+
+
+def test_text_is_valid_for_prometheus(complete: Metrics) -> None:
+    """There are no series for creation times, and no name occurs twice."""
+    content_type, text = complete.exposition()
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"_created" not in text
+    families = [family.name for family in text_string_to_metric_families(text.decode())]
+    assert len(families) == len(set(families))
+
+
+def test_metrics_are_valid_openmetrics(complete: Metrics) -> None:
+    """The OpenMetrics parser is strict about names, types, order and buckets."""
+    text = openmetrics_text(complete._registry).decode()  # type: ignore[no-untyped-call]
+    names = {family.name for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
+    assert {"aosp_plugin_allocations", "aosp_plugin_devices", "aosp_plugin_build_info"} <= names
+
+
+def exposed(metrics: Metrics) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield name, type and labels of each metric."""
+    _, text = metrics.exposition()
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.MULTILINE))
+    for family in text_string_to_metric_families(text.decode()):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {frozenset(sample.labels) - {"le"} for sample in family.samples}
+        assert len(labels) == 1, f"{name} has no samples, or samples with different labels"
+        yield name, types[name], labels.pop()
+
+
+def documented() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield name, type and labels in each row of the documentation's table."""
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 6 and cells[1].startswith("`"):
+            yield cells[1].strip("`"), cells[2], frozenset(re.findall(r"`(\w+)`", cells[3]))
+
+
+def test_documentation_lists_every_metric_and_label_value(complete: Metrics) -> None:
+    assert sorted(documented()) == sorted(exposed(complete))
+    text = TABLE.read_text(encoding="utf-8")
+    assert [word for word in ("ok", "failed", "refused", "hung", *CODES) if f"`{word}`" not in text] == []

@@ -1,0 +1,206 @@
+"""Notifications to systemd, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.service.systemd import check_interval, notify, watchdog_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHORT = 0.001
+"""Seconds between two checks in these tests."""
+
+
+class Systemd:
+    """The receiving socket."""
+
+    def __init__(self, address: str, name: bytes | str) -> None:
+        self.environment = {"NOTIFY_SOCKET": address}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(name)
+        self._socket.settimeout(0.0)
+
+    async def receive(self) -> str:
+        """Wait for the next message."""
+        return (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).decode()
+
+    def pending(self) -> list[str]:
+        """Return the messages that have arrived."""
+        messages = []
+        try:
+            while True:
+                messages.append(self._socket.recv(4096).decode())
+        except BlockingIOError:
+            return messages
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    path = str(tmp_path / "notify")
+    receiver = Systemd(path, path)
+    yield receiver
+    receiver.close()
+
+
+class State:
+    """The problems of a plugin, set by the test."""
+
+    def __init__(self) -> None:
+        self.unready = ["not registered yet"]
+        self.unhealthy = [""]
+        self.stop = asyncio.Event()
+
+    async def notify(self, environment: dict[str, str], interval: float = SHORT) -> None:
+        """Run the notifications until they are stopped."""
+        await notify(lambda: self.unready, lambda: self.unhealthy, self.stop, environment, interval)
+
+
+async def test_ready_is_sent_once_all_resources_are_registered(systemd: Systemd) -> None:
+    """Until then the status names the problems in one line. Later problems change the status only."""
+    state = State()
+    state.unready = ["", "no\nkubelet", "no socket"]
+    async with background_task(state.notify(systemd.environment)):
+        assert await systemd.receive() == "STATUS=no kubelet; no socket"
+        state.unready = ["", "", ""]
+        assert await systemd.receive() == "READY=1\nSTATUS=registered"
+        state.unready = ["waiting for kubelet"]
+        assert await systemd.receive() == "STATUS=waiting for kubelet"
+        state.unready = []
+        assert await systemd.receive() == "STATUS=registered"
+
+
+async def test_unchanged_status_is_sent_once(systemd: Systemd) -> None:
+    state = State()
+    checks = 0
+
+    def unready() -> list[str]:
+        nonlocal checks
+        checks += 1
+        if checks == 20:
+            state.stop.set()
+        return ["waiting for kubelet"]
+
+    await notify(unready, list, state.stop, systemd.environment, SHORT)
+    assert systemd.pending() == ["STATUS=waiting for kubelet", "STOPPING=1"]
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_stopping_is_sent_last(systemd: Systemd, *, cancel: bool) -> None:
+    """It is sent even if the task is cancelled before it notices the stop, and if the plugin was never ready."""
+    state = State()
+    async with background_task(state.notify(systemd.environment)) as task:
+        await systemd.receive()
+        state.stop.set()
+        if not cancel:
+            await task
+    assert systemd.pending() == ["STOPPING=1"]
+
+
+async def test_reload_is_not_a_stop(systemd: Systemd) -> None:
+    """A reload cancels the task without a stop."""
+    async with background_task(State().notify(systemd.environment)):
+        await systemd.receive()
+    assert systemd.pending() == []
+
+
+async def test_watchdog_is_fed_while_the_plugin_is_healthy(systemd: Systemd) -> None:
+    """Registration does not matter."""
+    state = State()
+    state.unhealthy = ["device scan is hanging"]
+    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
+        assert await systemd.receive() == "STATUS=not registered yet"
+        state.unready = ["still not registered"]
+        assert await systemd.receive() == "STATUS=still not registered"
+        state.unhealthy = [""]
+        assert await systemd.receive() == "WATCHDOG=1"
+        assert await systemd.receive() == "WATCHDOG=1"
+
+
+async def test_short_watchdog_timeout_is_met(systemd: Systemd) -> None:
+    state = State()
+    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "2000"}, interval=3600.0)):
+        await systemd.receive()
+        assert await systemd.receive() == "WATCHDOG=1"
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(0.0, 1.0), (60.0, 1.0), (2.0, 1.0), (0.5, 0.25)])
+def test_check_interval_is_at_most_half_the_watchdog_timeout(timeout: float, seconds: float) -> None:
+    assert check_interval(1.0, timeout) == seconds
+
+
+@pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}])
+async def test_nothing_is_checked_without_a_socket(environment: dict[str, str]) -> None:
+    def fail() -> list[str]:
+        raise AssertionError
+
+    await notify(fail, fail, asyncio.Event(), environment)
+
+
+async def test_abstract_socket_is_supported() -> None:
+    name = f"aosp-plugin-test-{os.getpid()}"
+    receiver = Systemd(f"@{name}", f"\0{name}")
+    try:
+        async with background_task(State().notify(receiver.environment)):
+            assert await receiver.receive() == "STATUS=not registered yet"
+    finally:
+        receiver.close()
+
+
+async def test_ready_is_sent_again_if_it_could_not_be_sent(tmp_path: Path) -> None:
+    """The socket appears after the first attempt."""
+    path = str(tmp_path / "notify")
+    checked = asyncio.Event()
+
+    def unready() -> list[str]:
+        asyncio.get_running_loop().call_soon(checked.set)
+        return [""]
+
+    async with background_task(notify(unready, list, asyncio.Event(), {"NOTIFY_SOCKET": path}, SHORT)):
+        await checked.wait()
+        receiver = Systemd(path, path)
+        assert await receiver.receive() == "READY=1\nSTATUS=registered"
+        receiver.close()
+
+
+async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> None:
+    """Messages that do not fit are dropped."""
+    state = State()
+    checks = 0
+
+    def unready() -> list[str]:
+        nonlocal checks
+        checks += 1
+        if checks == 2000:
+            state.stop.set()
+        return [f"problem {checks}"]
+
+    await notify(unready, list, state.stop, systemd.environment, 0.0)
+    assert checks == 2000
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, 0.0),
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "7"}, 60.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "8"}, 0.0),
+        ({"WATCHDOG_USEC": "soon"}, 0.0),
+        ({"WATCHDOG_USEC": "0"}, 0.0),
+    ],
+)
+def test_watchdog_timeout_is_that_of_this_process(environment: dict[str, str], seconds: float) -> None:
+    assert watchdog_timeout(environment, 7) == seconds
