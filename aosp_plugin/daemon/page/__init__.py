@@ -1,6 +1,6 @@
-"""The page to look at: plain HTML, CSS and JavaScript, which ask ``/status`` for everything that they show.
+"""The web page: plain HTML, CSS and JavaScript that get all their data from ``/status``.
 
-``index.html`` names the other files; nothing comes from elsewhere. They are read when somebody asks for them.
+``index.html`` refers to the other files, and nothing is loaded from elsewhere. A file is read when it is requested.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _TYPES = {
 
 
 def routes() -> dict[str, Callable[[], Answer]]:
-    """Return what answers ``/``, which is ``index.html``, and ``/page/<name>`` for each of the other files."""
+    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``."""
     return {"/" if name == "index.html" else f"/page/{name}": partial(_file, name) for name in _TYPES}
 
 
 def _file(name: str) -> Answer:
-    content = pkgutil.get_data(__name__, name)  # importlib.resources would load zipfile and more, into every daemon
+    content = pkgutil.get_data(__name__, name)  # importlib.resources would load zipfile and more
     if content is None:
         raise FileNotFoundError(f"{__name__} has no {name}")
     return Answer(_TYPES[name], content, tag=hashlib.sha256(content).hexdigest()[:16])

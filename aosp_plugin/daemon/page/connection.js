@@ -1,20 +1,21 @@
-// Asking /status again and again, while somebody looks, and never two questions at once. What has not changed costs a
-// line, by its ETag, and the plugin a millisecond or two.
+// Polls /status while the page is visible, with one request at a time. An unchanged report is answered with its ETag
+// only, and takes the plugin a millisecond or two.
 
-const EVERY = 250;
-const PATIENCE = 5000;
+const INTERVAL = 250;
+const TIMEOUT = 5000;
 
-// `told` gets each report that is new; `state` gets "live", "paused" or "lost", and with that why and since when.
-export function follow(told, state) {
+// Calls `onReport` with each new report, and `onState` with "live", "paused" or "lost", and with the reason and the
+// start of a lost connection.
+export function poll(onReport, onState) {
   let tag = "";
   let lostSince = null;
   let timer = 0;
-  let asking = false;
+  let requesting = false;
 
-  // Returns the report, or null where it is still the last one.
-  async function ask() {
+  // Returns the report, or null if it has not changed.
+  async function request() {
     const headers = tag ? { "If-None-Match": tag } : {};
-    const answer = await fetch("status", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const answer = await fetch("status", { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
     if (answer.status === 304) return null;
     if (answer.status !== 200) throw new Error((await answer.text()).trim() || `HTTP ${answer.status}`);
     const report = await answer.json();
@@ -22,29 +23,29 @@ export function follow(told, state) {
     return report;
   }
 
-  async function turn() {
-    if (asking || document.hidden) return;
-    asking = true;
+  async function update() {
+    if (requesting || document.hidden) return;
+    requesting = true;
     let report = null;
     try {
-      report = await ask();
+      report = await request();
       lostSince = null;
     } catch (error) {
       lostSince ??= new Date();
-      const silent = error instanceof TypeError || error.name === "TimeoutError";
-      state("lost", silent ? "the plugin does not answer" : error.message, lostSince);
+      const noAnswer = error instanceof TypeError || error.name === "TimeoutError";
+      onState("lost", noAnswer ? "the plugin does not answer" : error.message, lostSince);
     }
-    asking = false;
+    requesting = false;
     clearTimeout(timer);
-    if (!document.hidden) timer = setTimeout(turn, EVERY);
-    if (!document.hidden && !lostSince) state("live");
-    if (report) told(report);
+    if (!document.hidden) timer = setTimeout(update, INTERVAL);
+    if (!document.hidden && !lostSince) onState("live");
+    if (report) onReport(report);
   }
 
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
-    if (document.hidden) state("paused");
-    else turn();
+    if (document.hidden) onState("paused");
+    else update();
   });
-  turn();
+  update();
 }

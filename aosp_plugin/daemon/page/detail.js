@@ -1,4 +1,4 @@
-// The panel that tells everything of the device that is selected.
+// The panel with the details of the selected device.
 
 import { STATE, element, glyph } from "./states.js";
 
@@ -10,34 +10,34 @@ function hint() {
   return element(
     "p",
     "hint",
-    "Select a device: click a cell, or go to the map with Tab and move with the arrow keys.",
+    "Select a device: click a cell, or press Tab to reach the map and use the arrow keys.",
   );
 }
 
 function parts(resource, device) {
   const head = element("h2", "device", device.id);
   const chip = element("p", `chip ${device.state}`, glyph(device.state), STATE[device.state].label);
-  const why = device.detail || device.reason || STATE[device.state].means;
+  const explanation = device.detail || device.reason || STATE[device.state].meaning;
   const rows = [
     ["Resource", resource.name],
-    ["Nodes", device.nodes.length ? device.nodes.join(", ") : "none there"],
-    ["NUMA", device.numa.length ? device.numa.join(", ") : "not told"],
+    ["Binder devices", device.binder_devices.join(", ") || "none"],
+    ["NUMA node", device.numa.join(", ") || "–"],
   ];
   const pods = device.pods.map((pod) =>
-    block("Held by", [["Pod", pod.name], ["Namespace", pod.namespace], ["Container", pod.container]]),
+    block("Allocated to", [["Pod", pod.name], ["Namespace", pod.namespace], ["Container", pod.container]]),
   );
-  const leaks = resource.leaks.filter((leak) => device.nodes.includes(leak.node)).map(leakBlock);
-  return [head, chip, element("p", "why", why), list(rows), ...leaks, ...pods];
+  const leaks = resource.leaks.filter((leak) => device.binder_devices.includes(leak.binder_device)).map(leakBlock);
+  return [head, chip, element("p", "explanation", explanation), list(rows), ...leaks, ...pods];
 }
 
 function leakBlock(leak) {
   const started = new Date(leak.started * 1000);
   const container = leak.container ? `container ${leak.container.slice(0, 12)}` : "no container";
-  const where = leak.pod_uid ? `pod ${leak.pod_uid}` : container;
-  return block(`Leaked to process ${leak.pid}`, [
-    ["Node", leak.node],
+  const location = leak.pod_uid ? `pod ${leak.pod_uid}` : container;
+  return block(`Held open by process ${leak.pid}`, [
+    ["Binder device", leak.binder_device],
     ["Command", leak.command],
-    ["In", where],
+    ["Location", location],
     ["User", String(leak.user)],
     ["Started", started.toLocaleString("en-GB")],
   ]);

@@ -1,11 +1,11 @@
-// The page as a whole: takes reports, keeps what the user looks for and has selected, and tells the parts.
+// The page as a whole: receives reports, keeps search terms, filter and selection, and updates the parts.
 
-import { follow } from "./connection.js";
+import { poll } from "./connection.js";
 import { showDetail } from "./detail.js";
 import { Resource } from "./resource.js";
-import { STATE, clock, element, glyph, number } from "./states.js";
+import { STATE, clock, duration, element, glyph, number } from "./states.js";
 
-const MOST_CHANGES = 8;
+const MAX_CHANGES = 8;
 const byId = (id) => document.getElementById(id);
 
 const resources = new Map();
@@ -17,7 +17,7 @@ let selected = null;  // { resource, id }
 const actions = {
   select(resource, i) {
     selected = { resource, id: resource.report.devices[i].id };
-    for (const other of resources.values()) other.map.show(other === resource ? i : -1);
+    for (const each of resources.values()) each.map.show(each === resource ? i : -1);
     showSelected();
   },
   toggle(state) {
@@ -26,16 +26,16 @@ const actions = {
   },
 };
 
-function told(news) {
+function onReport(newReport) {
   const first = report === null;
-  report = news;
+  report = newReport;
   showHeader();
   for (const [name, resource] of resources) {
-    if (news.resources.some((one) => one.name === name)) continue;
+    if (report.resources.some((current) => current.name === name)) continue;
     resource.element.remove();
     resources.delete(name);
   }
-  for (const { name } of news.resources) {
+  for (const { name } of report.resources) {
     if (resources.has(name)) continue;
     const resource = new Resource(name, actions);
     resources.set(name, resource);
@@ -47,18 +47,18 @@ function told(news) {
   document.documentElement.dataset.ready = "true";
 }
 
-// Shows the report with what is looked for; returns what has changed since it was shown last.
+// Shows the report with the current search and filter. Returns the devices that have changed since the last call.
 function showAll() {
   if (!report) return [];
-  const changes = report.resources.flatMap((one) => resources.get(one.name).update(one, terms, states));
-  const looking = terms.length || states.size;
+  const changes = report.resources.flatMap((current) => resources.get(current.name).update(current, terms, states));
+  const searching = terms.length || states.size;
   const found = [...resources.values()].reduce((sum, resource) => sum + resource.found, 0);
-  byId("found").textContent = looking ? `${number(found)} found` : "";
+  byId("found").textContent = searching ? `${number(found)} found` : "";
   keepSelected();
   return changes;
 }
 
-// A device keeps being selected when others before it come and go; one that is gone is not.
+// A selected device stays selected when its index changes. If it is removed, the selection is cleared.
 function keepSelected() {
   if (selected) {
     const { resource, id } = selected;
@@ -79,7 +79,7 @@ function showSelected() {
   const resource = selected?.resource;
   const device = resource?.report.devices[resource.map.selected];
   const key = JSON.stringify([resource?.name, device, resource?.report.leaks]);
-  if (key === shownDetail) return;  // it is read out when it changes
+  if (key === shownDetail) return;  // a screen reader announces each update
   shownDetail = key;
   showDetail(byId("detail"), resource?.report, device);
 }
@@ -87,56 +87,61 @@ function showSelected() {
 function showHeader() {
   byId("node").textContent = report.node;
   byId("version").textContent = report.version;
-  const problems = report.resources.filter((one) => one.problem).length;
+  const problems = report.resources.some((resource) => resource.problem);
   document.title = `${problems ? "⚠ " : ""}${report.node} · aosp-device-plugin`;
-  byId("watching").textContent = report.watching === "inotify" ? "Follows file events" : "Polls: inotify can't be had";
-  const started = new Date(report.started * 1000);
-  const today = started.toDateString() === new Date().toDateString();
-  const day = started.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
-  byId("since").textContent = today ? `Since ${clock(started)}` : `Since ${day}, ${clock(started)}`;
-  byId("since").title = started.toLocaleString("en-GB");
+  byId("watching").textContent = report.watching;
+  byId("watching").title = report.watching === "inotify"
+    ? "File changes are detected with inotify"
+    : "inotify is unavailable, so directories are polled";
+  showUptime();
   byId("unknown").hidden = report.allocations.known;
-  byId("unknown").textContent = `Which pod has which device is not known: ${report.allocations.problem}.`;
+  byId("unknown").textContent = `Device allocations are unknown: ${report.allocations.problem}.`;
 }
 
-// Adds to the list of changes, and has the first of them read out.
+function showUptime() {
+  if (!report) return;
+  byId("uptime").textContent = `Up ${duration(Date.now() / 1000 - report.started)}`;
+  byId("uptime").title = `since ${new Date(report.started * 1000).toLocaleString("en-GB")}`;
+}
+
+// Adds to the list of changes, and announces the first one to screen readers.
 function showChanges(changes) {
   const list = byId("changes");
   list.querySelector(".empty")?.remove();
-  const shown = changes.length > MOST_CHANGES ? changes.slice(0, MOST_CHANGES - 1) : changes;
+  const shown = changes.length > MAX_CHANGES ? changes.slice(0, MAX_CHANGES - 1) : changes;
   const more = changes.length - shown.length;
   const rows = shown.map(([device, before]) => {
-    const now = [glyph(before.state), "→", glyph(device.state), state(device)];
-    return change(device.id, element("span", "now", ...now));
+    const transition = [glyph(before.state), "→", glyph(device.state), stateName(device)];
+    return change(device.id, element("span", "transition", ...transition));
   });
   list.prepend(...rows, ...(more ? [change(`and ${number(more)} more`)] : []));
-  while (list.children.length > MOST_CHANGES) list.lastElementChild.remove();
+  while (list.children.length > MAX_CHANGES) list.lastElementChild.remove();
   const [device] = changes[0];
-  const others = changes.length > 1 ? ` and ${number(changes.length - 1)} more have changed` : "";
-  byId("announcer").textContent = `${device.id}: ${state(device)}${others}`;
+  const others = changes.length > 1 ? ` and ${number(changes.length - 1)} more` : "";
+  byId("announcer").textContent = `${device.id}: ${stateName(device)}${others}`;
 }
 
-function change(what, ...parts) {
-  return element("li", "", element("span", "what", what), element("time", "", clock(new Date())), ...parts);
+function change(title, ...parts) {
+  return element("li", "", element("span", "what", title), element("time", "", clock(new Date())), ...parts);
 }
 
-function state(device) {
+function stateName(device) {
   return device.reason || STATE[device.state].label.toLowerCase();
 }
 
-function connection(now, why = "", since = null) {
-  byId("live").dataset.state = now;
-  byId("live-text").textContent = { live: "Live", paused: "Paused", lost: "Connection lost" }[now];
-  document.body.classList.toggle("stale", now === "lost");
+function onState(state, reason = "", since = null) {
+  byId("live").dataset.state = state;
+  byId("live-text").textContent = { live: "Live", paused: "Paused", lost: "Connection lost" }[state];
+  document.body.classList.toggle("stale", state === "lost");
   const lost = byId("lost");
-  if (now === "lost") {
-    const text = `Connection lost since ${clock(since)}: ${why}. What is shown is as of then.`;
+  if (state === "lost") {
+    const text = `Connection lost since ${clock(since)}: ${reason}. The data shown is from before.`;
     if (lost.textContent !== text) lost.textContent = text;
   }
-  lost.hidden = now !== "lost";
+  lost.hidden = state !== "lost";
 }
 
-// Selects the next device that is found, or the one before, of any resource.
+// Selects the next matching device of any resource, or the previous one.
 function step(backwards) {
   const found = [...resources.values()].flatMap((resource) =>
     resource.report.devices.flatMap((_, i) => (!resource.matches || resource.matches[i] ? [[resource, i]] : [])),
@@ -167,4 +172,5 @@ document.addEventListener("keydown", (event) => {
 });
 
 showDetail(byId("detail"), null, null);
-follow(told, connection);
+poll(onReport, onState);
+setInterval(showUptime, 10_000);

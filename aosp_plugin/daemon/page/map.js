@@ -1,29 +1,29 @@
-// The map: one cell for each device, in the plugin's order and in columns that are easy to count. It is drawn on a
-// canvas, since ten thousand elements would take seconds. What a screen reader and the keyboard need is one element,
-// the cell that is selected, in a grid that says how large it is: that element is also the ring around the cell.
+// The map: one cell per device, in the order of the device list and with round numbers of columns. It is drawn on a
+// canvas, because ten thousand elements would take seconds. Keyboard and screen readers use a single element, the
+// selected cell of a grid that states its size. The same element draws the ring around the cell.
 
 import { STATE, colours, element, sprite } from "./states.js";
 
-const TALLEST = 640;  // as much as fits on a screen, while cells stay large enough to be hit
-const SMALLEST = 9;
-const LARGEST = 24;
+const MAX_HEIGHT = 640;  // fits on a screen
+const MIN_PITCH = 9;  // large enough to click
+const MAX_PITCH = 24;
 const COLUMNS = [10, 20, 30, 40, 50, 60, 80, 100, 200];
-const GUTTER = 64;  // for the labels of rows
-const TOP = 4;  // for the upper half of the first label
+const GUTTER = 64;  // width of the row labels
+const TOP = 4;  // room for the upper half of the first label
 const DIMMED = 0.14;
-const MOST_PULSES = 60;
+const MAX_PULSES = 60;
 
-// The largest cells with which the map is no taller than TALLEST; the most columns of the smallest where it is anyway.
+// Returns the largest cells that keep the map within MAX_HEIGHT; otherwise the smallest cells in the most columns.
 function grid(width, count) {
-  const every = COLUMNS.map((columns) => ({ columns, pitch: Math.min(LARGEST, Math.floor(width / columns)) }));
-  const legible = every.filter(({ pitch }) => pitch >= SMALLEST);
-  if (!legible.length) return { columns: COLUMNS[0], pitch: SMALLEST };
-  const fitting = legible.filter(({ columns, pitch }) => Math.ceil(count / columns) * pitch <= TALLEST);
-  return fitting.length ? fitting.reduce((best, one) => (one.pitch >= best.pitch ? one : best)) : { ...legible.at(-1), pitch: SMALLEST };
+  const layouts = COLUMNS.map((columns) => ({ columns, pitch: Math.min(MAX_PITCH, Math.floor(width / columns)) }));
+  const legible = layouts.filter(({ pitch }) => pitch >= MIN_PITCH);
+  if (!legible.length) return { columns: COLUMNS[0], pitch: MIN_PITCH };
+  const fitting = legible.filter(({ columns, pitch }) => Math.ceil(count / columns) * pitch <= MAX_HEIGHT);
+  return fitting.length ? fitting.reduce((best, layout) => (layout.pitch >= best.pitch ? layout : best)) : { ...legible.at(-1), pitch: MIN_PITCH };
 }
 
 export class DeviceMap {
-  // `select` is called with an index, and `describe` returns the words for a device.
+  // `select` is called with an index. `describe` returns the description of a device.
   constructor(name, select, describe) {
     this.select = select;
     this.describe = describe;
@@ -45,17 +45,18 @@ export class DeviceMap {
     this.element = element("div", "map", this.canvas, this.row, this.hover, this.tip);
     this.element.tabIndex = 0;
     this.element.setAttribute("role", "grid");
-    this.element.setAttribute("aria-label", `Devices of ${name}. Arrow keys go from one to the next.`);
+    this.element.setAttribute("aria-label", `Devices of ${name}. Use the arrow keys to move between devices.`);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.element.addEventListener("focus", () => this.selected < 0 && this.devices.length && this.select(0));
-    this.element.addEventListener("pointermove", (event) => this.point(event));
-    this.element.addEventListener("pointerleave", () => this.point(null));
-    this.element.addEventListener("pointerdown", (event) => this.take(event));
+    this.element.addEventListener("pointermove", (event) => this.hoverAt(event));
+    this.element.addEventListener("pointerleave", () => this.hoverAt(null));
+    this.element.addEventListener("pointerdown", (event) => this.click(event));
     new ResizeObserver(() => this.layOut()).observe(this.element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.layOut(true));
   }
 
-  // Takes devices, and which of them match (null: all); draws what is different. Returns the indices of changed ones.
+  // Sets the devices and which of them match the search (null: all). Draws the differences and returns the indices of
+  // the devices that changed.
   update(devices, matches) {
     const before = this.devices;
     const same = before.length === devices.length && devices.every((device, i) => device.id === before[i].id);
@@ -66,19 +67,19 @@ export class DeviceMap {
     if (!same) this.layOut(true);
     else if (redraw) this.drawAll();
     else for (const i of changed) this.draw(i);
-    for (const i of changed.slice(0, MOST_PULSES)) this.pulse(i);
+    for (const i of changed.slice(0, MAX_PULSES)) this.pulse(i);
     this.place();
     return changed;
   }
 
-  // Finds the columns and the size of a cell for the width there is.
-  layOut(anew = false) {
+  // Chooses columns and cell size for the available width.
+  layOut(force = false) {
     const width = this.element.clientWidth - GUTTER;
     const count = this.devices.length;
     if (width <= 0) return;
     const ratio = devicePixelRatio || 1;
     const { columns, pitch } = grid(width, count);
-    if (!anew && pitch === this.pitch && columns === this.columns && ratio === this.ratio) return;
+    if (!force && pitch === this.pitch && columns === this.columns && ratio === this.ratio) return;
     Object.assign(this, { pitch, columns, ratio });
     this.rows = Math.ceil(count / columns);
     this.size = Math.round(pitch * ratio);
@@ -116,7 +117,7 @@ export class DeviceMap {
     context.globalAlpha = 1;
   }
 
-  // Beside every row that has room for it: the number that its first device's name ends with.
+  // Labels rows, as far as there is room, with the number at the end of their first device ID.
   drawLabels(context) {
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.fillStyle = this.colours.label;
@@ -124,8 +125,8 @@ export class DeviceMap {
     context.textAlign = "right";
     context.textBaseline = "middle";
     const step = Math.ceil(18 / this.pitch);
-    const every = this.rows > 12 && step < 5 ? Math.max(step, this.pitch < 14 ? 5 : 2) : step;
-    for (let row = 0; row < this.rows; row += every) {
+    const interval = this.rows > 12 && step < 5 ? Math.max(step, this.pitch < 14 ? 5 : 2) : step;
+    for (let row = 0; row < this.rows; row += interval) {
       const id = this.devices[row * this.columns].id;
       const label = /\d+$/.exec(id)?.[0] ?? id.slice(0, 8);
       context.fillText(label, GUTTER - 12, TOP + (row + 0.5) * this.pitch);
@@ -144,7 +145,7 @@ export class DeviceMap {
     return column >= 0 && column < this.columns && i >= 0 && i < this.devices.length ? i : -1;
   }
 
-  point(event) {
+  hoverAt(event) {
     const i = event ? this.indexAt(event) : -1;
     this.tip.hidden = this.hover.hidden = i < 0;
     if (i < 0) return;
@@ -156,7 +157,7 @@ export class DeviceMap {
     this.tip.style.transform = right ? `${place} translateX(-100%)` : place;
   }
 
-  take(event) {
+  click(event) {
     const i = this.indexAt(event);
     if (i >= 0) this.select(i);
   }
@@ -165,7 +166,7 @@ export class DeviceMap {
     const { columns, devices, selected } = this;
     const row = Math.floor(selected / columns) * columns;
     const last = devices.length - 1;
-    const goals = {
+    const targets = {
       ArrowLeft: selected - 1,
       ArrowRight: selected + 1,
       ArrowUp: selected - columns,
@@ -175,18 +176,18 @@ export class DeviceMap {
       Home: event.ctrlKey ? 0 : row,
       End: event.ctrlKey ? last : Math.min(row + columns - 1, last),
     };
-    if (!(event.key in goals) || event.altKey || event.metaKey || last < 0) return;
+    if (!(event.key in targets) || event.altKey || event.metaKey || last < 0) return;
     event.preventDefault();
-    const goal = goals[event.key];
+    const target = targets[event.key];
     const page = event.key.startsWith("Page");
-    if (goal >= 0 && goal <= last) this.select(goal);
-    else if (page) this.select(goal < 0 ? selected % columns : last);
+    if (target >= 0 && target <= last) this.select(target);
+    else if (page) this.select(target < 0 ? selected % columns : last);
   }
 
-  // Puts the ring, which is the cell for those who can't see, where it belongs.
+  // Selects a cell: moves the ring, which is also the cell for screen readers.
   show(i) {
     this.selected = i;
-    this.point(null);
+    this.hoverAt(null);
     this.place();
     if (i >= 0) this.cell.scrollIntoView({ block: "nearest" });
   }
@@ -207,7 +208,7 @@ export class DeviceMap {
     this.element.setAttribute("aria-activedescendant", this.cell.id);
   }
 
-  // Shows for a moment that a cell has changed; the style sheet says how, and stills it where motion is not wanted.
+  // Highlights a changed cell for a moment. The style sheet disables the motion if the user prefers that.
   pulse(i) {
     const [x, y] = this.at(i);
     const ring = element("div", "pulse");

@@ -1,12 +1,11 @@
-// One resource: its name and whether the kubelet knows it, its counts, which are also the map's legend and filter, the
-// map, and the table.
+// One resource: its registration, its counts (which are also the legend of the map and its filter), map and table.
 
 import { DeviceMap } from "./map.js";
 import { DeviceTable } from "./table.js";
-import { STATES, STATE, element, glyph, haystack, number } from "./states.js";
+import { STATES, STATE, element, glyph, searchText, number } from "./states.js";
 
 export class Resource {
-  // `actions.select(resource, index)` and `actions.toggle(state)` are called for what the user does.
+  // Calls `actions.select(resource, index)` and `actions.toggle(state)` on user input.
   constructor(name, actions) {
     this.name = name;
     this.report = null;
@@ -15,7 +14,7 @@ export class Resource {
     this.problem = element("p", "banner bad");
     this.legend = element("div", "legend");
     this.legend.setAttribute("role", "group");
-    this.legend.setAttribute("aria-label", "Counts; press one to see its devices only");
+    this.legend.setAttribute("aria-label", "Device counts; press one to show only its devices");
     this.chips = Object.fromEntries(STATES.map(({ key }) => [key, this.chip(key, actions)]));
     this.total = element("p", "total");
     this.legend.append(this.total, ...Object.values(this.chips).map((chip) => chip.button));
@@ -23,8 +22,7 @@ export class Resource {
     this.bar.setAttribute("aria-hidden", "true");
     this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
     this.bar.append(...Object.values(this.parts));
-    const waiting = "There is no device yet. The plugin watches: a node shows here as soon as it is there.";
-    this.empty = element("p", "empty", waiting);
+    this.empty = element("p", "empty", "No devices. A binder device appears here as soon as it exists.");
     this.note = element("p", "note-line");
     this.map = new DeviceMap(name, select, describe);
     this.table = new DeviceTable(select);
@@ -39,20 +37,20 @@ export class Resource {
     const value = element("span", "value");
     const button = element("button", `stat ${key}`, element("span", "name", glyph(key), STATE[key].label), value);
     button.type = "button";
-    button.title = STATE[key].means;
+    button.title = STATE[key].meaning;
     button.addEventListener("click", () => actions.toggle(key));
     return { button, value };
   }
 
-  // Takes the resource's report, or the last one again, with what is looked for: terms in lower case, and states.
-  // Returns the changes: [device, device before].
+  // Shows a report with search terms in lower case and a set of states as filter. Returns the changed devices as pairs
+  // of the new and the previous report of a device.
   update(report, terms, states) {
     const before = this.report?.devices ?? [];
     if (this.report !== report) this.matches = undefined;
     this.report = report;
     const key = JSON.stringify([terms, [...states]]);
-    if (this.matches === undefined || key !== this.looked) {
-      this.looked = key;
+    if (this.matches === undefined || key !== this.filterKey) {
+      this.filterKey = key;
       const all = terms.length === 0 && states.size === 0;
       this.matches = all ? null : report.devices.map((device) => matches(device, terms, states));
     }
@@ -71,7 +69,7 @@ export class Resource {
     const { leaks_known: leaksKnown, leaks_problem: leaksProblem } = this.report;
     this.pill.className = `pill ${registered ? "good" : "bad"}`;
     this.pill.textContent = registered ? "Registered with the kubelet" : "Not registered";
-    this.pill.title = `revision ${revision} of the list of devices`;
+    this.pill.title = `Revision ${revision} of the device list`;
     this.problem.hidden = !problem;
     this.problem.textContent = problem;
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
@@ -79,8 +77,8 @@ export class Resource {
       const { button, value } = this.chips[key];
       value.textContent = key === "leaked" && !leaksKnown ? "–" : number(counts[key]);
       button.setAttribute("aria-pressed", states.has(key));
-      const told = key === "unknown" || ((key === "free" || key === "allocated") && counts.unknown > 0);
-      button.hidden = told && counts[key] === 0;
+      const optional = key === "unknown" || ((key === "free" || key === "allocated") && counts.unknown > 0);
+      button.hidden = optional && counts[key] === 0;
       button.classList.toggle("none", counts[key] === 0);
       this.parts[key].style.flexGrow = counts[key];
       this.parts[key].hidden = counts[key] === 0;
@@ -95,7 +93,7 @@ export class Resource {
 function matches(device, terms, states) {
   if (states.size && !states.has(device.state)) return false;
   if (!terms.length) return true;
-  const text = haystack(device);
+  const text = searchText(device);
   return terms.every((term) => text.includes(term));
 }
 

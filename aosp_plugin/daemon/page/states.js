@@ -1,17 +1,17 @@
-// What a device can be, in words and in shape. A state is told by its shape as well as by its colour: each shape is a
-// path in a square of 12, drawn on the map's canvas and, as SVG, wherever a state is named.
+// The states of a device with their names and shapes. Each state has a shape in addition to its color: a path in a
+// square of 12 units, drawn on the canvas of the map and, as SVG, next to the name of the state.
 
 export const STATES = [
-  { key: "allocated", label: "Allocated", means: "A pod has it." },
-  { key: "free", label: "Free", means: "It is healthy, and no pod has it." },
-  { key: "unknown", label: "Healthy", means: "Whether a pod has it is not known." },
-  { key: "unhealthy", label: "Unhealthy", means: "It is not handed out." },
-  { key: "leaked", label: "Leaked", means: "A process outside its pods holds one of its nodes." },
+  { key: "allocated", label: "Allocated", meaning: "Healthy and allocated to a pod." },
+  { key: "free", label: "Free", meaning: "Healthy and not allocated." },
+  { key: "unknown", label: "Healthy", meaning: "Healthy; whether it is allocated is unknown." },
+  { key: "unhealthy", label: "Unhealthy", meaning: "Not allocatable." },
+  { key: "leaked", label: "Leaked", meaning: "Held open by a process outside the pods it is allocated to." },
 ];
 
 export const STATE = Object.fromEntries(STATES.map((state) => [state.key, state]));
 
-// Squares leave a gap between each other; what calls for somebody fills its place.
+// Squares leave a gap between cells; the shapes of problems fill the whole cell.
 const SHAPES = {
   leaked: { path: "M6-.5 12.5 6 6 12.5-.5 6Z", full: true },
   unhealthy: { path: "M6 0 12.3 11.8H-.3Z", full: true },
@@ -20,7 +20,7 @@ const SHAPES = {
   unknown: { path: "M3.7 3.7h4.6v4.6h-4.6z", ground: "M0 0h12v12h-12z" },
 };
 
-// The colours are those of the style sheet, for the theme that is on.
+// Returns the colors of the style sheet in the current theme.
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
@@ -29,7 +29,7 @@ export function colours() {
   return all;
 }
 
-// A square canvas of `size` device pixels, of which `gap` stay empty, with the shape of a state.
+// Returns a square canvas of `size` device pixels with the shape of a state; `gap` pixels stay empty.
 export function sprite(state, size, gap, colour) {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = size;
@@ -38,7 +38,7 @@ export function sprite(state, size, gap, colour) {
   const inside = full ? size : size - gap;
   const edge = Math.floor((size - inside) / 2);
   context.translate(edge, edge);
-  if (outline) {  // along whole pixels, or a thin line is a blurred one
+  if (outline) {  // aligned to whole pixels, so that a thin line is sharp
     const width = Math.max(1, Math.round(inside / 14));
     context.fillStyle = colour.line;
     context.fillRect(0, 0, inside, inside);
@@ -65,26 +65,35 @@ export function glyph(state) {
 }
 
 function svgElement(name, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
 }
 
-// An element with a class and children; text is only ever set as text, for pods and processes choose their own names.
+// Returns an element with a class and children. Strings become text nodes, never markup, because pods and processes
+// choose their own names.
 export function element(name, className = "", ...children) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
 }
 
 export const number = (value) => value.toLocaleString("en-US");
 
 export const clock = (date) => date.toLocaleTimeString("en-GB");
 
-// Everything by which a device is found.
-export function haystack(device) {
+// Returns a duration in seconds as text, in its two largest units.
+export function duration(seconds) {
+  const minutes = Math.max(0, Math.floor(seconds / 60));
+  const [days, hours] = [Math.floor(minutes / 1440), Math.floor(minutes / 60) % 24];
+  if (days) return `${days} d ${hours} h`;
+  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+}
+
+// Returns the text that a search matches, in lower case.
+export function searchText(device) {
   const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} ${pod.container}`);
-  const near = device.numa.map((node) => `numa${node}`);
-  return [device.id, device.state, device.reason, ...device.nodes, ...pods, ...near].join(" ").toLowerCase();
+  const numa = device.numa.map((node) => `numa${node}`);
+  return [device.id, device.state, device.reason, ...device.binder_devices, ...pods, ...numa].join(" ").toLowerCase();
 }

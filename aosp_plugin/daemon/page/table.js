@@ -1,18 +1,18 @@
-// The devices as a table: what the map shows, for those who read rather than look, with what calls for somebody first.
+// The devices as a table, problems first.
 
 import { STATE, element, glyph, number } from "./states.js";
 
-const FIRST = 12;
-const MORE = 100;
+const INITIAL_ROWS = 12;
+const MORE_ROWS = 100;
 const ORDER = { leaked: 0, unhealthy: 1, allocated: 2, unknown: 3, free: 4 };
 
 export class DeviceTable {
   constructor(select) {
     this.select = select;
-    this.shown = FIRST;
+    this.shown = INITIAL_ROWS;
     this.body = element("tbody");
     this.caption = element("caption");
-    const head = ["Device", "State", "Held by", "NUMA"].map((name) => {
+    const head = ["Device", "State", "Allocated to", "NUMA"].map((name) => {
       const cell = element("th", "", name);
       cell.scope = "col";
       return cell;
@@ -20,7 +20,7 @@ export class DeviceTable {
     this.more = element("button", "more");
     this.more.type = "button";
     this.more.addEventListener("click", () => {
-      this.shown += MORE;
+      this.shown += MORE_ROWS;
       this.update(this.report, this.matches);
     });
     const heading = element("thead", "", element("tr", "", ...head));
@@ -29,7 +29,7 @@ export class DeviceTable {
   }
 
   update(report, matches) {
-    if (matches !== this.matches) this.shown = Math.min(this.shown, FIRST + MORE);
+    if (matches !== this.matches) this.shown = Math.min(this.shown, INITIAL_ROWS + MORE_ROWS);
     Object.assign(this, { report, matches });
     const { devices } = report;
     const found = devices.flatMap((_, i) => (!matches || matches[i] ? [i] : []));
@@ -37,12 +37,12 @@ export class DeviceTable {
     const rows = sorted.slice(0, this.shown).map((i) => this.row(devices[i], i));
     this.body.replaceChildren(...rows);
     this.caption.textContent = found.length === devices.length
-      ? `All ${number(found.length)} devices, those that call for somebody first`
+      ? `All ${number(found.length)} devices, problems first`
       : `${number(found.length)} of ${number(devices.length)} devices match`;
     this.table.classList.toggle("no-numa", !devices.some((device) => device.numa.length));
     const left = found.length - rows.length;
     this.more.hidden = left === 0;
-    this.more.textContent = left > MORE ? `Show ${MORE} more of ${number(left)}` : `Show the other ${number(left)}`;
+    this.more.textContent = left > MORE_ROWS ? `Show ${MORE_ROWS} more of ${number(left)}` : `Show the remaining ${number(left)}`;
   }
 
   row(device, i) {
@@ -50,9 +50,9 @@ export class DeviceTable {
     name.type = "button";
     name.addEventListener("click", () => this.select(i));
     const state = element("span", "state", glyph(device.state), STATE[device.state].label);
-    const leak = this.report.leaks.find((one) => device.nodes.includes(one.node));
-    const why = leak ? `to process ${leak.pid}` : device.reason;
-    if (why) state.append(element("span", "reason", why));
+    const leak = this.report.leaks.find(({ binder_device: name }) => device.binder_devices.includes(name));
+    const reason = leak ? `held open by process ${leak.pid}` : device.reason;
+    if (reason) state.append(element("span", "reason", reason));
     const pods = device.pods.map((pod) => {
       const container = element("small", "", ` ${pod.container}`);
       return element("span", "pod", `${pod.namespace}/${pod.name}`, container);
