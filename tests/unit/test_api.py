@@ -1,4 +1,4 @@
-"""The compiled protocol is what the .proto file says."""
+"""The generated protocol modules match the .proto files and the kubelet's wire format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ API = Path("aosp_plugin/framework/api")
 
 
 @pytest.mark.parametrize("name", ["deviceplugin", "podresources"])
-def test_the_modules_are_compiled_from_the_proto(tmp_path: Path, name: str) -> None:
-    """Compiling the .proto again gives the modules that are there; after a change of it: make proto."""
+def test_the_generated_modules_are_current(tmp_path: Path, name: str) -> None:
+    """After a change to a .proto file, run ``make proto``."""
     out = [f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, f"{API / name}.proto"]
     subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603
@@ -58,6 +58,6 @@ def test_the_modules_are_compiled_from_the_proto(tmp_path: Path, name: str) -> N
         (pb.PreStartContainerRequest(devices_ids=["d"]), b"\x0a\x01d"),
     ],
 )
-def test_messages_are_the_kubelets_on_the_wire(message: pb.Device, encoded: bytes) -> None:
-    """Field numbers and types are those of the kubelet's v1beta1 api.proto, cdi_devices included."""
+def test_a_message_has_the_wire_format_of_the_kubelet(message: pb.Device, encoded: bytes) -> None:
+    """Field numbers and types are those of v1beta1 api.proto in the kubelet, cdi_devices included."""
     assert message.SerializeToString(deterministic=True) == encoded

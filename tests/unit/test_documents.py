@@ -1,0 +1,48 @@
+"""Links of the documents lead to files and headings, and the security tables name existing tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
+
+PENDING = {"page.png", "configuration.md", "testing-plugins.md"}
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if "://" in link or target.name in PENDING:
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_readme_has_at_most_200_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_every_row_of_the_security_tables_names_an_existing_test() -> None:
+    """A name is a function in ``tests/e2e/kernel`` or a module in ``tests``."""
+    table = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
+    verified_by = [line.rsplit(" | ", 1)[1] for line in table if not line.startswith("| attempt")]
+    items = "".join(path.read_text() for path in (ROOT / "tests/e2e/kernel").glob("items_*.py"))
+    known = {*re.findall(r"^(?:async )?def (\w+)\(", items, re.MULTILINE)}
+    known |= {path.stem for path in (ROOT / "tests").rglob("test_*.py")} | {"make fuzz", "tests/unit/config"}
+    assert len(verified_by) > 30
+    assert {name for cell in verified_by for name in re.findall(r"`([^`]+)`", cell)} <= known
+    assert [cell for cell in verified_by if "`" not in cell] == ["(from source, not tested) |"]
