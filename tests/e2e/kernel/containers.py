@@ -1,4 +1,4 @@
-"""In the guest: a container made from an allocation, run by a real runtime, and what a process in it can do."""
+"""In the guest: create a container from an allocation, run it with a real runtime, and try operations in it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 RUNTIMES: Final = ("runc", "crun")
 HOST_ID: Final = 100_000
-"""The host's user that is root in a container with a user namespace."""
+"""The user ID on the host of root in a container with a user namespace."""
 
 _numbers = itertools.count()
 
 
 @dataclass
 class Running:
-    """A container whose process tries operations."""
+    """A running container whose process tries operations."""
 
     runtime: str
     bundle: Path
     expected: Mapping[str, str]
     process: asyncio.subprocess.Process
 
-    def go(self) -> None:
-        """Make the file that the operation ``await /go`` waits for."""
+    def release(self) -> None:
+        """Create the file that the operation ``await /go`` waits for."""
         (self.bundle / "rootfs/go").touch()
 
     async def end(self) -> None:
-        """Wait until the process has ended, and compare what came of the operations."""
+        """Wait for the end of the process, and check the results of the operations."""
         out, err = await self.process.communicate()
         assert self.process.returncode == 0, f"{self.runtime} ended with {self.process.returncode}: {err!r} {out!r}"
         compare(self.expected, out.decode())
@@ -56,7 +56,7 @@ async def start(
     probe: Path,
     first_host_id: int | None = None,
 ) -> Running:
-    """Start a container that tries each operation of ``expected`` in turn."""
+    """Start a container that tries the operations of ``expected`` in order."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
@@ -87,6 +87,6 @@ async def check(
     probe: Path,
     first_host_id: int | None = None,
 ) -> None:
-    """Run such a container to its end, and compare what comes of it."""
+    """Run such a container to its end, and check the results."""
     running = await start(runtime, allocation, expected, probe=probe, first_host_id=first_host_id)
     await running.end()

@@ -1,7 +1,7 @@
-"""What a container can do with the nodes of a real binderfs that it was given, and with those of others.
+"""Items: what a container can do with its own binder devices on a real binderfs, and with those of other containers.
 
-The way is that of a cluster: the plugin's Allocate, asked by the stand-in kubelet; a runtime spec as containerd
-writes it (``tests/e2e/common/oci.py``); a real runtime; a process inside.
+The path is that of a cluster: the stand-in kubelet calls the plugin's Allocate, ``tests/e2e/common/oci.py`` writes the
+runtime spec as containerd does, and a process runs in a container of a real runtime.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ async def ready(world: World) -> None:
 
 
 async def own_nodes(world: World, runtime: str) -> None:
-    """Each of a container's three nodes opens, answers 8 and takes a context manager."""
+    """A container can open its three binder devices; each reports protocol version 8 and accepts a context manager."""
     container = await world.admit(f"own-{runtime}", 3)
     await check(runtime, container, usable(own(container)), probe=world.probe)
 
 
 async def own_nodes_shared(world: World, runtime: str) -> None:
-    """They open under /dev/binderfs too, and are the same contexts: a second manager is told EBUSY."""
+    """The devices below /dev/binderfs are the same contexts: a second context manager fails with EBUSY."""
     container = await world.admit(f"shared-{runtime}", 3)
     await check(runtime, container, same_contexts(own(container)), probe=world.probe)
 
 
 async def others_nodes(world: World, runtime: str) -> None:
-    """Another tenant's node does not open (EPERM), nor can it, or any file beside it, be changed or made (EROFS)."""
+    """A container cannot open another container's device (EPERM), nor change it or create files beside it (EROFS)."""
     container, other = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
     before = inodes()
     await check(runtime, container, others_closed(own(container)[0], other), probe=world.probe)
-    assert inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's devices have changed"
 
 
 async def forged(world: World, runtime: str) -> None:
-    """A copy of another tenant's node, made with mknod, does not open: EPERM, though mknod itself is allowed."""
+    """A copy of another container's device, created by mknod, does not open (EPERM), although mknod is allowed."""
     container, other = await world.admit(f"forger-{runtime}", 1), await _neighbour(world, f"original-{runtime}")
     await check(runtime, container, forged_closed(other), probe=world.probe)
 
 
 async def control(world: World, runtime: str) -> None:
-    """binder-control does not open (EPERM), so that no node can be made; nor can a binderfs be mounted."""
+    """A container cannot open binder-control (EPERM), and so creates no device; nor can it mount a binderfs."""
     container = await world.admit(f"maker-{runtime}", 1)
     before = inodes()
     await check(runtime, container, control_closed(), probe=world.probe)
-    assert inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's devices have changed"
 
 
 async def user_namespace(world: World, runtime: str) -> None:
-    """In a user namespace a container's nodes open, answer and take a manager; others' and the control do not."""
+    """In a user namespace a container can use its own devices, but open neither others' nor binder-control."""
     container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
         **usable(own(container)),
@@ -89,7 +89,7 @@ async def user_namespace(world: World, runtime: str) -> None:
 
 
 async def user_namespace_copies(world: World, runtime: str) -> None:
-    """In a user namespace /dev/<name> is a copy, which does not open (ENXIO); the nodes do under /dev/binderfs."""
+    """In a user namespace /dev/<name> is a copy, which does not open (ENXIO); the devices below /dev/binderfs do."""
     container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
         **usable(own(container), SHARED),
@@ -102,7 +102,7 @@ async def user_namespace_copies(world: World, runtime: str) -> None:
 
 
 async def first_manager(world: World, runtime: str) -> None:
-    """A node remembers the user of its first manager: another's is told EPERM until the node is made anew."""
+    """A device accepts context managers of the first one's user only (EPERM), until the device is recreated."""
     container = await world.admit(f"first-{runtime}", 1)
     name = own(container)[0]
     await check(runtime, container, {f"manage /dev/{name}": "ok"}, probe=world.probe)
@@ -118,21 +118,21 @@ async def first_manager(world: World, runtime: str) -> None:
 
 
 async def device_alone(world: World, runtime: str) -> None:
-    """Counter-proof: with the device alone, as generic plugins hand it out, no node opens: ENXIO."""
+    """Counter-example: with the device entry alone, as generic plugins allocate it, no device opens (ENXIO)."""
     container = await world.admit(f"device-{runtime}", 2)
     expected = {f"open /dev/{name}": "ENXIO" for name in own(container)}
     await check(runtime, replace(container, mounts=()), expected, probe=world.probe)
 
 
 async def mount_alone(world: World, runtime: str) -> None:
-    """Counter-proof: with the mount alone, no node opens: EPERM."""
+    """Counter-example: with the mount alone, no device opens (EPERM)."""
     container = await world.admit(f"mount-{runtime}", 2)
     expected = {f"open {where}/{name}": "EPERM" for name in own(container) for where in ("/dev", SHARED)}
     await check(runtime, replace(container, devices=()), expected, probe=world.probe)
 
 
 async def writable(world: World, runtime: str) -> None:
-    """Counter-proof: were /dev/binderfs writable, a tenant could rename and remove another's node."""
+    """Counter-example: with a writable /dev/binderfs, a container can rename and delete another one's device."""
     container, other = await world.admit(f"writer-{runtime}", 1), await _neighbour(world, f"lost-{runtime}")
     mounts = tuple(replace(mount, read_only=False) for mount in container.mounts)
     expected = {
@@ -145,21 +145,21 @@ async def writable(world: World, runtime: str) -> None:
 
 
 async def strict(world: World) -> None:
-    """With --isolation strict, nodes that no container had before are advertised."""
+    """With --isolation strict the plugin advertises a fresh pool of binder devices."""
     await make_nodes("create", "--count", str(FRESH), "--prefix", "fresh_binder")
     await world.serve("--isolation", "strict", "--device-prefix", "fresh_binder")
     await world.healthy(FRESH)
 
 
 async def strict_nodes(world: World, runtime: str) -> None:
-    """With isolation strict a container's nodes open, answer and take a manager, and no directory shows others."""
+    """With isolation strict a container can use its own devices, and no directory lists those of others."""
     container, other = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
     expected = {**usable(own(container)), **strictly_closed(other)}
     await check(runtime, container, expected, probe=world.probe)
 
 
 async def strict_user_namespace(world: World, runtime: str) -> None:
-    """With isolation strict, in a user namespace, a container's nodes open, answer and take a manager."""
+    """With isolation strict a container in a user namespace can use its own devices."""
     container = await world.admit(f"mapped-alone-{runtime}", 3)
     expected = {**usable(own(container)), f"see {SHARED}": "ENOENT"}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
@@ -173,7 +173,7 @@ async def ended(world: World) -> None:
 
 
 async def _neighbour(world: World, name: str) -> str:
-    """Return the node of another container."""
+    """Return the device of another container."""
     return own(await world.admit(name, 1))[0]
 
 

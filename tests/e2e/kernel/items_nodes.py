@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.world import BINDERFS, NODES, PATIENCE, Done, make_nodes, nodes
+from tests.e2e.kernel.world import BINDERFS, NODES, PATIENCE, Result, make_nodes, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +113,7 @@ async def killed(_: World) -> None:
     _nothing_left()
 
 
-async def _cut_short(number: signal.Signals) -> Done:
+async def _cut_short(number: signal.Signals) -> Result:
     """Start to create many nodes, and send the signal when some are there."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(NODES), "create", "--count", str(MANY)),
@@ -125,7 +125,7 @@ async def _cut_short(number: signal.Signals) -> Done:
             await asyncio.sleep(0.005)
     process.send_signal(number)
     out, err = await process.communicate()
-    return Done(process.returncode or 0, out.decode(), err.decode())
+    return Result(process.returncode or 0, out.decode(), err.decode())
 
 
 async def _delete_all(count: int) -> None:
@@ -141,9 +141,9 @@ def _nothing_left() -> None:
     assert not os.listdir(BINDERFS)
 
 
-def _says(done: Done, code: int, out: str, err: str, *, begins: bool = False) -> None:
+def _says(done: Result, code: int, out: str, err: str, *, begins: bool = False) -> None:
     """Compare what a command said: all of it, or how it begins; an error is one line."""
-    found = Done(done.code, done.out[: len(out)], done.err[: len(err)]) if begins else done
+    found = Result(done.code, done.out[: len(out)], done.err[: len(err)]) if begins else done
     assert found == (code, out, err), f"exit code {done.code}, out {done.out[:300]!r}, err {done.err[:300]!r}"
     assert done.err.count("\n") == bool(done.err), f"not one line: {done.err!r}"
 

@@ -1,4 +1,4 @@
-"""Phones on a real binderfs: sets at Android's paths, clean nodes for each tenant, nodes that are kept, and leaks."""
+"""Items: phones on a real binderfs: sets at Android's paths, recreation for each container, provisioning, and leaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PATHS: Final = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 SYSTEM, OTHER = 1000, 2000
-"""Users: Android's servicemanager is the first."""
+"""User IDs; the first one is that of Android's servicemanager."""
 TENANTS: Final = 100
 
 _PHONES: Final = f"""\
@@ -37,14 +37,14 @@ provision: {{count: 6, max: 64, directory: {_KEPT}}}
 
 
 async def ready(world: World) -> None:
-    """With sets of 3, container paths and recreate on-start, 12 nodes are 4 phones."""
+    """With sets of 3, container paths and recreate: on-start, 12 binder devices are 4 phones."""
     await make_nodes("create", "--count", "12")
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
 
 
 async def phone(world: World, runtime: str) -> None:
-    """A phone's nodes are at /dev/binder, /dev/hwbinder, /dev/vndbinder: user 1000 becomes manager of each context."""
+    """A phone has /dev/binder, /dev/hwbinder and /dev/vndbinder; user 1000 becomes context manager of each."""
     container = await world.started(f"phone-{runtime}")
     expected = _managed_by(SYSTEM) | {f"manage /dev/{name}": "EBUSY" for name in own(container)}
     await check(runtime, container, expected, probe=world.probe)
@@ -52,18 +52,18 @@ async def phone(world: World, runtime: str) -> None:
 
 
 async def next_user(world: World, runtime: str) -> None:
-    """The next container on the same nodes is of another user, and becomes manager of each: they were made anew."""
-    given = []
+    """The next container with the same phone, of another user, becomes context manager: devices are recreated."""
+    allocated = []
     for user in (SYSTEM, OTHER):
         container = await world.started(f"user-{user}-{runtime}")
-        given.append(own(container))
+        allocated.append(own(container))
         await check(runtime, container, _managed_by(user), probe=world.probe)
         await world.finish()
-    assert given[0] == given[1], f"other nodes: {given}"
+    assert allocated[0] == allocated[1], f"other devices: {allocated}"
 
 
 async def user_namespace(world: World, runtime: str) -> None:
-    """In a user namespace too, right after a container of another: the three paths open and take a manager."""
+    """In a user namespace a container becomes context manager at all three paths, right after one of another user."""
     container = await world.started(f"mapped-{runtime}")
     expected = {f"manage {path}": "ok" for path in PATHS}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
@@ -71,7 +71,7 @@ async def user_namespace(world: World, runtime: str) -> None:
 
 
 async def no_flap(world: World) -> None:
-    """Nothing of that was told to the kubelet: all nodes were Healthy all the time, and no temporary one is left."""
+    """Recreation is invisible to the kubelet: all devices stay Healthy, and no temporary device is left."""
     view = world.kubelet.resource(RESOURCE)
     assert (view.allocatable, view.capacity) == (4, 4), f"{view.allocatable} {view.capacity}"
     assert world.logged().count("devices changed") == 1, world.logged()[-400:]
@@ -79,55 +79,55 @@ async def no_flap(world: World) -> None:
 
 
 async def tenants(world: World) -> None:
-    """100 tenants in turn, each a user of its own, have the same phone, and each becomes manager of its contexts."""
-    given = set()
+    """100 containers, each of another user, have the same phone in turn, and each becomes context manager."""
+    allocated = set()
     for number in range(TENANTS):
         container = await world.started(f"tenant-{number}")
-        given.add(tuple(own(container)))
-        # Half as long as runc takes.
+        allocated.add(tuple(own(container)))
+        # crun takes half as long as runc.
         await check("crun", container, _managed_by(SYSTEM + number), probe=world.probe)
         await world.finish()
-    assert len(given) == 1, f"other nodes: {given}"
+    assert len(allocated) == 1, f"other devices: {allocated}"
 
 
 async def leaked(world: World) -> None:
-    """A process of the first tenant that stays can't reach the second: no manager is in its context any more."""
+    """A leftover process of the first container cannot reach the second one: its context has no manager (ESRCH)."""
     await _leaked(world, "ESRCH")
 
 
 async def never(world: World) -> None:
-    """Counter-proof, without recreate: the process that stays reaches the second tenant's manager."""
+    """Counter-example: without recreate the leftover process reaches the second container's context manager."""
     await world.serve_with(_PHONES)
     await world.healthy(4)
     await _leaked(world, "ok")
 
 
 async def another_user(world: World, runtime: str) -> None:
-    """Counter-proof, without recreate: the next container's user is told EPERM on each node."""
+    """Counter-example: without recreate the next container's user fails with EPERM on each device."""
     for user, outcome in ((SYSTEM, "ok"), (OTHER, "EPERM")):
         container = await world.started(f"remembered-{user}-{runtime}")
         expected = {f"become {user}": "ok"} | {f"manage {path}": outcome for path in PATHS}
         if user == SYSTEM:
-            _renew_by_hand(own(container))
+            _recreate(own(container))
             await world.healthy(4)
         await check(runtime, container, expected, probe=world.probe)
         await world.finish()
 
 
 async def full(world: World) -> None:
-    """A node that can't be made anew, as max= is reached, keeps its container from starting, and is told Unhealthy."""
+    """A device that cannot be recreated, because max= is reached, is Unhealthy, and its container does not start."""
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
     binderfs.mount(BINDERFS, 12, again=True)
     refusal = await _refusal(world)
     assert "aosp_binder0" in refusal, refusal
     assert "max=12" in refusal, refusal
-    await world.healthy(3, ill=1)
+    await world.healthy(3, unhealthy=1)
     await world.finish()
 
 
 async def whole_again(world: World) -> None:
-    """With a larger max= it is made anew by the plugin itself, and told Healthy."""
+    """With a larger max= the plugin recreates the device, which is Healthy again."""
     binderfs.mount(BINDERFS, 64, again=True)
     await world.reload()
     await world.healthy(4)
@@ -155,7 +155,7 @@ async def kept_so(world: World) -> None:
     await world.healthy(6)
     binderfs.unmount(_KEPT)
     await _until(lambda: os.path.exists("/dev/kept_binder5"), "the binderfs comes back")
-    await world.healthy(0, ill=6)
+    await world.healthy(0, unhealthy=6)
     await world.reload()
     await world.healthy(6)
 
@@ -171,36 +171,36 @@ async def readme(world: World) -> None:
     await make_nodes("delete")
 
 
-async def told(world: World) -> None:
-    """A process outside any pod that holds a node open is in the log, with its pid and command; and its end."""
+async def leak_logged(world: World) -> None:
+    """The plugin logs a process outside any pod that holds a device open, with PID and command, and its end."""
     await world.serve_with(f"{_KEEPING}leak_scan_interval: 1\n")
     await world.healthy(6)
     process = await asyncio.create_subprocess_exec(
         str(world.probe), "keep", "/dev/kept_binder3", "wait", stdout=asyncio.subprocess.DEVNULL
     )
     expected = (f"pid={process.pid} ", "device=kept_binder3", "keep /dev/kept_binder3 wait")
-    await _until(lambda: all(text in world.logged() for text in expected), "the leak is told")
+    await _until(lambda: all(text in world.logged() for text in expected), "the leak is logged")
     process.kill()
     await process.wait()
-    await _until(lambda: "leaked device released" in world.logged(), "its end is told")
+    await _until(lambda: "leaked device released" in world.logged(), "the end of the leak is logged")
 
 
 async def _leaked(world: World, outcome: str) -> None:
-    """Have a process of one tenant stay, and try what it can do to the next one."""
+    """Keep a process of one container running, and check whether it reaches the next container."""
     first = await world.started("first")
     stays = {"keep /dev/binder": "ok", "manage /dev/hwbinder": "ok", "await /go": "ok"}
     stays |= {"call-kept": outcome, "call /dev/binder": outcome}
     leaving = await start("runc", first, stays, probe=world.probe)
-    await _until(lambda: _is_managed(own(first)[1]), "the first tenant is there")
+    await _until(lambda: _is_managed(own(first)[1]), "the first container runs")
     await world.finish()
     second = await world.started("second")
     assert own(first) == own(second), f"{own(first)} {own(second)}"
     managing = {"manage /dev/binder": "ok", "manage /dev/vndbinder": "ok", "await /go": "ok"}
     staying = await start("runc", second, managing, probe=world.probe)
-    await _until(lambda: _is_managed(own(second)[2]), "the second tenant is there")
-    leaving.go()
+    await _until(lambda: _is_managed(own(second)[2]), "the second container runs")
+    leaving.release()
     await leaving.end()
-    staying.go()
+    staying.release()
     await staying.end()
     await world.finish()
 
@@ -210,18 +210,18 @@ async def _refusal(world: World) -> str:
         await world.started("refused")
     except AdmissionError as error:
         return str(error)
-    raise AssertionError("the container may start")
+    raise AssertionError("the container was not refused")
 
 
 def _is_managed(name: str) -> bool:
-    """Whether a process holds a node of that name open: its manager, and nobody else."""
-    seen = os.stat(f"{BINDERFS}/{name}")
+    """Return whether a process, the context manager, holds the device with this name open."""
+    device = os.stat(f"{BINDERFS}/{name}")
     for process in os.listdir("/proc"):
         try:
-            files = [os.stat(f"/proc/{process}/fd/{one}") for one in os.listdir(f"/proc/{process}/fd")]
+            files = [os.stat(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
         except OSError:
             continue
-        if any((one.st_dev, one.st_ino) == (seen.st_dev, seen.st_ino) for one in files):
+        if any((file.st_dev, file.st_ino) == (device.st_dev, device.st_ino) for file in files):
             return True
     return False
 
@@ -230,8 +230,8 @@ def _managed_by(user: int) -> dict[str, str]:
     return {f"become {user}": "ok"} | {f"manage {path}": "ok" for path in PATHS}
 
 
-def _renew_by_hand(names: list[str]) -> None:
-    """Have nodes that nobody was manager of."""
+def _recreate(names: list[str]) -> None:
+    """Recreate devices, so that no user was context manager of them."""
     for name in names:
         binderfs.remove_device(BINDERFS, name)
         binderfs.add_device(BINDERFS, name)
@@ -252,5 +252,5 @@ ITEMS: Final[list[Item[World]]] = [
     *for_each_runtime(phone, next_user, user_namespace),
     *(item(no_flap), item(tenants), item(leaked), item(never)),
     *for_each_runtime(another_user),
-    *(item(full), item(whole_again), item(kept), item(kept_so), item(told), item(readme)),
+    *(item(full), item(whole_again), item(kept), item(kept_so), item(leak_logged), item(readme)),
 ]

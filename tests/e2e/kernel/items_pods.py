@@ -1,7 +1,7 @@
-"""Pods on the nodes of a real binderfs: a real kubelet, containerd and runc, and the plugin as the DaemonSet's pod.
+"""Items: pods on a real binderfs, with a real kubelet, containerd and runc, and the plugin as the DaemonSet's pod.
 
-What the kubelet does is proved in ``tests/e2e/kubelet``, what a container can do in ``items_containers``; here is what
-takes both. What a pod can do is tried from inside, by a program that containerd starts in its container.
+``tests/e2e/kubelet`` covers the kubelet, and ``items_containers`` covers containers; these items require both.
+containerd starts the probe inside the pods' containers.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ WORK: Final = Path("/run/e2e-pods")
 
 @dataclass
 class PodWorld:
-    """A node whose plugin is a pod, with the programs that its containers may run."""
+    """A node whose plugin is a pod, and the probe for its containers."""
 
     node: Node
     plugin: AsPod
     probe: Path
 
     def tries(self, pod: Placed, expected: dict[str, str]) -> None:
-        """Try operations inside the pod's container, and compare what comes of them."""
+        """Try operations inside the pod's container, and check the results."""
         compare(expected, self.node.runtime.execute(pod.container_id(), "/bin/probe", *words(expected)))
 
     def hold(self, pod: Placed, name: str) -> None:
-        """Have a process in the pod that is a node's context manager from now on."""
+        """Start a process in the pod that becomes and stays the context manager of a device."""
         container_id = pod.container_id()
         self.node.runtime.execute(container_id, "/bin/probe", *words([f"manage /dev/{name}", "wait"]), detach=True)
         until(lambda: self.is_held(pod, name), f"{name} has a context manager")
 
     def is_held(self, pod: Placed, name: str) -> bool:
-        """Whether a node has a context manager, as another process of the pod sees it."""
+        """Return whether a device has a context manager, as seen by another process of the pod."""
         printed = self.node.runtime.execute(pod.container_id(), "/bin/probe", "manage", f"/dev/{name}")
         assert printed.strip() in {"ok", "EBUSY"}, printed
         return printed.strip() == "EBUSY"
 
 
 def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
-    """Start containerd and a kubelet, and load the images; the plugin is for the first item."""
+    """Start containerd and a kubelet, and load the images; the first item starts the plugin."""
     sandbox.set_up(devices=False)
     WORK.mkdir()
     runtime = Runtime(WORK / "runtime")
@@ -91,7 +91,7 @@ def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
 
 
 def advertised(world: PodWorld) -> None:
-    """The DaemonSet's pod, with no capability, advertises the 12 nodes of a binderfs to a real kubelet."""
+    """The DaemonSet's pod, without capabilities, advertises the 12 devices of a binderfs to a real kubelet."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
     items_daemonset.no_privileges(world.node)
@@ -99,7 +99,7 @@ def advertised(world: PodWorld) -> None:
 
 
 def own_nodes(world: PodWorld) -> None:
-    """A pod that asks for 3 has 3 in /dev and in its environment; each opens, answers 8 and takes a context manager."""
+    """A pod that requests 3 devices has them in /dev and in its environment, and can use them."""
     pod, _ = world.node.phones
     view, held = pod.view(), pod.held()
     assert (len(held), view.nodes, view.opened) == (3, held, held), f"{held} {view.nodes} {view.opened}"
@@ -108,14 +108,14 @@ def own_nodes(world: PodWorld) -> None:
 
 
 def shared_directory(world: PodWorld) -> None:
-    """The same contexts are under /dev/binderfs, read-only."""
+    """The same contexts are available below /dev/binderfs, which is read-only."""
     pod, _ = world.node.phones
     assert pod.view().mounts[SHARED].split(",")[0] == "ro", pod.view().mounts[SHARED]
     world.tries(pod, same_contexts(natural_sort(pod.held())))
 
 
 def tenants(world: PodWorld) -> None:
-    """A second pod has three others; context managers of both are there at the same time."""
+    """A second pod has 3 other devices; the context managers of both pods run at the same time."""
     first, second = world.node.phones
     assert not first.held() & second.held(), f"{first.held()} {second.held()}"
     for pod in (first, second):
@@ -125,25 +125,25 @@ def tenants(world: PodWorld) -> None:
 
 
 def others_nodes(world: PodWorld) -> None:
-    """Neither pod can open the other's nodes (EPERM), nor remove, rename, change or copy them; nor open the control."""
+    """Neither pod can open, delete, rename, change or copy the other one's devices, or open binder-control."""
     first, second = world.node.phones
     before = inodes()
     for pod, neighbour in ((first, second), (second, first)):
-        mine, other = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
-        world.tries(pod, others_closed(mine, other) | forged_closed(other) | control_closed())
-    assert inodes() == before, "the host's nodes are not what they were"
+        mine, foreign = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
+        world.tries(pod, others_closed(mine, foreign) | forged_closed(foreign) | control_closed())
+    assert inodes() == before, "the host's devices have changed"
 
 
 def vandals(world: PodWorld) -> None:
-    """Nor can a pod change or take away its own nodes, nor open the control of a binderfs that it mounts itself."""
+    """A pod cannot change or delete its own devices, or open the binder-control of a binderfs of its own."""
     before = inodes()
     for pod in world.node.phones:
         world.tries(pod, fixed(natural_sort(pod.held())[0]) | own_binderfs_closed())
-    assert inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's devices have changed"
 
 
 def port(world: PodWorld) -> None:
-    """The plugin's port is at its pod's address, where other pods reach it, not on their or the host's loopback."""
+    """Other pods reach the plugin's port at its pod's address, and not on their own or the host's loopback address."""
     address = world.plugin.status()["podIP"]
     pod, _ = world.node.phones
     world.tries(pod, {f"connect {address} 9478": "ok", "connect 127.0.0.1 9478": "ECONNREFUSED"})
@@ -152,7 +152,7 @@ def port(world: PodWorld) -> None:
 
 
 def kubelet_restarts(world: PodWorld) -> None:
-    """The kubelet restarts: the plugin registers again; the pods, their nodes and their context managers go on."""
+    """The kubelet restarts: the plugin registers again, and pods keep their devices and context managers."""
     phones = world.node.phones
     before = [(phone.container_id(), phone.held()) for phone in phones]
     plugin = world.plugin.identity()
@@ -161,14 +161,14 @@ def kubelet_restarts(world: PodWorld) -> None:
     until(lambda: world.node.kubelet.metric(REGISTRATIONS, RESOURCE) >= 1, "the plugin registers")
     world.node.wait_allocatable(ALL)
     for phone, then in zip(phones, before, strict=True):
-        until(lambda phone=phone: phone.container_id(), f"{phone.name} is there")  # type: ignore[misc]
-        assert (phone.container_id(), phone.held()) == then, f"{phone.name} is not as it was"
-        assert all(world.is_held(phone, name) for name in phone.held()), "its context managers are gone"
-    assert world.plugin.identity() == plugin, "the plugin went through it without a restart"
+        until(lambda phone=phone: phone.container_id(), f"{phone.name} runs")  # type: ignore[misc]
+        assert (phone.container_id(), phone.held()) == then, f"{phone.name} has changed"
+        assert all(world.is_held(phone, name) for name in phone.held()), "its context managers have ended"
+    assert world.plugin.identity() == plugin, "the plugin has restarted"
 
 
 def new_pod(world: PodWorld) -> None:
-    """A pod that comes after that gets nodes of its own, which work."""
+    """A pod that is created after the restart gets other devices, and can use them."""
     with world.node.running(container("main", 2)) as pod:
         taken = set().union(*(phone.held() for phone in world.node.phones))
         assert not pod.held() & taken, f"{pod.held()} of {taken}"
@@ -176,24 +176,24 @@ def new_pod(world: PodWorld) -> None:
 
 
 def removed(world: PodWorld) -> None:
-    """A running pod's node is removed from the binderfs: Unhealthy; the pod goes on, and its manager too."""
+    """A running pod's device is deleted from the binderfs: Unhealthy; pod and context manager keep running."""
     pod, _ = world.node.phones
     container_id, name = pod.container_id(), natural_sort(pod.held())[0]
     binderfs.remove_device(BINDERFS, name)
     world.node.wait_allocatable(ALL - {name})
-    until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status calls it Unhealthy")
-    holds(lambda: pod.container_id() == container_id and world.is_held(pod, name), "the pod goes on", seconds=3)
+    until(lambda: world.node.health(pod).get(name) == "Unhealthy", "the pod's status reports Unhealthy")
+    holds(lambda: pod.container_id() == container_id and world.is_held(pod, name), "the pod keeps running", seconds=3)
 
 
 def recreated(world: PodWorld) -> None:
-    """The node is made anew: Healthy; the pod stays on its old one, and gets the new one with its next container."""
+    """The device is created again: Healthy; the pod keeps its old device until its container restarts."""
     pod, _ = world.node.phones
     name = natural_sort(pod.held())[0]
     binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
     world.node.wait_allocatable(ALL)
-    until(lambda: world.node.health(pod).get(name) == "Healthy", "the pod's status calls it Healthy")
-    assert world.is_held(pod, name), "the old one has lost its manager"
+    until(lambda: world.node.health(pod).get(name) == "Healthy", "the pod's status reports Healthy")
+    assert world.is_held(pod, name), "the old device has lost its context manager"
     world.tries(pod, {f"open {SHARED}/{name}": "EPERM"})
     pod.restart_container()
     pod.view()
@@ -201,7 +201,7 @@ def recreated(world: PodWorld) -> None:
 
 
 def strict(world: PodWorld) -> None:
-    """With isolation strict, a pod's nodes work, can't be changed, and nothing leads to another's."""
+    """With isolation strict a pod can use, but not change, its devices, and cannot reach those of others."""
     world.node.clear()
     world.plugin.stop()
     world.plugin.configure(configuration("isolation: strict"))
@@ -211,14 +211,14 @@ def strict(world: PodWorld) -> None:
     assert not first.held() & second.held(), f"{first.held()} {second.held()}"
     for pod, neighbour in ((first, second), (second, first)):
         assert SHARED not in pod.view().mounts, f"{pod.view().mounts}"
-        mine, other = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
+        mine, foreign = natural_sort(pod.held())[0], natural_sort(neighbour.held())[0]
         world.tries(
-            pod, usable(natural_sort(pod.held())) | strictly_closed(other) | fixed(mine) | own_binderfs_closed()
+            pod, usable(natural_sort(pod.held())) | strictly_closed(foreign) | fixed(mine) | own_binderfs_closed()
         )
 
 
 def ended(world: PodWorld) -> None:
-    """The pods and the plugin end: no device is left to the kubelet, and delete removes nodes and binderfs."""
+    """After the end of pods and plugin nothing is allocatable, and binder_nodes.py deletes devices and binderfs."""
     world.node.clear()
     world.plugin.stop()
     world.node.wait_allocatable(set())

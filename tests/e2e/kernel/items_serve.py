@@ -1,4 +1,4 @@
-"""``aosp-plugin serve`` with 10,000 nodes of a real binderfs, seen by the stand-in kubelet."""
+"""Items: ``aosp-plugin serve`` with 10,000 devices of a real binderfs and the stand-in kubelet."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, nod
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
-FEW: Final = 300
-"""Nodes for items that have the plugin look again and again."""
+DEVICES: Final = 300
+"""The number of devices for items that cause many scans."""
 
 _EXTRA: Final = f"aosp_binder{MANY}"
 
 
 async def advertised(world: World) -> None:
-    """serve advertises 10,000 nodes, all healthy, by number."""
+    """The plugin advertises 10,000 healthy devices, by number."""
     await make_nodes("create", "--count", str(MANY))
     await world.serve()
     await world.healthy(MANY)
@@ -30,96 +30,96 @@ async def advertised(world: World) -> None:
 
 
 async def allocated(world: World) -> None:
-    """A container with all 10,000 gets each as a device and, read-only, as a mount at one path, and the binderfs so."""
+    """A container with all 10,000 devices gets a device entry and a read-only mount for each, and the binderfs."""
     container = await world.admit("everything", MANY)
-    wanted = {f"/dev/{name}" for name in own(container)}
-    assert len(wanted) == MANY
-    assert {(one.container_path, one.host_path, one.permissions) for one in container.devices} == {
-        (path, path, "rw") for path in wanted
+    paths = {f"/dev/{name}" for name in own(container)}
+    assert len(paths) == MANY
+    assert {(device.container_path, device.host_path, device.permissions) for device in container.devices} == {
+        (path, path, "rw") for path in paths
     }
-    assert {(one.container_path, one.host_path, one.read_only) for one in container.mounts} == {
-        *((path, path, True) for path in wanted),
+    assert {(mount.container_path, mount.host_path, mount.read_only) for mount in container.mounts} == {
+        *((path, path, True) for path in paths),
         ("/dev/binderfs", BINDERFS, True),
     }
 
 
 async def hotplug(world: World) -> None:
-    """A node made by BINDER_CTL_ADD beside them, and linked from /dev, is advertised; unlinked, it is Unhealthy."""
+    """A device created by BINDER_CTL_ADD and linked in /dev is advertised; once unlinked it is Unhealthy."""
     binderfs.add_device(BINDERFS, _EXTRA)
     os.symlink(f"{BINDERFS}/{_EXTRA}", f"/dev/{_EXTRA}")
     await world.healthy(MANY + 1)
     binderfs.remove_device(BINDERFS, _EXTRA)
-    await world.healthy(MANY, ill=1)
+    await world.healthy(MANY, unhealthy=1)
     os.unlink(f"/dev/{_EXTRA}")
 
 
 async def probed(world: World) -> None:
-    """With --verify probe the driver is asked behind each of the 10,000: all are healthy."""
+    """With --verify probe the driver answers for each of the 10,000 devices: all are healthy."""
     await world.serve("--verify", "probe")
     await world.healthy(MANY)
     assert "can't be probed" not in world.logged()
 
 
 async def stopped(world: World) -> None:
-    """SIGTERM ends it with exit code 0, and delete removes the nodes though they were handed out."""
+    """SIGTERM ends the plugin with exit code 0, and binder_nodes.py deletes the devices that were allocated."""
     await world.stop()
     done = await nodes("delete")
     assert (done.code, done.out) == (0, f"/dev: {MANY} nodes deleted, 0 things left\n"), done
 
 
 async def dead_copy(world: World) -> None:
-    """A copy of a node made by mknod, which never opens, is Unhealthy with --verify probe."""
-    await make_nodes("create", "--count", str(FEW))
+    """With --verify probe a copy of a device created by mknod, which never opens, is Unhealthy."""
+    await make_nodes("create", "--count", str(DEVICES))
     os.mknod(f"/dev/{_EXTRA}", 0o20666, os.stat(f"{BINDERFS}/aosp_binder0").st_rdev)
     await world.serve("--verify", "probe")
-    await world.healthy(FEW, ill=1)
+    await world.healthy(DEVICES, unhealthy=1)
 
 
 async def dead_copy_unprobed(world: World) -> None:
-    """The same copy is Unhealthy with --verify binder as well: not-binder."""
+    """With --verify binder the same copy is Unhealthy too: not-binder."""
     await world.serve("--verify", "binder")
     try:
-        await world.healthy(FEW, ill=1)
+        await world.healthy(DEVICES, unhealthy=1)
         await _logged(world, "not-binder:1")
     finally:
         os.unlink(f"/dev/{_EXTRA}")
 
 
 async def in_the_binderfs(world: World) -> None:
-    """With the binderfs itself as --device-dir, BINDER_CTL_ADD and unlink are followed without a link."""
+    """With the binderfs as --device-dir the plugin follows BINDER_CTL_ADD and unlink, without links."""
     await world.serve("--device-dir", BINDERFS)
-    await world.healthy(FEW)
+    await world.healthy(DEVICES)
     binderfs.add_device(BINDERFS, _EXTRA)
-    await world.healthy(FEW + 1)
+    await world.healthy(DEVICES + 1)
     binderfs.remove_device(BINDERFS, _EXTRA)
-    await world.healthy(FEW, ill=1)
+    await world.healthy(DEVICES, unhealthy=1)
 
 
 async def mounted_over(world: World) -> None:
-    """A second binderfs mounted over the first, empty, makes all nodes missing; unmounted, all are healthy again."""
+    """An empty binderfs mounted over the first one makes all devices missing; once unmounted, all are healthy."""
     await world.serve()
-    await world.healthy(FEW)
+    await world.healthy(DEVICES)
     binderfs.mount(BINDERFS)
-    await world.healthy(0, ill=FEW)
-    await _logged(world, f"missing:{FEW}")
+    await world.healthy(0, unhealthy=DEVICES)
+    await _logged(world, f"missing:{DEVICES}")
     binderfs.unmount(BINDERFS)
-    await world.healthy(FEW)
+    await world.healthy(DEVICES)
 
 
 async def replaced(world: World) -> None:
-    """A binderfs mounted anew, with nodes of the same names, makes all of them Unhealthy, and the log says replaced."""
+    """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
     binderfs.unmount(BINDERFS)
     binderfs.mount(BINDERFS)
-    for number in range(FEW):
+    for number in range(DEVICES):
         binderfs.add_device(BINDERFS, f"aosp_binder{number}")
-    await _logged(world, f"replaced:{FEW}")
-    await world.healthy(0, ill=FEW)
+    await _logged(world, f"replaced:{DEVICES}")
+    await world.healthy(0, unhealthy=DEVICES)
 
 
 async def healed(world: World) -> None:
-    """SIGHUP takes the new binderfs for the right one: all nodes are healthy again."""
+    """After SIGHUP the plugin accepts the new binderfs: all devices are healthy."""
     await world.reload()
-    await world.healthy(FEW)
+    await world.healthy(DEVICES)
 
 
 async def kept(world: World) -> None:

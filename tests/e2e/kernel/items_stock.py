@@ -1,4 +1,4 @@
-"""A kernel without binderfs: Debian's own, its binder_linux module inserted with ``devices=``."""
+"""Items on a kernel without binderfs: Debian's own binder_linux module, inserted with ``devices=``."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 COUNT: Final = 12
 NAMES: Final = [f"aosp_binder{number}" for number in range(COUNT)]
-"""What devices= says; ``__main__`` inserts the module with it."""
+"""The value of ``devices=``, with which ``__main__`` inserts the module."""
 
 _FOREIGN: Final = ("/dev/aosp_binder90", os.makedev(10, 232)), ("/dev/aosp_fuse", os.makedev(10, 229))
-"""KVM's number under the prefix, and the number of FUSE for a link under it."""
+"""A device with KVM's number and the prefix, and one with FUSE's number for a link with the prefix."""
 _LINK: Final = "/dev/aosp_binder91"
 
 
 async def advertised(world: World) -> None:
-    """serve advertises the 12 nodes of devices=, by number, at --verify probe: the driver answers behind each."""
+    """With --verify probe the plugin advertises the 12 devices of devices=, by number: the driver answers for each."""
     await world.serve("--verify", "probe")
     await world.healthy(COUNT)
     assert list(world.kubelet.resource(RESOURCE).devices) == NAMES
 
 
 async def allocated(world: World) -> None:
-    """A container gets its nodes as devices, and no mount: they are of the kind cdev."""
+    """A container gets device entries without mounts, because the devices are of the kind cdev."""
     container = await world.admit("two", 2)
     paths = [f"/dev/{name}" for name in own(container)]
-    assert [(one.container_path, one.host_path, one.permissions) for one in container.devices] == [
+    assert [(device.container_path, device.host_path, device.permissions) for device in container.devices] == [
         (path, path, "rw") for path in paths
     ]
     assert container.mounts == ()
 
 
 async def own_nodes(world: World, runtime: str) -> None:
-    """A container's node opens, answers 8 and takes a context manager; another's is not there, and its copy EPERM."""
-    container, other = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)
-    theirs = own(other)[0]
+    """A container can use its device; another one's device is invisible, and a copy of it does not open (EPERM)."""
+    container, neighbour = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)
+    theirs = own(neighbour)[0]
     expected = {
         **_usable(own(container)[0]),
         f"see /dev/{theirs}": "ENOENT",
@@ -52,21 +52,21 @@ async def own_nodes(world: World, runtime: str) -> None:
 
 
 async def user_namespace(world: World, runtime: str) -> None:
-    """In a user namespace a node of mode 0666 opens, answers 8 and takes a manager; another's is not there."""
-    container, other = await world.admit(f"mapped-{runtime}", 1), await world.admit(f"away-{runtime}", 1)
-    mine, theirs = own(container)[0], own(other)[0]
+    """In a user namespace a container can use its device with mode 0666, and does not see another one's device."""
+    container, neighbour = await world.admit(f"mapped-{runtime}", 1), await world.admit(f"away-{runtime}", 1)
+    mine, theirs = own(container)[0], own(neighbour)[0]
     os.chmod(f"/dev/{mine}", 0o666)
     expected = {**_usable(mine), f"see /dev/{theirs}": "ENOENT", _mknod("/dev/copy", theirs): "EPERM"}
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
 
 
 async def foreign(world: World) -> None:
-    """Another driver's device under the prefix (KVM's number, a link to FUSE's) is not-binder at --verify binder."""
+    """With --verify binder another driver's device with the prefix (KVM's, a link to FUSE's) is not-binder."""
     for path, number in _FOREIGN:
         os.mknod(path, 0o20666, number)
     os.symlink(_FOREIGN[1][0], _LINK)
     await world.serve("--verify", "binder")
-    await world.healthy(COUNT, ill=2)
+    await world.healthy(COUNT, unhealthy=2)
     assert "not-binder:2" in world.logged(), world.logged()
     for path in (_FOREIGN[0][0], _FOREIGN[1][0], _LINK):
         os.unlink(path)

@@ -1,6 +1,6 @@
-"""What a container tries against the tenants that come after it, and against the plugin itself.
+"""Items: attacks of a container on later containers with the same devices, and on the plugin.
 
-In the nodes and with the plugin of ``items_containers``, which has what it tries against those that are there.
+They use the devices and the plugin of ``items_containers``, whose items are about containers that run at the same time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
 SPARE: Final = 20
-"""New nodes, one of which has any number that was free shortly before."""
+"""The number of new devices, which together reuse any minor number that was free shortly before."""
 PORT: Final = 9478
 
 
 async def own_fixed(world: World, runtime: str) -> None:
-    """A container can't change mode or owner of its own node, which the next tenant gets (EROFS), or take it away."""
+    """A container cannot change mode or owner of its own device (EROFS), nor delete it; the next container gets it."""
     container = await world.admit(f"vandal-{runtime}", 1)
     before = inodes()
     await check(runtime, container, fixed(own(container)[0]), probe=world.probe)
-    assert inodes() == before, "the host's nodes are not what they were"
+    assert inodes() == before, "the host's devices have changed"
 
 
 async def changed(world: World, runtime: str) -> None:
-    """Counter-proof: were its own node mounted writable, the next tenant's user would be told EACCES."""
+    """Counter-example: with a writable mount, a container can lock out the next container's user (EACCES)."""
     container = await world.admit(f"changer-{runtime}", 1)
     name = own(container)[0]
     mounts = tuple(replace(mount, read_only=False) for mount in container.mounts)
@@ -43,13 +43,13 @@ async def changed(world: World, runtime: str) -> None:
 
 
 async def own_binderfs(world: World, runtime: str) -> None:
-    """A binderfs of its own, in a user namespace that it makes, can be mounted; its control does not open: EPERM."""
+    """A container can mount a binderfs in a user namespace of its own, but not open its binder-control (EPERM)."""
     container = await world.admit(f"mounter-{runtime}", 1)
     await check(runtime, container, own_binderfs_closed(), probe=world.probe)
 
 
 async def own_number(world: World, runtime: str) -> None:
-    """Nor does it when the host removes the container's node: until the container ends, its number is not free."""
+    """The minor number of a deleted device is not reused while its container runs, so it opens no other device."""
     container = await world.admit(f"keeper-{runtime}", 1)
     name = own(container)[0]
     number = os.stat(f"{BINDERFS}/{name}").st_rdev
@@ -59,16 +59,16 @@ async def own_number(world: World, runtime: str) -> None:
         while not (running.bundle / "rootfs/up").exists():
             await asyncio.sleep(0.05)
     binderfs.remove_device(BINDERFS, name)
-    assert number not in _numbers_of_new_nodes(), "another node has the number that the container may open"
-    running.go()
+    assert number not in _numbers_of_new_devices(), "another device has the number that the container may open"
+    running.release()
     await running.end()
-    assert number in _numbers_of_new_nodes(), "the number is not free, though the container has ended"
+    assert number in _numbers_of_new_devices(), "the number is not free, though the container has ended"
     binderfs.add_device(BINDERFS, name)
     os.chmod(f"{BINDERFS}/{name}", 0o666)
 
 
 async def port(world: World, runtime: str) -> None:
-    """The plugin's port, which answers on the host's loopback, is not on the container's: ECONNREFUSED."""
+    """The plugin's port answers on the host's loopback address, but not on the container's (ECONNREFUSED)."""
     _, writer = await asyncio.open_connection("127.0.0.1", PORT)
     writer.close()
     container = await world.admit(f"reader-{runtime}", 1)
@@ -76,13 +76,13 @@ async def port(world: World, runtime: str) -> None:
 
 
 async def strict_fixed(world: World, runtime: str) -> None:
-    """With isolation strict too, neither its own node can be changed (EROFS), nor a binderfs of its own be used."""
+    """With isolation strict a container cannot change its own device (EROFS) or use a binderfs of its own either."""
     container = await world.admit(f"vandal-alone-{runtime}", 1)
     await check(runtime, container, fixed(own(container)[0]) | own_binderfs_closed(), probe=world.probe)
 
 
-def _numbers_of_new_nodes() -> set[int]:
-    """Make some nodes, which have the lowest numbers that are free, and remove them again."""
+def _numbers_of_new_devices() -> set[int]:
+    """Create some devices, which get the lowest free minor numbers, and delete them again. Return their numbers."""
     names = [f"spare{number}" for number in range(SPARE)]
     for name in names:
         binderfs.add_device(BINDERFS, name)

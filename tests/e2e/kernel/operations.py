@@ -1,6 +1,6 @@
-"""What a process in a container tries, and what should come of it: tables of operations and outcomes.
+"""Tables of operations that a process in a container tries, and of their expected results.
 
-An operation is a line of words that ``probe.c`` knows; what comes of it is "ok", a number or the errno's name.
+An operation is a line for ``probe.c``; the result is "ok", a number, or the name of the errno.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SHARED: Final = "/dev/binderfs"
-"""Where a container finds the binderfs of its nodes, with isolation shared."""
+"""The binderfs in a container, with isolation shared."""
 
 
 def words(operations: Iterable[str]) -> list[str]:
@@ -24,16 +24,18 @@ def words(operations: Iterable[str]) -> list[str]:
 
 
 def compare(expected: Mapping[str, str], printed: str) -> None:
-    """Check what the probe printed. Raises AssertionError with each difference."""
+    """Check the probe's output. Raises AssertionError with all differences."""
     lines = printed.splitlines()
     assert len(lines) == len(expected), f"{len(expected)} operations, and the probe printed {printed!r}"
-    found = dict(zip(expected, lines, strict=True))
-    wrong = [f"{one!r} gave {result}, not {expected[one]}" for one, result in found.items() if result != expected[one]]
+    results = dict(zip(expected, lines, strict=True))
+    wrong = [
+        f"{name!r} gave {result}, not {expected[name]}" for name, result in results.items() if result != expected[name]
+    ]
     assert not wrong, "; ".join(wrong)
 
 
 def usable(names: Iterable[str], where: str = "/dev") -> dict[str, str]:
-    """Return what shows that nodes are binder's, and each a context of its own."""
+    """Return the operations that show that devices are binder devices, each with a context of its own."""
     expected: dict[str, str] = {}
     for name in names:
         expected |= {f"open {where}/{name}": "ok", f"version {where}/{name}": "8", f"manage {where}/{name}": "ok"}
@@ -41,7 +43,7 @@ def usable(names: Iterable[str], where: str = "/dev") -> dict[str, str]:
 
 
 def same_contexts(names: Iterable[str]) -> dict[str, str]:
-    """Return what shows that nodes are the same in both places: a second manager is told EBUSY."""
+    """Return the operations that show that both paths of a device are the same context."""
     expected: dict[str, str] = {}
     for name in names:
         expected |= {
@@ -53,7 +55,7 @@ def same_contexts(names: Iterable[str]) -> dict[str, str]:
 
 
 def others_closed(mine: str, other: str) -> dict[str, str]:
-    """Return what shows that another tenant's node is seen, and nothing can be done to it."""
+    """Return the operations that show that another container's device is visible, but cannot be opened or changed."""
     return {
         f"see /dev/{other}": "ENOENT",
         f"see {SHARED}/{other}": "ok",
@@ -67,24 +69,24 @@ def others_closed(mine: str, other: str) -> dict[str, str]:
         f"remount {SHARED}": "EPERM",
         f"create {SHARED}/file": "EROFS",
         f"mkdir {SHARED}/directory": "EROFS",
-        # What all contexts of the host do is not written there, as its binderfs was mounted without stats=global.
+        # The logs of all contexts are absent, because the binderfs was mounted without stats=global.
         f"see {SHARED}/binder_logs": "ENOENT",
     }
 
 
 def fixed(name: str) -> dict[str, str]:
-    """Return what shows that a container can't change its own node, which the next tenant gets."""
+    """Return the operations that show that a container cannot change its own device."""
     return {
         f"chmod /dev/{name}": "EROFS",
         f"chown /dev/{name}": "EROFS",
-        # It is a mount point, which nobody takes away.
+        # A mount point cannot be deleted.
         f"unlink /dev/{name}": "EBUSY",
         f"remount /dev/{name}": "EPERM",
     }
 
 
 def control_closed() -> dict[str, str]:
-    """Return what shows that no node can be made, and no binderfs mounted."""
+    """Return the operations that show that a container can neither create devices nor mount a binderfs."""
     return {
         f"open {SHARED}/binder-control": "EPERM",
         f"add {SHARED}/binder-control aosp_binder7777": "EPERM",
@@ -96,7 +98,7 @@ def control_closed() -> dict[str, str]:
 
 
 def own_binderfs_closed() -> dict[str, str]:
-    """Return what shows that a binderfs that is mounted in a user namespace of the container's own opens nothing."""
+    """Return the operations that show that a binderfs in a user namespace of the container's own is useless."""
     return {
         "mkdir /own": "ok",
         "unshare": "ok",
@@ -108,12 +110,12 @@ def own_binderfs_closed() -> dict[str, str]:
 
 
 def forged_closed(other: str) -> dict[str, str]:
-    """Return what shows that a copy of another tenant's node does not open, though mknod itself is allowed."""
+    """Return the operations that show that a copy of another container's device does not open."""
     return {mknod("/dev/copy", other): "ok", "open /dev/copy": "EPERM"}
 
 
 def strictly_closed(other: str) -> dict[str, str]:
-    """Return what shows that with isolation strict no directory shows others' nodes, and no copy opens."""
+    """Return the operations that show that with isolation strict other devices are invisible and copies do not open."""
     return {
         f"see {SHARED}": "ENOENT",
         f"see /dev/{other}": "ENOENT",
@@ -125,12 +127,12 @@ def strictly_closed(other: str) -> dict[str, str]:
 
 
 def mknod(path: str, name: str) -> str:
-    """Return the operation that copies a node of the binderfs to ``path``."""
+    """Return the operation that copies a device of the binderfs to ``path``."""
     number = os.stat(f"{BINDERFS}/{name}").st_rdev
     return f"mknod {path} {os.major(number)} {os.minor(number)}"
 
 
 def inodes() -> dict[str, tuple[int, int, int, int]]:
-    """Return what tells every node of the binderfs from what a container may have made of it."""
-    seen = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.devices_in(BINDERFS)}
-    return {name: (one.st_ino, one.st_rdev, one.st_mode, one.st_uid) for name, one in seen.items()}
+    """Return inode, number, mode and owner of each device of the binderfs, to detect changes by a container."""
+    stats = {name: os.stat(f"{BINDERFS}/{name}") for name in binderfs.devices_in(BINDERFS)}
+    return {name: (stat.st_ino, stat.st_rdev, stat.st_mode, stat.st_uid) for name, stat in stats.items()}

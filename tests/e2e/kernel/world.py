@@ -1,4 +1,4 @@
-"""In the guest: the plugin as a process, the stand-in kubelet, and the commands that the items run."""
+"""In the guest: the plugin as a process, the stand-in kubelet, and commands for the items."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ NODES: Final = PROJECT / "hack/binder_nodes.py"
 BINDERFS: Final = "/run/aosp-binderfs"
 DIRECTORY: Final = Path("/run/e2e")
 PATIENCE: Final = 180.0
-"""Seconds that something may take on an emulated machine before it counts as not happening."""
+"""The limit for waiting on an emulated machine, in seconds."""
 
 
-class Done(NamedTuple):
-    """A command that ended."""
+class Result(NamedTuple):
+    """The result of a command."""
 
     code: int
     out: str
     err: str
 
 
-async def run(*command: str, user: int | None = None) -> Done:
-    """Run a command to its end, as another user with no group of root's if ``user`` is given."""
+async def run(*command: str, user: int | None = None) -> Result:
+    """Run a command to its end; with ``user``, as this user without root's groups."""
     if user is not None:
         command = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command)
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await process.communicate()
-    return Done(process.returncode or 0, out.decode(), err.decode())
+    return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-async def nodes(*arguments: str, user: int | None = None) -> Done:
-    """Run hack/binder_nodes.py, as from a bare checkout."""
+async def nodes(*arguments: str, user: int | None = None) -> Result:
+    """Run hack/binder_nodes.py with the standard library alone."""
     return await run(sys.executable, "-I", "-S", str(NODES), *arguments, user=user)
 
 
 async def make_nodes(*arguments: str) -> None:
-    """Run hack/binder_nodes.py, which has to succeed."""
-    done = await nodes(*arguments)
-    assert done.code == 0, f"binder_nodes.py {' '.join(arguments)}: {done}"
+    """Run hack/binder_nodes.py. Raises AssertionError if it fails."""
+    result = await nodes(*arguments)
+    assert result.code == 0, f"binder_nodes.py {' '.join(arguments)}: {result}"
 
 
 @dataclass
 class World:
-    """What the items of one boot share."""
+    """The state that the items of a boot share."""
 
     kubelet: Kubelet
     probe: Path
-    """The program for containers."""
+    """The program that runs in containers."""
     process: asyncio.subprocess.Process | None = None
     log: Path = DIRECTORY / "serve.log"
     admitted: list[Pod] = field(default_factory=list)
 
     async def serve(self, *arguments: str) -> None:
-        """Start ``aosp-plugin serve`` in the place of the one that runs."""
+        """Start ``aosp-plugin serve``, after stopping a running one."""
         await self.stop()
         self.log.unlink(missing_ok=True)
         with self.log.open("wb") as log:
@@ -76,13 +76,13 @@ class World:
             )
 
     async def serve_with(self, configuration: str) -> None:
-        """Start it with the text of a configuration file."""
+        """Start the plugin with a configuration file."""
         file = DIRECTORY / "config.yaml"
         file.write_text(f"version: v1\n{configuration}")
         await self.serve("--config", str(file))
 
     async def stop(self) -> None:
-        """End the plugin, with exit code 0, and all pods."""
+        """End all pods, and stop the plugin, which must exit with 0."""
         for pod in self.admitted:
             await self.kubelet.finish(pod)
         self.admitted.clear()
@@ -100,12 +100,12 @@ class World:
         self.process.send_signal(signal.SIGHUP)
 
     def logged(self) -> str:
-        """Return what the plugin has logged."""
+        """Return the plugin's log."""
         return self.log.read_text(encoding="utf-8")
 
-    async def healthy(self, count: int, ill: int = 0) -> None:
-        """Wait until this many devices are healthy, and this many are not."""
-        expected = (True, count, count + ill)
+    async def healthy(self, count: int, unhealthy: int = 0) -> None:
+        """Wait until the kubelet has these numbers of healthy and unhealthy devices."""
+        expected = (True, count, count + unhealthy)
 
         def reached(kubelet: Kubelet) -> bool:
             view = kubelet.resource(RESOURCE)
@@ -117,28 +117,28 @@ class World:
             raise AssertionError(f"{error}; the plugin's log: {self.logged()[-400:]}") from error
 
     async def admit(self, name: str, count: int) -> ContainerAllocation:
-        """Admit a pod of one container that asks for this many nodes, and return what that gets."""
+        """Admit a pod with one container that requests ``count`` devices, and return its allocation."""
         pod = Pod(name, [Container(name, {RESOURCE: count})])
         admitted = await self.kubelet.admit(pod)
         self.admitted.append(pod)
         return admitted.containers[name]
 
     async def started(self, name: str) -> ContainerAllocation:
-        """Admit such a pod for one device, and do all that precedes its container: PreStartContainer too."""
+        """Admit a pod that requests one device, and call PreStartContainer."""
         await self.admit(name, 1)
         return await self.kubelet.start_container(self.admitted[-1], name)
 
     async def finish(self) -> None:
-        """End the pod that was admitted last; its processes may go on."""
+        """End the pod that was admitted last; its processes may keep running."""
         await self.kubelet.finish(self.admitted.pop())
 
 
 def own(allocation: ContainerAllocation) -> list[str]:
-    """Return the names of a container's nodes, by number."""
+    """Return the names of a container's binder devices, by number."""
     return allocation.envs["BINDER_VISIBLE_DEVICES"].split(",")
 
 
 def make_reachable(path: str) -> None:
-    """Let every user of the guest into the directories above ``path``, which may be in root's home."""
+    """Allow all users of the guest to enter the directories above ``path``, which may be in root's home."""
     for directory in Path(os.path.realpath(path)).parents:
         directory.chmod(directory.stat().st_mode | 0o111)
