@@ -1,6 +1,6 @@
-# The same base in both stages: a virtual environment holds a link to the interpreter that made it.
-# The tag names an exact Python, but a tag can be moved. To pin the bytes, give the digest of the index
-# (not of one architecture) when building:
+# Both stages use the same base, because a virtual environment contains a link to its interpreter.
+# The tag names an exact Python version, but a tag can be moved. To pin the content, pass the digest of the index
+# (not of one architecture):
 #   --build-arg BASE=docker.io/library/python:3.11.14-slim-bookworm@sha256:...
 ARG BASE=docker.io/library/python:3.11.14-slim-bookworm
 
@@ -9,7 +9,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 WORKDIR /src
 RUN python3 -m venv --without-pip /opt/venv && python3 -m venv --without-pip /opt/build
 
-# Wheels only: every dependency has one for amd64 and for arm64, so no stage ever needs a compiler.
+# Wheels only: every dependency has one for amd64 and arm64, so no stage needs a compiler.
 COPY requirements.txt deploy/build-requirements.txt ./
 RUN python3 -m pip --python /opt/venv/bin/python install --no-compile --require-hashes --only-binary=:all: \
       --requirement requirements.txt \
@@ -18,7 +18,8 @@ RUN python3 -m pip --python /opt/venv/bin/python install --no-compile --require-
 
 COPY pyproject.toml README.md LICENSE ./
 COPY aosp_plugin aosp_plugin
-# Byte code is made here, for the root file system is read-only where it runs; unchecked, since nothing changes it.
+# The byte code is compiled here because the root file system is read-only at run time, and unchecked because it never
+# changes.
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory /tmp/wheel \
  && python3 -m pip --python /opt/venv/bin/python install --no-compile --no-deps --no-index /tmp/wheel/*.whl \
  && /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
@@ -27,18 +28,18 @@ FROM ${BASE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="aosp-device-plugin" \
-      org.opencontainers.image.description="Kubernetes device plugin that hands Android binder nodes to containers" \
+      org.opencontainers.image.description="Kubernetes device plugin that allocates Android binder devices to containers" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# Saves no bytes (the base has them), but leaves no installer in a container that runs as root.
+# Does not reduce the size, but leaves no installer in a container that runs as root.
 RUN rm -rf /usr/local/bin/pip* /usr/local/lib/python3.*/ensurepip /usr/local/lib/python3.*/site-packages/pip*
 COPY --from=build /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# The kubelet's plugin directory is 0750 root:root, so only uid 0 can put a socket there. It needs no capability for
-# that; deploy/base drops them all.
+# The kubelet's plugin directory is 0750 root:root, so only uid 0 can create a socket there. That requires no capability;
+# deploy/base drops all of them.
 USER 0
 WORKDIR /
 ENTRYPOINT ["aosp-plugin"]
