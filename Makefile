@@ -7,7 +7,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-browser test-deploy test-kubelet test-kernel chaos fuzz bench \
-  chart proto lock sbom audit clean
+  docs chart proto lock sbom audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ sec
 BENCH ?= run
 bench: $(VENV)/.installed ## Run benchmarks (docs/benchmark.md): BENCH="growth", BENCH="fleet", BENCH="run --help"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
+
+docs: $(VENV)/.installed ## Generate docs/configuration.md from the configuration keys
+	$(BIN)/python -m hack.configuration_docs
 
 chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and dashboard
 	$(BIN)/python -m hack.chart

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import shutil
 import sys
 import time
@@ -16,6 +15,7 @@ import msgspec
 
 from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, summary
+from aosp_plugin.config.messages import shown
 from aosp_plugin.daemon.report import Report
 from aosp_plugin.errors import ConfigError, ServiceError
 
@@ -141,7 +141,7 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
             return http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT), parts.path.rstrip("/")
     except ValueError:
         pass  # an invalid port
-    raise ConfigError(f"flag --url: {json.dumps(url)} is not allowed; allowed: http://HOST:PORT")
+    raise ConfigError(f"flag --url: {shown(url)} is not allowed; allowed: http://HOST:PORT")
 
 
 def select(report: Report, resource_name: str | None) -> Report:
@@ -151,5 +151,5 @@ def select(report: Report, resource_name: str | None) -> Report:
     resources = tuple(resource for resource in report.resources if resource.name == resource_name)
     if not resources:
         names = ", ".join(resource.name for resource in report.resources)
-        raise ConfigError(f"flag --resource: {json.dumps(resource_name)} is not served; allowed: {names}")
+        raise ConfigError(f"flag --resource: {shown(resource_name)} is not served; allowed: {names}")
     return msgspec.structs.replace(report, resources=resources)

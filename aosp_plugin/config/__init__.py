@@ -1,18 +1,16 @@
-"""The configuration: every key with its default and what it may be, and where its value comes from.
+"""The configuration: keys with defaults and allowed values, the sources of their values, and validation.
 
-A flag wins over an environment variable, that over an entry of the file's ``resources``, that over the top level of
-the file, and that over the default. The structs ``Config`` and ``Resource`` are the only lists of the keys: the flags
-of ``serve``, the AOSP_PLUGIN_* variables, the checks, ``aosp-plugin config`` and the JSON Schema all follow from them.
-What a key does is none of this package's business.
+A flag takes precedence over an environment variable, then come the entry in the file's ``resources``, the top level of
+the file, and the default. The structs ``Config`` and ``Resource`` are the only list of the keys: the flags of
+``serve``, the AOSP_PLUGIN_* variables, validation, ``aosp-plugin config``, the JSON Schema and docs/configuration.md
+follow from them. ``Config`` and ``Resource`` are frozen, and are used as they are.
 """
 
-from aosp_plugin.config.effective import as_yaml
 from aosp_plugin.config.json_schema import schema
-from aosp_plugin.config.keys import Key
+from aosp_plugin.config.keys import Key, Setting, keys_of
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
-from aosp_plugin.config.setting import Setting
-from aosp_plugin.config.sources import flag, load, variable
+from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import Recreate, shared_path
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.service.address import listen_address
@@ -34,6 +32,7 @@ __all__ = [
     "Setting",
     "as_yaml",
     "flag",
+    "keys_of",
     "listen_address",
     "load",
     "schema",

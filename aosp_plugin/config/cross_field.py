@@ -1,6 +1,6 @@
-"""What must hold between keys, of one resource and of several: what each of them may be alone is not asked here.
+"""Validation across keys: within a resource, and between the resources of a file.
 
-Only the configuration is looked at. That two directories are one through a link is seen when the host is.
+Only the configuration is read. Two directories that are the same through a link are detected by a scan of the host.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.binder.discovery.names import name_problem
+from aosp_plugin.config.messages import shown
 from aosp_plugin.config.resource import NamedSets
 from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError
@@ -19,37 +20,36 @@ from aosp_plugin.framework.device_list import CDI
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aosp_plugin.config.setting import Setting
+    from aosp_plugin.config.keys import Setting
 
 
 def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) -> None:
-    """Raise ConfigError where the keys of a resource, or two resources, don't go together.
+    """Raise ConfigError if keys of a resource conflict, or if two resources do.
 
-    ``resources`` has every key of each; ``file`` is where there is more than one.
+    Each resource has all its keys. ``file`` is the path of the file that lists them, if there are several.
     """
     for resource in resources:
-        _require_reset_of_one(resource)
-        _require_numbered_devices(resource)
-        _require_names_that_differ(resource)
-        _require_a_kind(resource)
-    for (i, one), (j, other) in itertools.combinations(enumerate(resources), 2):
+        _validate_recreate(resource)
+        _validate_provision(resource)
+        _validate_named_sets(resource)
+        _validate_cdi_kind(resource)
+    for (i, first), (j, second) in itertools.combinations(enumerate(resources), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
-        _require_two_names(one, other, place)
-        _require_no_shared_devices(one, other, place)
-    _require_room(resources)
+        _require_different_names(first, second, place)
+        _require_different_devices(first, second, place)
+    _validate_capacity(resources)
 
 
-def _require_reset_of_one(resource: Mapping[str, Setting]) -> None:
+def _validate_recreate(resource: Mapping[str, Setting]) -> None:
     recreate, replicas = resource["recreate"], resource["replicas"]
     if recreate.value is Recreate.ON_START and replicas.value > 1:
         raise ConfigError(
-            f"{recreate.source}: {recreate.value} conflicts with {replicas.value} replicas ({replicas.source}): "
-            f"starting one container would take the devices of another; "
-            f"allowed: recreate {Recreate.NEVER}, or 1 replica"
+            f"{recreate.source}: {recreate.value} requires 1 replica, not {replicas.value} ({replicas.source}): the "
+            "start of one container would recreate the binder devices of another one"
         )
 
 
-def _require_numbered_devices(resource: Mapping[str, Setting]) -> None:
+def _validate_provision(resource: Mapping[str, Setting]) -> None:
     sets, provision, prefix = resource["sets"], resource["provision"], resource["device_prefix"]
     if provision.value is None:
         return
@@ -60,10 +60,10 @@ def _require_numbered_devices(resource: Mapping[str, Setting]) -> None:
         )
     last = f"{prefix.value}{provision.value.first + provision.value.count - 1}"
     if (problem := name_problem(last)) is not None:
-        raise ConfigError(f"{provision.source}: {last!r} is not a valid device name ({prefix.source}): {problem}")
+        raise ConfigError(f"{provision.source}: {shown(last)} is not a valid device name ({prefix.source}): {problem}")
 
 
-def _require_names_that_differ(resource: Mapping[str, Setting]) -> None:
+def _validate_named_sets(resource: Mapping[str, Setting]) -> None:
     sets = resource["sets"]
     if isinstance(sets.value, NamedSets):
         problem = pattern_problem(sets.value.pattern, sets.value.names)
@@ -71,35 +71,39 @@ def _require_names_that_differ(resource: Mapping[str, Setting]) -> None:
             raise ConfigError(f"{sets.source}: {problem}")
 
 
-def _require_a_kind(resource: Mapping[str, Setting]) -> None:
-    name, ways = resource["resource_name"], resource["device_list"]
+def _validate_cdi_kind(resource: Mapping[str, Setting]) -> None:
+    name, strategies = resource["resource_name"], resource["device_list"]
     problem = kind_problem(name.value)
-    if problem is not None and not CDI.isdisjoint(ways.value):
-        raise ConfigError(f"{ways.source}: {name.value!r} can't be a kind of CDI ({name.source}): {problem}")
-
-
-def _require_two_names(one: Mapping[str, Setting], other: Mapping[str, Setting], place: str) -> None:
-    name, again = one["resource_name"], other["resource_name"]
-    if name.value == again.value:
+    if problem is not None and not CDI.isdisjoint(strategies.value):
         raise ConfigError(
-            f"{place}: both have the resource_name {name.value!r} ({_sources(name, again)}); each needs its own"
+            f"{strategies.source}: the resource name {shown(name.value)} is not a valid CDI kind ({name.source}): "
+            f"{problem}"
         )
 
 
-def _require_no_shared_devices(one: Mapping[str, Setting], other: Mapping[str, Setting], place: str) -> None:
-    """Raise ConfigError if two resources would find the same binder devices in one directory.
-
-    Named sets have no prefix: an overlap with those is found by a scan of the host.
-    """
-    names = f"{one['resource_name'].value} and {other['resource_name'].value}"
-    shorter, longer = sorted((one["device_prefix"], other["device_prefix"]), key=lambda prefix: len(prefix.value))
-    directory = _scan_directory(one)
-    named = any(isinstance(resource["sets"].value, NamedSets) for resource in (one, other))
-    same = directory == _scan_directory(other) and longer.value.startswith(shorter.value)
-    if same and not named:
+def _require_different_names(first: Mapping[str, Setting], second: Mapping[str, Setting], place: str) -> None:
+    name, other_name = first["resource_name"], second["resource_name"]
+    if name.value == other_name.value:
         raise ConfigError(
-            f"{place}: {longer.value}… in {directory} is taken by both, {names} ({_sources(shorter, longer)}); give "
-            "each a directory of its own, or a device_prefix that the other's does not begin with"
+            f"{place}: both have the resource_name {shown(name.value)} ({_sources(name, other_name)}); give each its "
+            "own"
+        )
+
+
+def _require_different_devices(first: Mapping[str, Setting], second: Mapping[str, Setting], place: str) -> None:
+    """Raise ConfigError if two resources find the same binder devices in one directory.
+
+    Named sets have no prefix: their overlaps are detected by a scan of the host.
+    """
+    if any(isinstance(resource["sets"].value, NamedSets) for resource in (first, second)):
+        return
+    names = f"{first['resource_name'].value} and {second['resource_name'].value}"
+    shorter, longer = sorted((first["device_prefix"], second["device_prefix"]), key=lambda prefix: len(prefix.value))
+    directory = _scan_directory(first)
+    if directory == _scan_directory(second) and longer.value.startswith(shorter.value):
+        raise ConfigError(
+            f"{place}: {names} both match {longer.value}* in {directory} ({_sources(shorter, longer)}); give each its "
+            "own directory, or a device_prefix that is not the beginning of the other one"
         )
 
 
@@ -108,16 +112,16 @@ def _scan_directory(resource: Mapping[str, Setting]) -> str:
     return normalised(resource["device_dir"].value if provision is None else provision.directory)
 
 
-def _require_room(resources: Sequence[Mapping[str, Setting]]) -> None:
-    """Require one max= per binderfs, with room for every binder device and one more to recreate them."""
+def _validate_capacity(resources: Sequence[Mapping[str, Setting]]) -> None:
+    """Require one max= per binderfs, with capacity for every binder device and one more to recreate them."""
     by_directory: dict[str, list[Setting]] = {}
     for resource in resources:
         if (provision := resource["provision"]).value is not None:
             by_directory.setdefault(normalised(provision.value.directory), []).append(provision)
-    for directory, sharing in by_directory.items():
-        limit, count = sharing[0].value.max, sum(provision.value.count for provision in sharing)
-        sources = _sources(*sharing)
-        if any(provision.value.max != limit for provision in sharing):
+    for directory, provisions in by_directory.items():
+        limit, count = provisions[0].value.max, sum(provision.value.count for provision in provisions)
+        sources = _sources(*provisions)
+        if any(provision.value.max != limit for provision in provisions):
             raise ConfigError(f"{sources}: the binderfs {directory} has one max; set it in each of them, or in none")
         if limit is not None and limit <= count:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""The JSON Schema of a configuration file, for editors and for the values of a Helm chart.
+"""The JSON Schema of a configuration file, for editors and for the values of the Helm chart.
 
-It knows the keys, their types and what they say of numbers and texts. What a function checks, and what holds between
-keys, is left to the plugin; so is a number or truth value that is written as text, which the plugin takes.
+It contains the keys, their types, and the limits of numbers and patterns of texts. ``Key.check`` and the cross-field
+validation are not part of it. Numbers and booleans that are written as text are valid for the plugin only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema (draft 2020-12). It has no ``$ref``, so that it can stand anywhere in another one."""
-    version = {"const": FILE_VERSION, "description": "Which form of a configuration file this is."}
-    entries = {"type": "array", "minItems": 1, "items": _mapping(_of_keys(RESOURCE_KEYS), ())}
+    """Return the schema (draft 2020-12). It has no ``$ref``, so that it can be embedded in another schema."""
+    version = {"const": FILE_VERSION, "description": "Version of the file format."}
+    entries = {"type": "array", "minItems": 1, "items": _mapping(_properties(RESOURCE_KEYS), ())}
     resources = entries | {"description": PROCESS_KEYS["resources"].help}
-    top = _mapping({"version": version} | _of_keys(KEYS) | {"resources": resources}, ["version"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "aosp-plugin configuration"} | top
+    top_level = _mapping({"version": version} | _properties(KEYS) | {"resources": resources}, ["version"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "aosp-plugin configuration"} | top_level
 
 
 def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -38,27 +38,27 @@ def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str
     }
 
 
-def _of_keys(keys: Mapping[str, Key]) -> dict[str, Any]:
-    return {name: _of_key(key) | {"description": key.help} for name, key in keys.items()}
+def _properties(keys: Mapping[str, Key]) -> dict[str, Any]:
+    return {name: _key_schema(key) | {"description": key.help} for name, key in keys.items()}
 
 
-def _of_key(key: Key) -> dict[str, Any]:
+def _key_schema(key: Key) -> dict[str, Any]:
     if key.structs:
-        return {"anyOf": [*(_of_struct(struct) for struct in key.structs), {"type": "null"}]}
+        return {"anyOf": [*(_struct_schema(struct) for struct in key.structs), {"type": "null"}]}
     plain = msgspec.json.schema(key.hint)
     definitions = plain.pop("$defs", {})
     return dict(_inlined(plain, definitions))
 
 
-def _of_struct(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def _struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     required = [field.name for field in msgspec.structs.fields(struct) if field.required]
-    return _mapping(_of_keys(keys_of(struct)), required)
+    return _mapping(_properties(keys_of(struct)), required)
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
-    """Put the definitions in the places of the references to them."""
+    """Return a part of a schema with references replaced by their definitions."""
     if not isinstance(part, dict):
         return part
     if "$ref" in part:
         return _inlined(definitions[part["$ref"].rpartition("/")[2]], definitions)
-    return {name: _inlined(one, definitions) for name, one in part.items()}
+    return {name: _inlined(value, definitions) for name, value in part.items()}

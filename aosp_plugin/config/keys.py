@@ -1,4 +1,4 @@
-"""What a key of the configuration is, and which ones a struct has.
+"""Configuration keys: their description, and how a value of a flag, variable or file is converted and validated.
 
 The keys themselves are in ``resource`` and ``process``.
 """
@@ -11,36 +11,93 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, 
 
 import msgspec
 
+from aosp_plugin.config.messages import rejected, require_known, shown
+from aosp_plugin.config.values import is_printable
+from aosp_plugin.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+class Setting(NamedTuple):
+    """The value of a key and its source, for example ``flag --verify``."""
+
+    value: Any
+    source: str
 
 
 class Key(NamedTuple):
-    """What people read of a key, and what is asked of its value beyond the type."""
+    """Describes a key, and what its type does not say about allowed values."""
 
     help: str
+    """A sentence, with the unit."""
     allowed: str
+    """The allowed values, as errors name them."""
+    example: str
+    """A value in YAML, other than the default."""
     check: Callable[[Any], object] = lambda _value: True
-    """Returns something false, or raises ValueError, where the value is not allowed."""
+    """Returns a false value or raises ValueError if the value, which has the right type, is not allowed."""
     flag: bool = True
-    """Whether ``serve`` has a flag for it, beside the variable and the file."""
+    """Whether ``serve`` has a flag for it, in addition to the variable and the file."""
     variable: bool = True
-    """Whether it has an environment variable, beside the file; what has a structure of its own has none."""
+    """Whether it has an environment variable, in addition to the file. Mappings have none."""
     hint: Any = None
-    """The type of its value, as annotated; ``keys_of`` fills it in."""
+    """The annotated type of its value; set by ``keys_of``."""
 
     @property
     def structs(self) -> tuple[type[msgspec.Struct], ...]:
-        """The structs that its value may be, where it is a mapping with keys of its own."""
+        """The types of its value, if it is a mapping with keys of its own."""
         plain = get_args(self.hint)[0]
         parts = get_args(plain) if get_origin(plain) in {Union, types.UnionType} else (plain,)
         return tuple(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))
 
+    def setting(self, value: Any, source: str) -> Setting:
+        """Convert and validate a value. Raises ConfigError, with a message that begins with ``source``."""
+        return Setting(_converted(self, value, source), source)
+
 
 @functools.cache
 def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Return the keys of a struct, each of whose fields is annotated with one, by name and in order."""
+    """Return the keys of a struct by name, in the order of its fields. Every field is annotated with its key."""
     return {
         name: next(part for part in hint.__metadata__ if isinstance(part, Key))._replace(hint=hint)
         for name, hint in get_type_hints(struct, include_extras=True).items()
     }
+
+
+def _converted(key: Key, value: Any, source: str) -> Any:
+    if key.structs:
+        if isinstance(value, dict):
+            return _struct(key, value, source)
+        if value is None:
+            return None
+        raise rejected(source, value, key.allowed)
+    try:
+        # Variables and flags are text: not strict, so that "true" and "300" are converted.
+        converted = msgspec.convert(_with_text_keys(value), key.hint, strict=not isinstance(value, str))
+        if is_printable(converted) and key.check(converted):
+            return converted
+    except (msgspec.ValidationError, ValueError):
+        pass  # the error below names the allowed values, whatever was wrong
+    raise rejected(source, value, key.allowed)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a mapping with its integer keys as text: YAML reads the key of ``7: 0`` as an integer."""
+    if not isinstance(value, dict):
+        return value
+    texts = {shown(name) if type(name) is int else name: part for name, part in value.items()}
+    return texts if len(texts) == len(value) else value
+
+
+def _struct(key: Key, values: Mapping[Any, Any], source: str) -> msgspec.Struct:
+    """Convert a mapping with keys of its own; errors name them like keys of the top level."""
+    require_known(values, {name for struct in key.structs for name in keys_of(struct)}, f"{source}.")
+    matching = [struct for struct in key.structs if not values.keys().isdisjoint(keys_of(struct))]
+    if len(matching) != 1:
+        raise rejected(source, values, key.allowed)
+    keys = keys_of(matching[0])
+    for field in msgspec.structs.fields(matching[0]):
+        if field.required and field.name not in values:
+            raise ConfigError(f"{source}.{field.name}: required key is missing; allowed: {keys[field.name].allowed}")
+    return matching[0](**{name: _converted(keys[name], value, f"{source}.{name}") for name, value in values.items()})

@@ -1,6 +1,6 @@
-"""The keys of the process, which it has once however many resources it serves; and all keys by name."""
+"""Keys that apply to the process, however many resources it serves; and all keys by name."""
 
-# No "from __future__ import annotations": the annotations of Config are what the keys are made of.
+# No "from __future__ import annotations": the keys are in the annotations of Config.
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -22,29 +22,46 @@ LogFormat = Literal["text", "json"]
 class Config(Struct, frozen=True, kw_only=True):
     """The effective configuration."""
 
-    host_root: Annotated[AbsolutePath, Key("Where the host's files are seen, in a container.", "an absolute path")] = (
-        "/"
-    )
-    kubelet_dir: Annotated[AbsolutePath, Key("The kubelet's plugin directory.", "an absolute path")] = KUBELET_DIRECTORY
+    host_root: Annotated[
+        AbsolutePath,
+        Key("Directory where a container has the host's root file system.", "an absolute path", "/host"),
+    ] = "/"
+    kubelet_dir: Annotated[
+        AbsolutePath,
+        Key("Device plugin directory of the kubelet.", "an absolute path", "/var/lib/k0s/kubelet/device-plugins"),
+    ] = KUBELET_DIRECTORY
     listen: Annotated[
         str,
         Key(
-            "Address of the page, /status, /metrics, /healthz and /readyz; empty turns it off.",
-            "host:port, [IPv6]:port, or empty",
+            "HTTP address of the page, /status, /metrics, /healthz and /readyz. If empty, HTTP is off.",
+            "HOST:PORT, [IPv6]:PORT, or empty",
+            "10.0.0.7:9478",
             lambda value: listen_address(value) or not value,
         ),
     ] = "127.0.0.1:9478"
-    log_level: Annotated[LogLevel, Key("The least that is logged.", ", ".join(get_args(LogLevel)))] = "info"
-    log_format: Annotated[LogFormat, Key("How it is logged.", ", ".join(get_args(LogFormat)))] = "text"
-    require_devices: Annotated[bool, Key("Exit at the start where there is no node.", "true, false")] = False
-    cdi_dir: Annotated[AbsolutePath, Key("Host directory of CDI files.", "an absolute path", flag=False)] = (
-        "/var/run/cdi"
+    log_level: Annotated[LogLevel, Key("Minimum level of log messages.", ", ".join(get_args(LogLevel)), "debug")] = (
+        "info"
     )
+    log_format: Annotated[LogFormat, Key("Format of log messages.", ", ".join(get_args(LogFormat)), "json")] = "text"
+    require_devices: Annotated[
+        bool,
+        Key("Exit if no device is found at startup, instead of registering zero devices.", "true, false", "true"),
+    ] = False
+    cdi_dir: Annotated[
+        AbsolutePath,
+        Key(
+            "Host directory of CDI spec files, for the CDI strategies of device_list.",
+            "an absolute path",
+            "/etc/cdi",
+            flag=False,
+        ),
+    ] = "/var/run/cdi"
     pod_resources_socket: Annotated[
         str,
         Key(
-            "The kubelet's socket that tells which pod has which device; empty: nobody asks.",
+            "PodResources socket of the kubelet, for the pod of each device. If empty, pods are unknown.",
             "an absolute path, or empty",
+            "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
             lambda value: not value or value.startswith("/"),
             flag=False,
         ),
@@ -52,8 +69,9 @@ class Config(Struct, frozen=True, kw_only=True):
     leak_scan_interval: Annotated[
         float,
         Key(
-            "Seconds between looks for leaked nodes; 0: never.",
-            "a number, 0 or more",
+            "Seconds between scans for leaked devices. If 0, leak detection is off.",
+            "a number of seconds, 0 or more",
+            "300",
             lambda value: 0 <= value < math.inf,
             flag=False,
         ),
@@ -62,8 +80,9 @@ class Config(Struct, frozen=True, kw_only=True):
         tuple[Resource, ...],
         Meta(min_length=1),
         Key(
-            "The resources, where there is more than one; what an entry leaves out it has from the top level.",
-            "a list of one mapping or more, each with keys of a resource",
+            "The resources, if there are several. A key that an entry omits has its value at the top level.",
+            "a list of one or more mappings of resource keys",
+            "[{resource_name: example.com/phone, sets: {size: 3}}, {device_prefix: test_binder}]",
             flag=False,
             variable=False,
         ),
@@ -73,11 +92,11 @@ class Config(Struct, frozen=True, kw_only=True):
 PROCESS_KEYS = keys_of(Config)
 
 KEYS: Mapping[str, Key] = RESOURCE_KEYS | {name: key for name, key in PROCESS_KEYS.items() if name != "resources"}
-"""The keys that have one value each at the top level of a file, in the order in which people read them."""
+"""The keys that have one value at the top level of a file, in the order of help and documentation."""
 
 _DEFAULTS = Config()
 
 DEFAULTS: Mapping[str, Any] = {
     name: getattr(_DEFAULTS.resources[0] if name in RESOURCE_KEYS else _DEFAULTS, name) for name in KEYS
 }
-"""What each of these is where nobody sets it."""
+"""The default of each of these keys."""

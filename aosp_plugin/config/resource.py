@@ -1,6 +1,6 @@
-"""The keys of one resource: which nodes it has, how they make devices, and what a container gets with them."""
+"""Keys of a resource: which binder devices it has, how they form devices, and what a container gets with a device."""
 
-# No "from __future__ import annotations": the annotations of the structs are what the keys are made of.
+# No "from __future__ import annotations": the keys are in the annotations of the structs.
 import math
 from collections.abc import Mapping
 from typing import Annotated
@@ -14,48 +14,57 @@ from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, NodeNumber, Recreate
+from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, DeviceNumber, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
 _PATHS = "a list of HOST or HOST:CONTAINER, absolute paths"
-_NODE_NUMBER = f"a number from 0 to {LARGEST_NUMBER}"
-_NODE_COUNT = f"a number from 1 to {ALL_MINORS}"
+_DEVICE_NUMBER = f"a number from 0 to {LARGEST_NUMBER}"
+_DEVICE_COUNT = f"a number from 1 to {ALL_MINORS}"
 
-_NodeCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
+_DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
 
 
 class NumberedSets(Struct, frozen=True, kw_only=True):
-    """Sets of nodes that belong together by their numbers."""
+    """Sets of binder devices that belong together by their numbers."""
 
-    size: Annotated[int, Meta(ge=1, le=64), Key("How many nodes a set has.", "a number from 1 to 64")]
+    size: Annotated[
+        int, Meta(ge=1, le=64), Key("Number of binder devices in a device set.", "a number from 1 to 64", "3")
+    ]
     stride: Annotated[
         Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None,
         Key(
-            "From a node's number to that of the next one of its set; null: a set's nodes are neighbours.",
+            "Difference between the numbers of successive binder devices of a device set, and the number of device "
+            "sets. If null, the numbers of a device set are consecutive.",
             f"a number from 1 to {LARGEST_NUMBER}, or null",
+            "120",
         ),
     ] = None
-    first: Annotated[NodeNumber, Key("Number of the first set's first node.", _NODE_NUMBER)] = 0
+    first: Annotated[
+        DeviceNumber, Key("Number of the first binder device of the first device set.", _DEVICE_NUMBER, "1")
+    ] = 0
 
 
 class NamedSets(Struct, frozen=True, kw_only=True):
-    """Sets of nodes that belong together by their names."""
+    """Sets of binder devices that belong together by their names."""
 
     names: Annotated[
         tuple[str, ...],
         Meta(min_length=1),
         Key(
-            "The nodes of a set, in the order in which a container gets them.",
-            "a list of names of nodes, each once",
-            values.are_node_names,
+            "Names of the binder devices of a device set, in the order in which a container gets them.",
+            "a list of device names, each once",
+            "[binder, hwbinder, vndbinder]",
+            values.are_device_names,
         ),
     ]
     pattern: Annotated[
         str,
         Key(
-            "What a node is called below the device directory.",
-            "a file with {set} and {name}, or a directory with {set}, a slash and a file with {name}; each once",
+            "Path of a binder device below the device directory.",
+            "a file name with {set} and {name}, or a directory name with {set}, a slash and a file name with {name}; "
+            "each once",
+            '"{set}-{name}"',
             values.is_set_pattern,
         ),
     ] = "{set}/{name}"
@@ -64,15 +73,16 @@ class NamedSets(Struct, frozen=True, kw_only=True):
 class Provision(Struct, frozen=True, kw_only=True):
     """The binder devices that the plugin creates in a binderfs that it mounts."""
 
-    count: Annotated[_NodeCount, Key("Number of binder devices to create.", _NODE_COUNT)]
+    count: Annotated[_DeviceCount, Key("Number of binder devices to create.", _DEVICE_COUNT, "360")]
     max: Annotated[
-        _NodeCount | None,
-        Key("Mount option max= of the binderfs; null: the kernel's default.", f"{_NODE_COUNT}, or null"),
+        _DeviceCount | None,
+        Key("Mount option max= of the binderfs. If null, the kernel's limit.", f"{_DEVICE_COUNT}, or null", "4096"),
     ] = None
-    directory: Annotated[AbsolutePath, Key("Host directory that the binderfs is mounted on.", "an absolute path")] = (
-        "/run/aosp-binderfs/devices"
-    )
-    first: Annotated[NodeNumber, Key("Number of the first binder device.", _NODE_NUMBER)] = 0
+    directory: Annotated[
+        AbsolutePath,
+        Key("Host directory that the binderfs is mounted on.", "an absolute path", "/run/aosp-binderfs/phones"),
+    ] = "/run/aosp-binderfs/devices"
+    first: Annotated[DeviceNumber, Key("Number of the first binder device.", _DEVICE_NUMBER, "1")] = 0
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -81,33 +91,59 @@ class Resource(Struct, frozen=True, kw_only=True):
     resource_name: Annotated[
         str,
         Key(
-            "What pods ask for.",
-            "a domain, a slash and a name, as in example.com/binder",
+            "Name of the resource that pods request.",
+            "DOMAIN/NAME, for example example.com/binder; kubernetes.io and its subdomains are reserved",
+            "example.com/binder",
             is_extended_resource_name,
         ),
     ] = "aosp.io/binder"
-    device_dir: Annotated[AbsolutePath, Key("Host directory of the nodes.", "an absolute path")] = "/dev"
+    device_dir: Annotated[
+        AbsolutePath, Key("Host directory of the binder devices.", "an absolute path", "/dev/binderfs")
+    ] = "/dev"
     device_prefix: Annotated[
         str,
         Key(
-            "What the nodes' names begin with.",
-            f"1 to {LONGEST_NAME} printable characters but space, comma and /",
+            "Prefix of the names of the binder devices.",
+            f"1 to {LONGEST_NAME} printable characters except space, comma and slash",
+            "binder",
             lambda value: name_problem(value) is None,
         ),
     ] = "aosp_binder"
-    verify: Annotated[Verify, Key("What a node must show to be Healthy.", ", ".join(Verify))] = Verify.CHAR
-    isolation: Annotated[Isolation, Key("What a container sees of the binderfs.", ", ".join(Isolation))] = (
-        Isolation.SHARED
-    )
+    verify: Annotated[
+        Verify,
+        Key(
+            "Check that a binder device must pass to be healthy: file (it exists), char (it is a character device), "
+            "binder (it belongs to the binder driver), probe (the driver also answers; requires the right to open it).",
+            ", ".join(Verify),
+            "binder",
+        ),
+    ] = Verify.CHAR
+    isolation: Annotated[
+        Isolation,
+        Key(
+            "Whether containers see the host's binderfs: shared (its directory, read-only), strict (only their own "
+            "binder devices).",
+            ", ".join(Isolation),
+            "strict",
+        ),
+    ] = Isolation.SHARED
     permissions: Annotated[
         str,
-        Key("Device cgroup permissions of a node.", "any of r, w and m, each once", values.are_permissions, flag=False),
+        Key(
+            "Device cgroup permissions of binder devices.",
+            "any of r, w and m, each once",
+            "rwm",
+            values.are_permissions,
+            flag=False,
+        ),
     ] = "rw"
     shared_mounts: Annotated[
         tuple[str, ...],
         Key(
-            f"Directories that every container gets read-only; {OWN_BINDERFS} is that of its own nodes.",
+            f"Host directories that every container gets read-only; {OWN_BINDERFS} is the binderfs of its binder "
+            "devices.",
             f"{_PATHS}; HOST may be {OWN_BINDERFS}",
+            f"[{OWN_BINDERFS}:/dev/binderfs, /opt/phone]",
             values.are_shared_mounts,
             flag=False,
         ),
@@ -115,14 +151,20 @@ class Resource(Struct, frozen=True, kw_only=True):
     shared_devices: Annotated[
         tuple[str, ...],
         Key(
-            "Devices that every container gets, where the host has them.", _PATHS, values.are_shared_devices, flag=False
+            "Other devices that every container gets, if they exist on the host.",
+            _PATHS,
+            "[/dev/ashmem, /dev/fuse]",
+            values.are_shared_devices,
+            flag=False,
         ),
     ] = ("/dev/ashmem",)
     container_paths: Annotated[
         tuple[AbsolutePath, ...],
         Key(
-            "Where else a container finds its nodes, the first one at the first path.",
+            "Additional paths of binder devices in a container: the first path leads to its first binder device, the "
+            "second path to the second one, and so on.",
             "a list of absolute paths, each once",
+            "[/dev/binder, /dev/hwbinder, /dev/vndbinder]",
             values.are_container_paths,
             flag=False,
         ),
@@ -130,20 +172,30 @@ class Resource(Struct, frozen=True, kw_only=True):
     visible_devices_env: Annotated[
         str,
         Key(
-            "Variable with the names of a container's nodes; empty: none.",
-            "a variable's name, or empty",
+            "Environment variable of containers with the names of their binder devices. If empty, it is not set.",
+            "the name of a variable, or empty",
+            "VISIBLE_BINDER_DEVICES",
             values.is_name_or_nothing,
             flag=False,
         ),
     ] = "BINDER_VISIBLE_DEVICES"
     path_env: Annotated[
-        str, Key("PATH of a container; empty: the image's.", "directories with : between them, or empty", flag=False)
+        str,
+        Key(
+            "PATH of containers. If empty, the PATH of the image.",
+            "directories separated by colons, or empty",
+            '""',
+            flag=False,
+        ),
     ] = "/system/bin:/system/xbin"
     device_list: Annotated[
         tuple[DeviceList, ...],
         Key(
-            "Ways in which a container gets its nodes and learns which they are.",
-            f"a list of {', '.join(DeviceList)}, each once, with more than {DeviceList.ENVVAR}",
+            "Strategies by which a container gets its binder devices and their names: envvar (their names in a "
+            "variable), volume-mounts (devices and mounts), cdi-cri (CDI names), cdi-annotations (CDI names for "
+            "containerd 1.6).",
+            f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone",
+            "[envvar, cdi-cri]",
             values.are_device_lists,
             flag=False,
         ),
@@ -151,8 +203,9 @@ class Resource(Struct, frozen=True, kw_only=True):
     sets: Annotated[
         NumberedSets | NamedSets | None,
         Key(
-            "Nodes that make one device together; null: each node is a device.",
-            "a mapping, either with size and perhaps stride and first, or with names and perhaps pattern; or null",
+            "Binder devices that form one device, by their numbers or by their names. If null, each one is a device.",
+            "a mapping with size and optionally stride and first, or with names and optionally pattern; or null",
+            "{size: 3}",
             flag=False,
             variable=False,
         ),
@@ -162,6 +215,7 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key(
             "Binder devices that the plugin creates in a binderfs of its own, instead of those in device_dir.",
             "a mapping with count and optionally max, directory and first; or null",
+            "{count: 360}",
             flag=False,
             variable=False,
         ),
@@ -169,27 +223,35 @@ class Resource(Struct, frozen=True, kw_only=True):
     numa: Annotated[
         Mapping[Annotated[str, Meta(pattern=values.NUMA_RANGE)], Annotated[int, Meta(ge=0, le=LAST_NUMA_NODE)]],
         Key(
-            "NUMA node of the devices with these numbers.",
-            "a mapping of numbers, or ranges such as 0-179, none of which has a number in common with another, to NUMA"
-            f" nodes from 0 to {LAST_NUMA_NODE}",
+            "NUMA nodes of devices, by their numbers.",
+            f"a mapping of numbers, or ranges such as 0-179, to NUMA nodes from 0 to {LAST_NUMA_NODE}; ranges must not "
+            "overlap",
+            "{0-179: 0, 180-359: 1}",
             values.is_numa,
             flag=False,
             variable=False,
         ),
     ] = {}
-    recreate: Annotated[Recreate, Key("When a container's nodes are renewed.", ", ".join(Recreate), flag=False)] = (
-        Recreate.NEVER
-    )
+    recreate: Annotated[
+        Recreate,
+        Key(
+            "When the binder devices of a container are recreated: never, on-start (before the container starts).",
+            ", ".join(Recreate),
+            "on-start",
+            flag=False,
+        ),
+    ] = Recreate.NEVER
     replicas: Annotated[
         int,
         Meta(ge=1, le=1000),
-        Key("How many containers may have the same device.", "a number from 1 to 1000", flag=False),
+        Key("Number of containers that can have the same device.", "a number from 1 to 1000", "2", flag=False),
     ] = 1
     missing_device_ttl: Annotated[
         float,
         Key(
-            "Seconds until a missing node is dropped, and a replaced one taken for good.",
-            "a number, 0 or more",
+            "Seconds until a missing binder device is removed from the list, and a replaced one becomes healthy.",
+            "a number of seconds, 0 or more",
+            "60",
             lambda value: 0 <= value < math.inf,
             flag=False,
         ),
@@ -202,4 +264,4 @@ class Resource(Struct, frozen=True, kw_only=True):
 
 
 RESOURCE_KEYS = keys_of(Resource)
-"""In the order in which people read them."""
+"""In the order of help and documentation."""

@@ -1,45 +1,66 @@
-"""Where values come from: flags, environment variables and the file, and which of them holds."""
+"""Loads the configuration from flags, environment variables and a file, and prints the effective one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from aosp_plugin.config.cross_field import validate_cross_field
+from aosp_plugin.config.keys import Setting
+from aosp_plugin.config.messages import rejected, require_known, shown, similar
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.setting import Setting, listed, refused, require_known, setting, shown
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ENVIRONMENT_PREFIX = "AOSP_PLUGIN_"
+_FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 
 Settings = dict[str, Setting]
 
 _DEFAULTS = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
 
 
-def load(
-    flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None
-) -> tuple[Config, dict[str, Setting]]:
-    """Return the effective configuration, and each key's value and source.
+def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> tuple[Config, Settings]:
+    """Return the effective configuration, and the value and source of each key.
 
-    ``flags`` has the flags that were given; ``file`` is a path. Where the file lists resources, their keys are named
-    by their place in it, as in ``resources[0].verify``. Raises ConfigError.
+    ``flags`` has only the flags that were given; ``file`` is the path of a configuration file. If the file lists
+    resources, their keys are named by their position, for example ``resources[0].verify``. Raises ConfigError.
     """
-    file = file or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    top, entries = from_file(file) if file else ({}, [])
-    given = from_environment(environment) | from_flags(flags)
-    common = _DEFAULTS | top | given
-    resources = [_of_resource(_DEFAULTS | top | entry | given) for entry in entries or [{}]]
-    process = {name: one for name, one in common.items() if name not in RESOURCE_KEYS}
+    file = file or environment.get(_FILE_VARIABLE)
+    top_level, entries = from_file(file) if file else ({}, [])
+    overrides = from_environment(environment) | from_flags(flags)
+    common = _DEFAULTS | top_level | overrides
+    resources = [_resource_settings(_DEFAULTS | top_level | entry | overrides) for entry in entries or [{}]]
+    process = {name: setting for name, setting in common.items() if name not in RESOURCE_KEYS}
     validate_cross_field(resources, file or "")
-    made = Config(**_values(process), resources=tuple(Resource(**_values(one)) for one in resources))
+    config = Config(**_values(process), resources=tuple(Resource(**_values(settings)) for settings in resources))
     if not entries:
-        return made, common
-    places = {f"resources[{i}].{name}": one for i, entry in enumerate(resources) for name, one in entry.items()}
-    return made, process | places
+        return config, common
+    return config, process | {
+        f"resources[{index}].{name}": setting
+        for index, settings in enumerate(resources)
+        for name, setting in settings.items()
+    }
+
+
+def as_yaml(settings: Mapping[str, Setting]) -> str:
+    """Return the settings that ``load`` returned as a configuration file, with each source in a comment."""
+    lines = [f"version: {FILE_VERSION}"]
+    previous_entry = ""
+    for place, setting in settings.items():
+        entry, _, name = place.rpartition(".")
+        if entry and not previous_entry:
+            lines.append("resources:")
+        indent = "" if not entry else "    " if entry == previous_entry else "  - "
+        previous_entry = entry
+        value = msgspec.json.encode(setting.value).decode()  # JSON is YAML on one line
+        comment = " ".join(setting.source.split())  # the name of a file can contain a line break
+        lines.append(f"{indent}{name}: {value}  # {comment}")
+    return "\n".join(lines) + "\n"
 
 
 def flag(name: str) -> str:
@@ -53,74 +74,83 @@ def variable(name: str) -> str:
 
 
 def from_flags(flags: Mapping[str, Any]) -> Settings:
-    """Read the flags that were given. Raises ConfigError."""
-    return {name: setting(KEYS[name], value, f"flag {flag(name)}") for name, value in flags.items()}
+    """Return the settings of flags. Raises ConfigError."""
+    return {name: KEYS[name].setting(value, f"flag {flag(name)}") for name, value in flags.items()}
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Pick the keys out of the environment; lists have commas between their parts. Raises ConfigError."""
+    """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
-    names = {variable(name): name for name, key in KEYS.items() if key.variable}
     for found, text in environment.items():
-        if not found.startswith(ENVIRONMENT_PREFIX) or found == f"{ENVIRONMENT_PREFIX}CONFIG":
-            continue
-        if found not in names:
-            raise ConfigError(f"variable {found}: there is no such key; the variables are {listed(names)}")
-        name = names[found]
-        value = [part for part in text.split(",") if part] if isinstance(DEFAULTS[name], tuple) else text
-        settings[name] = setting(KEYS[name], value, f"variable {found}")
+        if found.startswith(ENVIRONMENT_PREFIX) and found != _FILE_VARIABLE:
+            name = _key_of_variable(found)
+            value = [part for part in text.split(",") if part] if isinstance(DEFAULTS[name], tuple) else text
+            settings[name] = KEYS[name].setting(value, f"variable {found}")
     return settings
 
 
+def _key_of_variable(found: str) -> str:
+    names = {variable(name): name for name, key in KEYS.items() if key.variable}
+    if found in names:
+        return names[found]
+    name = found.removeprefix(ENVIRONMENT_PREFIX).lower()
+    if name in KEYS or name in PROCESS_KEYS:
+        raise ConfigError(f"variable {found}: {name} can only be set in the configuration file")
+    near = similar(name, names.values())
+    hint = f"did you mean {variable(near)}?" if near else "aosp-plugin config prints all keys"
+    raise ConfigError(f"variable {found}: unknown variable; {hint}")
+
+
 def from_file(path: str) -> tuple[Settings, list[Settings]]:
-    """Read a YAML file that says ``version: v1``: its top level, and each of its resources. Raises ConfigError."""
+    """Return the settings of a configuration file: of its top level, and of each resource. Raises ConfigError."""
     document = _document(path)
     require_known(document, KEYS.keys() | PROCESS_KEYS.keys(), f"file {path}: ")
     has_entries = "resources" in document
     entries = document.pop("resources", [])
-    top = {name: setting(KEYS[name], value, f"file {path}: {name}") for name, value in document.items()}
+    top_level = {name: KEYS[name].setting(value, f"file {path}: {name}") for name, value in document.items()}
     source = f"file {path}: resources"
     if has_entries and not (isinstance(entries, list) and entries):
-        raise refused(source, entries, PROCESS_KEYS["resources"].allowed)
-    return top, [_entry(entry, f"{source}[{i}]") for i, entry in enumerate(entries)]
+        raise rejected(source, entries, PROCESS_KEYS["resources"].allowed)
+    return top_level, [_entry(entry, f"{source}[{index}]") for index, entry in enumerate(entries)]
 
 
 def _document(path: str) -> dict[Any, Any]:
-    """Return the file's mapping without its version."""
-    import yaml  # noqa: PLC0415 - a megabyte, and many a plugin runs without a file
+    """Return the mapping in the file, without its version."""
+    import yaml  # noqa: PLC0415 - costs a megabyte, and is not needed without a file
 
     try:
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"file {path} can't be read: {error}") from error
-    # Beyond its own errors PyYAML lets out what int(), chr() and its tables raise over 0x_, !!bool x, !!int "", and
-    # Python over [[[[...
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"file {path} cannot be read: {reason}") from error
+    # In addition to its own errors, PyYAML lets through those of int(), chr() and its tables for 0x_, !!bool x and
+    # !!int "", and RecursionError for [[[[...
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"file {path} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"file {path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"file {path}: a mapping of keys to values is expected, with version: {FILE_VERSION}")
-    version = document.pop("version", None)
+        raise ConfigError(f"file {path}: a mapping of keys to values is required, with version: {FILE_VERSION}")
+    if "version" not in document:
+        raise ConfigError(f"file {path}: version: required key is missing; allowed: {FILE_VERSION}")
+    version = document.pop("version")
     if version != FILE_VERSION:
-        raise ConfigError(f"file {path}: version: {shown(version)} is not known; allowed: {FILE_VERSION}")
+        raise ConfigError(f"file {path}: version: {shown(version)} is not supported; allowed: {FILE_VERSION}")
     return document
 
 
 def _entry(entry: Any, place: str) -> Settings:
     if not isinstance(entry, dict):
-        raise refused(place, entry, "a mapping with keys of a resource")
+        raise rejected(place, entry, "a mapping of resource keys")
     for name in entry:
         if name in PROCESS_KEYS:
-            raise ConfigError(
-                f"{place}.{name}: it is the whole process's, not one resource's; it belongs to the file's top level"
-            )
+            raise ConfigError(f"{place}.{name}: not a key of a resource; move it to the top level of the file")
     require_known(entry, RESOURCE_KEYS, f"{place}.")
-    return {name: setting(RESOURCE_KEYS[name], value, f"{place}.{name}") for name, value in entry.items()}
+    return {name: RESOURCE_KEYS[name].setting(value, f"{place}.{name}") for name, value in entry.items()}
 
 
-def _of_resource(settings: Settings) -> Settings:
+def _resource_settings(settings: Settings) -> Settings:
     return {name: settings[name] for name in RESOURCE_KEYS}
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    return {name: one.value for name, one in settings.items()}
+    return {name: setting.value for name, setting in settings.items()}

@@ -1,7 +1,4 @@
-"""What single values may be, and what those that are text mean to others.
-
-Functions of their inputs: nothing here knows of keys, files or variables.
-"""
+"""Types, validators and parsers of single values."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ if TYPE_CHECKING:
 AbsolutePath = Annotated[str, Meta(pattern="^/")]
 
 LARGEST_NUMBER = 999_999_999
-"""Of a node's name; more digits than the 2^20 minors of a kernel need, and few enough for any reader of numbers."""
+"""The largest number in the name of a binder device: more than the 2^20 minor numbers of a kernel."""
 
-NodeNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+DeviceNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 
 NUMA_RANGE = "^[0-9]{1,9}(-[0-9]{1,9})?$"
 
 
 class Recreate(enum.StrEnum):
-    """When a container's nodes are renewed, so that nothing is left of whoever had them before."""
+    """When the binder devices of a container are recreated, so that they have no state of an earlier container."""
 
     NEVER = "never"
     ON_START = "on-start"
@@ -40,7 +37,7 @@ class Recreate(enum.StrEnum):
 
 
 def shared_path(text: str) -> SharedPath:
-    """Read HOST or HOST:CONTAINER. Raises ValueError."""
+    """Parse HOST or HOST:CONTAINER. Raises ValueError."""
     host, _, container = text.partition(":")
     container = container or host
     if not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
@@ -49,59 +46,59 @@ def shared_path(text: str) -> SharedPath:
 
 
 def is_numa(ranges: Mapping[str, int]) -> bool:
-    """Say whether each is a number or a range, and none in two of them. Raises ValueError where not."""
+    """Return whether every key is a number or a range, and none overlap. May raise ValueError instead."""
     return len(numa.parse(ranges).ranges) == len(ranges)
 
 
 def is_name_or_nothing(value: str) -> bool:
-    """Say whether it could be an environment variable, or is empty."""
+    """Return whether the text is the name of an environment variable, or empty."""
     return re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", value) is not None
 
 
 def are_permissions(value: str) -> bool:
-    """Say whether the device cgroup takes it: r, w and m, each once."""
+    """Return whether these are device cgroup permissions: r, w and m, each at most once."""
     return re.fullmatch(r"[rwm]{1,3}", value) is not None and len(set(value)) == len(value)
 
 
 def are_shared_mounts(values: Iterable[str]) -> bool:
-    """Say whether each is HOST or HOST:CONTAINER. Raises ValueError where not."""
+    """Return whether each text is HOST or HOST:CONTAINER. May raise ValueError instead."""
     return all(shared_path(text) for text in values)
 
 
 def are_shared_devices(values: Iterable[str]) -> bool:
-    """Say whether each is HOST or HOST:CONTAINER, and none the own binderfs: no device. Raises ValueError where not."""
+    """Return whether each text is HOST or HOST:CONTAINER, and none is a binderfs. May raise ValueError instead."""
     return all(shared_path(text).host_path != OWN_BINDERFS for text in values)
 
 
 def are_container_paths(values: Sequence[str]) -> bool:
-    """Say whether each is another place, however it is spelled."""
+    """Return whether all paths differ after normalization."""
     return len({normalised(path) for path in values}) == len(values)
 
 
 def are_device_lists(values: Sequence[DeviceList]) -> bool:
-    """Say whether each is there once, and one of them brings the nodes and not their names alone."""
+    """Return whether each strategy occurs once, and one of them brings the binder devices, not only their names."""
     return len(set(values)) == len(values) and not {*values} <= {DeviceList.ENVVAR}
 
 
-def are_node_names(values: Sequence[str]) -> bool:
-    """Say whether each can be a node's name, and is there once."""
+def are_device_names(values: Sequence[str]) -> bool:
+    """Return whether each text is the name of a binder device, and occurs once."""
     return len(set(values)) == len(values) and all(
         name_problem(name) is None and name != CONTROL_NAME for name in values
     )
 
 
 def is_set_pattern(pattern: str) -> bool:
-    """Say whether it makes a file name of {set} and {name}, or a directory of {set} and in it a file of {name}."""
+    """Return whether the pattern is a file name with {set} and {name}, or {set} in a directory and {name} in a file."""
     return sets.pattern_problem(pattern, ["n"]) is None
 
 
 def is_printable(value: Any) -> bool:
-    """Say whether the text, or all of the list's, can be printed, logged and sent to the kubelet as it is."""
+    """Return whether the text, or each text of a tuple, can be printed, logged and sent to the kubelet unchanged."""
     texts = value if isinstance(value, tuple) else (value,)
     return all(text.isprintable() for text in texts if isinstance(text, str))
 
 
 def normalised(path: str) -> str:
-    """Return an absolute path in the one spelling that paths to the same place have, links aside."""
-    # POSIX lets two slashes at the beginning mean something else; Linux does not.
+    """Return an absolute path in a unique spelling. Links are not resolved."""
+    # POSIX gives two leading slashes a meaning of their own; Linux does not.
     return "/" + os.path.normpath(path).lstrip("/")

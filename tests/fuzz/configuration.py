@@ -1,6 +1,6 @@
-"""Bytes as a configuration file: a configuration, which prints as a file that gives it again, or a mistake in a line.
+"""Fuzzes the configuration file: any bytes are a configuration that prints as an equal one, or an error of one line.
 
-``tests/unit/config/test_any_document.py`` says the same of documents that hypothesis makes.
+``tests/unit/config/test_any_document.py`` checks the same with documents that hypothesis generates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin", "yaml"]):
-    import yaml  # noqa: F401 - the plugin imports it when it reads a file, which is too late
+    import yaml  # noqa: F401 - instrumented here, before the plugin imports it to read a file
 
     from aosp_plugin.config import as_yaml, load
     from aosp_plugin.errors import ConfigError
@@ -21,21 +21,21 @@ FILE = Path(tempfile.mkdtemp()) / "config.yaml"
 
 
 def check(data: bytes) -> None:
-    """Read bytes as a file. Raises what the plugin should not."""
+    """Load bytes as a file. Raises any error that the plugin must not raise."""
     FILE.write_bytes(data)
     try:
-        made, sources = load({}, {}, str(FILE))
+        config, sources = load({}, {}, str(FILE))
     except ConfigError as error:
-        require_a_line(str(error))
+        require_one_line(str(error))
         return
     FILE.write_text(as_yaml(sources), encoding="utf-8")
-    assert load({}, {}, str(FILE))[0] == made
+    assert load({}, {}, str(FILE))[0] == config
 
 
-def require_a_line(complaint: str) -> None:
-    """Raise AssertionError where a mistake is told in more."""
-    assert "\n" not in complaint, complaint
-    assert len(complaint) < 5000, f"{len(complaint)} characters"
+def require_one_line(message: str) -> None:
+    """Raise AssertionError for a message of several lines, or a very long one."""
+    assert "\n" not in message, message
+    assert len(message) < 5000, f"{len(message)} characters"
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ async def test_json_logs(nodes: Nodes, kubelet_dir: str) -> None:
     [
         (["--verify", "much"], {}, 2, "flag --verify: 'much' is not allowed; allowed: file, char, binder, probe"),
         (["--colour"], {}, 2, "No such option"),
-        (["--config", "/nowhere.yaml"], {}, 2, "file /nowhere.yaml can't be read"),
+        (["--config", "/nowhere.yaml"], {}, 2, "file /nowhere.yaml cannot be read: No such file or directory"),
         ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
         (["--device-dir", "/nowhere"], {}, 1, "the device directory /nowhere can't be read"),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),

@@ -137,7 +137,7 @@ async def test_status_of_one_resource(node: Node) -> None:
     assert await run("--url", node.url, "--resource", "x.io/y") == (
         2,
         "",
-        f'aosp-plugin: flag --resource: "x.io/y" is not served; allowed: {RESOURCE}\n',
+        f"aosp-plugin: flag --resource: 'x.io/y' is not served; allowed: {RESOURCE}\n",
     )
 
 
@@ -248,7 +248,7 @@ async def test_an_unreachable_plugin_is_one_line() -> None:
     "url", ["", "127.0.0.1:9478", "https://here", "http://", "http://here:port", "http://here:99999"]
 )
 def test_invalid_url_is_rejected(url: str) -> None:
-    with pytest.raises(ConfigError, match=r'flag --url: ".*" is not allowed; allowed: http://HOST:PORT'):
+    with pytest.raises(ConfigError, match=r"flag --url: '.*' is not allowed; allowed: http://HOST:PORT"):
         status.fetch(url)
 
 

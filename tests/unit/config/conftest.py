@@ -1,4 +1,4 @@
-"""What all tests of the configuration have: a file of their own."""
+"""Fixtures of the configuration tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a file says, it is a configuration or a mistake that is told in one line."""
+"""Any file is a configuration, or an error of one line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from aosp_plugin.config import KEYS, RESOURCE_KEYS, Config, as_yaml, load
 from aosp_plugin.errors import ConfigError
-from tests.unit.config.tables import BAD, GOOD, write
+from tests.unit.config.tables import EXAMPLES, INVALID, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hypothesis.strategies import SearchStrategy
 
-VALUES = {
-    name: [yaml.safe_load(text), *(bad for key, bad in BAD if key == name)] for name, (_, text, _) in GOOD.items()
-}
+VALUES = {name: [example, *INVALID[name]] for name, example in EXAMPLES.items()}
 SCALARS = (
     st.none()
     | st.booleans()
@@ -43,7 +41,7 @@ STRUCTURED = st.dictionaries(PARTS, st.integers(0, 70) | SCALARS | st.lists(SCAL
 
 
 def documents(names: list[str]) -> SearchStrategy[dict[Any, Any]]:
-    """Return mappings of these keys to values of theirs, good and bad, with now and then something else."""
+    """Return mappings of these keys to valid and invalid values, and mappings of anything."""
     known = {name: st.sampled_from(VALUES[name]) | STRUCTURED | ANYTHING for name in names}
     near = st.fixed_dictionaries({}, optional={name: st.sampled_from(VALUES[name][:1]) for name in names})
     return near | st.fixed_dictionaries({}, optional=known) | st.dictionaries(NAMES, ANYTHING, max_size=3)
@@ -59,36 +57,35 @@ FILES = st.builds(
 
 
 def outcome(file: Path, text: str) -> Config | None:
-    """Return what the file gives; None where that is an error in one line, which is all that it may be."""
+    """Return the configuration of the file, or None if loading it is an error of one line."""
     try:
-        made, sources = load({}, {}, write(file, text))
+        config, sources = load({}, {}, write(file, text))
     except ConfigError as error:
         _require_one_line(str(error))
         return None
-    assert load({}, {}, write(file, as_yaml(sources)))[0] == made
-    return made
+    assert load({}, {}, write(file, as_yaml(sources)))[0] == config
+    return config
 
 
-def _require_one_line(complaint: str) -> None:
-    assert complaint.startswith("file ")
-    assert "\n" not in complaint
-    assert len(complaint) < 5000
+def _require_one_line(message: str) -> None:
+    assert message.startswith("file ")
+    assert "\n" not in message
+    assert len(message) < 5000
 
 
 @given(FILES)
 @settings(derandomize=True, deadline=None, max_examples=300)
 @example({"version": "v1", "resources": [{"device_prefix": "x", "resource_name": "a.io/x"}, {}]})
-def test_any_document_is_a_configuration_or_a_mistake(
+def test_any_document_is_a_configuration_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, document: dict[Any, Any]
 ) -> None:
-    """And a configuration that is printed gives itself again."""
+    """The printed configuration loads as the same configuration."""
     outcome(tmp_path_factory.getbasetemp() / "any.yaml", yaml.safe_dump(document))
 
 
 @given(st.text(st.sampled_from("versionv1:resources nma -[]{}#&*!<>|%@'\"\\\n0123x.?,=~"), max_size=80))
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_any_text_is_a_configuration_or_a_mistake(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """YAML or not."""
+def test_any_text_is_a_configuration_or_an_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     outcome(tmp_path_factory.getbasetemp() / "any.yaml", f"version: v1\n{text}")
 
 
@@ -129,6 +126,6 @@ LAUGHS = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1
         "<<: [1]",
     ],
 )
-def test_what_is_made_to_break_a_reader_is_a_mistake(text: str, file: Path) -> None:
-    """Told in one line, at once, and without the whole of it."""
+def test_hostile_document_is_an_error(text: str, file: Path) -> None:
+    """The error is short and immediate, however large the document expands."""
     assert outcome(file, f"version: v1\n{text}\n") is None

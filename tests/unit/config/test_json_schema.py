@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration file: what is a configuration is valid, and a typing error is not."""
+"""The JSON Schema of the configuration file: it accepts configurations, and rejects misspelled keys and wrong types."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from aosp_plugin import config
-from aosp_plugin.config import KEYS, RESOURCE_KEYS, schema
-from aosp_plugin.config.keys import keys_of
-from tests.unit.config.tables import BAD, GOOD, write
+from aosp_plugin.config import KEYS, RESOURCE_KEYS, keys_of, schema
+from tests.unit.config.tables import INVALID_PAIRS, write
 
 ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -32,30 +31,30 @@ resources:
 
 
 def valid(document: Any) -> bool:
-    """Say whether the schema allows it, as JSON."""
+    """Return whether the schema accepts the document."""
     return bool(VALIDATOR.is_valid(json.loads(json.dumps(document))))
 
 
-def test_it_is_a_schema() -> None:
-    """Of the draft that it names, without a reference: it can stand anywhere in another one."""
+def test_schema_is_valid_and_has_no_references() -> None:
+    """It can be embedded in another schema."""
     jsonschema.Draft202012Validator.check_schema(schema())
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert "$ref" not in json.dumps(schema())
     assert "$defs" not in json.dumps(schema())
 
 
-def test_it_has_every_key_with_what_people_read_of_it() -> None:
-    """At the top level all of them, in an entry those of a resource."""
-    top = schema()["properties"]
-    assert top.keys() == {"version", "resources", *KEYS}
-    entry = top["resources"]["items"]["properties"]
+def test_schema_has_every_key_with_its_description() -> None:
+    """An entry of resources has the keys of a resource only."""
+    top_level = schema()["properties"]
+    assert top_level.keys() == {"version", "resources", *KEYS}
+    entry = top_level["resources"]["items"]["properties"]
     assert list(entry) == list(RESOURCE_KEYS)
     for name, key in KEYS.items():
-        assert top[name]["description"] == key.help
-        assert name not in entry or entry[name] == top[name]
-        for struct, part in zip(key.structs, top[name].get("anyOf", ()), strict=False):
-            shown = {inner: one["description"] for inner, one in part["properties"].items()}
-            assert shown == {inner: one.help for inner, one in keys_of(struct).items()}
+        assert top_level[name]["description"] == key.help
+        assert name not in entry or entry[name] == top_level[name]
+        for struct, part in zip(key.structs, top_level[name].get("anyOf", ()), strict=False):
+            descriptions = {inner: value["description"] for inner, value in part["properties"].items()}
+            assert descriptions == {inner: value.help for inner, value in keys_of(struct).items()}
 
 
 @pytest.mark.parametrize(
@@ -64,12 +63,12 @@ def test_it_has_every_key_with_what_people_read_of_it() -> None:
         "version: v1",
         SEVERAL,
         (ROOT / "deploy" / "base" / "config.yaml").read_text(encoding="utf-8"),
-        *(f"version: v1\n{name}: {text}" for name, (_, text, _) in GOOD.items()),
-        *(f"version: v1\nresources: [{{{name}: {GOOD[name][1]}}}]" for name in RESOURCE_KEYS if name != "numa"),
+        *(f"version: v1\n{name}: {key.example}" for name, key in KEYS.items()),
+        *(f"version: v1\nresources:\n- {name}: {key.example}" for name, key in RESOURCE_KEYS.items()),
     ],
 )
-def test_examples_are_valid(text: str, file: Path) -> None:
-    """What the plugin takes, and what it prints of that."""
+def test_configuration_is_valid(text: str, file: Path) -> None:
+    """The printed configuration is valid, too."""
     _, settings = config.load({}, {}, write(file, text))
     VALIDATOR.validate(json.loads(json.dumps(yaml.safe_load(text))))
     VALIDATOR.validate(yaml.safe_load(config.as_yaml(settings)))
@@ -102,15 +101,13 @@ def test_examples_are_valid(text: str, file: Path) -> None:
         "[]",
     ],
 )
-def test_what_is_no_configuration_is_not_valid(text: str) -> None:
-    """Unknown keys at every level, keys in the wrong place, and values out of their range."""
+def test_unknown_misplaced_and_out_of_range_keys_are_not_valid(text: str) -> None:
     assert not valid(yaml.safe_load(text))
 
 
-def test_values_of_the_wrong_type_are_not_valid() -> None:
-    """Of every key: for each there is a bad value that the schema knows as well."""
-    caught = {name for name, value in BAD if _is_json(value) and not valid({"version": "v1", name: value})}
-    assert caught == set(KEYS)
+def test_schema_rejects_an_invalid_value_of_every_key() -> None:
+    rejected = {name for name, value in INVALID_PAIRS if _is_json(value) and not valid({"version": "v1", name: value})}
+    assert rejected == set(KEYS)
 
 
 def _is_json(value: Any) -> bool:

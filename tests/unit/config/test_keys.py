@@ -1,63 +1,61 @@
-"""The keys: what they are called, what they may be, and what is said of a bad value."""
+"""Keys: their documentation, defaults, and the validation of their values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from aosp_plugin import config
-from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import DEFAULTS, KEYS, RESOURCE_KEYS, Config, NamedSets, NumberedSets, Provision, Resource, load
-from aosp_plugin.config.keys import keys_of
-from aosp_plugin.config.setting import setting
+from aosp_plugin.config import (
+    DEFAULTS,
+    KEYS,
+    PROCESS_KEYS,
+    RESOURCE_KEYS,
+    Config,
+    NumberedSets,
+    Resource,
+    keys_of,
+    load,
+)
+from aosp_plugin.config.messages import shown
 from aosp_plugin.errors import ConfigError
-from tests.unit.config.tables import BAD, GOOD, write
+from tests.unit.config.tables import EXAMPLES, INVALID, INVALID_PAIRS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-OF_RESOURCE: dict[str, Any] = {
-    "resource_name": "aosp.io/binder",
-    "device_dir": "/dev",
-    "device_prefix": "aosp_binder",
-    "verify": "char",
-    "isolation": "shared",
-    "permissions": "rw",
-    "shared_mounts": ("binderfs:/dev/binderfs",),
-    "shared_devices": ("/dev/ashmem",),
-    "container_paths": (),
-    "visible_devices_env": "BINDER_VISIBLE_DEVICES",
-    "path_env": "/system/bin:/system/xbin",
-    "device_list": ("envvar", "volume-mounts"),
-    "sets": None,
-    "provision": None,
-    "numa": {},
-    "recreate": "never",
-    "replicas": 1,
-    "missing_device_ttl": 300.0,
-}
+STRUCTURED = {"sets", "provision", "numa"}
+"""Keys whose value is a mapping."""
 
 
-def test_the_tables_of_this_test_have_every_key() -> None:
-    """A new key needs a good value and a bad one here."""
-    assert set(GOOD) == set(KEYS) == {name for name, _ in BAD}
-    fields = [*msgspec.structs.fields(Resource), *msgspec.structs.fields(Config)]
-    assert [*KEYS, "resources"] == [field.name for field in fields]
+def test_every_key_has_invalid_values_in_the_tables() -> None:
+    assert INVALID.keys() == KEYS.keys()
 
 
-def test_every_key_is_documented() -> None:
-    """Each has a sentence for people, what is allowed, and a default that is."""
-    for name, key in KEYS.items():
-        assert key.help.endswith(".")
-        assert len(key.help) > 15
-        assert key.allowed
-        assert setting(key, DEFAULTS[name], "default") == (DEFAULTS[name], "default")
+@pytest.mark.parametrize(
+    ("struct", "name"),
+    [
+        (struct, name)
+        for struct in (Config, Resource, *(struct for key in RESOURCE_KEYS.values() for struct in key.structs))
+        for name in keys_of(struct)
+        if name != "resources"
+    ],
+)
+def test_every_key_is_documented(struct: type[msgspec.Struct], name: str) -> None:
+    """Help is a sentence; the default is allowed; the example is allowed and differs from the default."""
+    key = keys_of(struct)[name]
+    assert key.help.endswith(".")
+    assert key.allowed
+    (field,) = (field for field in msgspec.structs.fields(struct) if field.name == name)
+    example = key.setting(yaml.safe_load(key.example), "example").value
+    if not field.required:
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+        assert key.setting(default, "default").value == default != example
 
 
-def test_the_flags_of_serve_are_those_that_were_promised() -> None:
-    """Scripts and manifests use them; the other keys have a variable and a place in the file."""
+def test_flags_are_stable() -> None:
+    """Scripts and manifests use them."""
     assert {config.flag(name) for name, key in KEYS.items() if key.flag} == {
         "--resource-name",
         "--device-dir",
@@ -73,120 +71,103 @@ def test_the_flags_of_serve_are_those_that_were_promised() -> None:
     }
 
 
-def test_the_defaults_are_those_that_were_promised() -> None:
-    """Without anything given, every value is the default and says so."""
-    made, settings_of = load({}, {"PATH": "/bin", "AOSP_PLUGINS": "x"}, None)
-    assert made == Config()
-    assert {setting.source for setting in settings_of.values()} == {"default"}
-    assert msgspec.to_builtins(made) == {
-        "host_root": "/",
-        "kubelet_dir": "/var/lib/kubelet/device-plugins",
-        "listen": "127.0.0.1:9478",
-        "log_level": "info",
-        "log_format": "text",
-        "require_devices": False,
-        "cdi_dir": "/var/run/cdi",
-        "pod_resources_socket": "/var/lib/kubelet/pod-resources/kubelet.sock",
-        "leak_scan_interval": 0.0,
-        "resources": (OF_RESOURCE,),
-    }
-    assert msgspec.to_builtins(Resource()) == OF_RESOURCE
+def test_defaults_apply_without_any_source() -> None:
+    """Variables of other programs are ignored."""
+    current, settings = load({}, {"PATH": "/bin", "AOSP_PLUGINS": "x"}, None)
+    assert current == Config()
+    assert settings == {name: (default, "default") for name, default in DEFAULTS.items()}
 
 
-def test_the_names_of_flags_and_variables_follow_from_the_key() -> None:
-    """One name, in three spellings."""
-    assert (config.flag("log_level"), config.variable("log_level")) == ("--log-level", "AOSP_PLUGIN_LOG_LEVEL")
-
-
-def test_a_configuration_can_not_be_changed() -> None:
-    """It is read again as a whole, or not at all."""
+def test_configuration_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Config().log_level = "debug"  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        Config().resources[0].verify = Verify.FILE  # type: ignore[misc]
-    for part, key in (
-        (NumberedSets(size=3), "size"),
-        (NamedSets(names=("a",)), "names"),
-        (Provision(count=3), "count"),
-    ):
-        with pytest.raises(AttributeError):
-            setattr(part, key, 4)
+        Config().resources[0].replicas = 2  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        NumberedSets(size=3).size = 4  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("name", "value"), BAD)
-def test_a_bad_value_is_told_with_its_key_and_what_is_allowed(name: str, value: Any) -> None:
-    """One line: which key of which file, what it says, and what it may say."""
+@pytest.mark.parametrize(("name", "value"), INVALID_PAIRS)
+def test_invalid_value_is_rejected_with_the_allowed_values(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as raised:
-        setting(KEYS[name], value, f"file x.yaml: {name}")
-    assert str(raised.value) == f"file x.yaml: {name}: {value!r} is not allowed; allowed: {KEYS[name].allowed}"
+        KEYS[name].setting(value, f"file x.yaml: {name}")
+    assert str(raised.value) == f"file x.yaml: {name}: {shown(value)} is not allowed; allowed: {KEYS[name].allowed}"
     assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, value in BAD if isinstance(value, str) and KEYS[name].variable]
+    ("name", "value"),
+    [(name, value) for name, value in INVALID_PAIRS if isinstance(value, str) and KEYS[name].variable],
 )
-def test_a_bad_text_is_refused_in_a_variable_as_well(name: str, value: str) -> None:
-    """The text names the variable."""
-    variable = config.variable(name)
-    if isinstance(DEFAULTS[name], tuple):
-        value = "a,/b"
-    with pytest.raises(ConfigError, match=f"^variable {variable}: "):
-        load({}, {variable: value}, None)
+def test_invalid_variable_is_named(name: str, value: str) -> None:
+    text = "a,/b" if isinstance(DEFAULTS[name], tuple) else value
+    with pytest.raises(ConfigError, match=f"^variable {config.variable(name)}: .* is not allowed; allowed: "):
+        load({}, {config.variable(name): text}, None)
 
 
-@pytest.mark.parametrize("bad", ["", "vv", "V1"])
-def test_a_bad_flag_is_named(bad: str) -> None:
-    """In the form in which it was typed."""
-    with pytest.raises(
-        ConfigError, match=r"^flag --log-level: '.*' is not allowed; allowed: debug, info, warning, error"
-    ):
-        load({"log_level": bad}, {}, None)
+def test_invalid_flag_is_named() -> None:
+    error = "flag --log-level: 'vv' is not allowed; allowed: debug, info, warning, error"
+    with pytest.raises(ConfigError, match=f"^{error}$"):
+        load({"log_level": "vv"}, {}, None)
 
 
-@pytest.mark.parametrize("text", ["/dev\0", "/dev\n", "/dev\x7f", "/dev\x85", "/dev\udcff"])
-@pytest.mark.parametrize("key", ["device_dir", "path_env", "listen"])
-def test_what_can_not_be_printed_is_no_value(key: str, text: str) -> None:
-    """A value goes into logs, paths and messages to the kubelet: control characters and bytes are refused."""
-    with pytest.raises(ConfigError, match=f"flag {config.flag(key)}: .* is not allowed"):
-        load({key: text}, {}, None)
+def test_reserved_domain_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"kubernetes\.io and its subdomains are reserved$"):
+        load({"resource_name": "node.kubernetes.io/binder"}, {}, None)
 
 
-def test_a_shared_device_has_a_path(file: Path) -> None:
-    """The word for the own binderfs stands for a directory, which is no device."""
-    with pytest.raises(ConfigError, match="shared_devices"):
-        load({}, {}, write(file, "version: v1\nshared_devices: ['binderfs:/dev/x']\n"))
-
-
-def test_what_has_a_structure_has_neither_flag_nor_variable() -> None:
-    """A mapping is for the file; lists of plain text have a variable with commas."""
-    assert {name for name, key in KEYS.items() if not key.variable} == {"sets", "provision", "numa"}
+def test_mappings_have_neither_flag_nor_variable() -> None:
+    assert {name for name, key in KEYS.items() if not key.variable} == STRUCTURED
     assert not any(key.flag and not key.variable for key in KEYS.values())
-    for name in ("sets", "provision", "numa", "resources"):
-        with pytest.raises(ConfigError, match="there is no such key; the variables are "):
-            load({}, {config.variable(name): "{}"}, None)
 
 
-def test_every_part_of_a_structured_value_is_documented() -> None:
-    """Like a key: with a sentence, what is allowed, and a default that is."""
-    for key in RESOURCE_KEYS.values():
-        for struct in key.structs:
-            for name, part in keys_of(struct).items():
-                assert part.help.endswith(".")
-                assert len(part.help) > 15
-                assert part.allowed
-                (field,) = [field for field in msgspec.structs.fields(struct) if field.name == name]
-                assert field.required or setting(part, field.default, "default").value == field.default
-
-
-@pytest.mark.parametrize(("name", "last"), [("replicas", 1000), ("replicas", 1), ("leak_scan_interval", 0.0)])
-def test_the_last_number_that_is_allowed_is_allowed(name: str, last: Any) -> None:
-    """Both ends of a range are part of it."""
-    assert setting(KEYS[name], last, "x").value == last
+@pytest.mark.parametrize("name", [*STRUCTURED, "resources"])
+def test_variable_of_a_mapping_refers_to_the_file(name: str) -> None:
+    assert name in PROCESS_KEYS or name in EXAMPLES
+    variable = config.variable(name)
+    with pytest.raises(ConfigError, match=f"^variable {variable}: {name} can only be set in the configuration file$"):
+        load({}, {variable: "{}"}, None)
 
 
 @pytest.mark.parametrize(
-    "value", [["volume-mounts"], ["cdi-cri"], ["cdi-annotations"], ["envvar", "cdi-annotations", "cdi-cri"]]
+    ("name", "value"),
+    [
+        ("replicas", 1000),
+        ("replicas", 1),
+        ("leak_scan_interval", 0.0),
+        ("listen", ""),
+        ("listen", "[::1]:65535"),
+        ("listen", "127.0.0.1:0"),
+        ("pod_resources_socket", ""),
+        ("visible_devices_env", ""),
+        ("shared_devices", ()),
+        ("device_list", ("volume-mounts",)),
+        ("device_list", ("cdi-annotations",)),
+    ],
 )
-def test_one_way_to_bring_nodes_is_enough(value: list[str]) -> None:
-    """The names alone, in a variable, would be of nodes that are not there."""
-    assert setting(KEYS["device_list"], value, "x").value == tuple(value)
+def test_limit_of_the_allowed_values_is_allowed(name: str, value: Any) -> None:
+    assert KEYS[name].setting(value, "x").value == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (-7, "-7"),
+        (0.5, "0.5"),
+        (math.inf, ".inf"),
+        (-math.inf, "-.inf"),
+        (math.nan, ".nan"),
+        ('a "b"\n\x85\u2028\ud800 é', '"a \\"b\\"\\n\\u0085\\u2028\\ud800 é"'),
+        ("it's", "'it''s'"),
+        ({"names": ["a"], 1: None, "a b": ""}, "{names: ['a'], 1: null, 'a b': ''}"),
+        ([[[["deep"]]]], "[[[[...]]]]"),
+        (list(range(30)), f"[{', '.join(map(str, range(20)))}, ...]"),
+        (b"bytes", "!!binary ..."),
+        ("x" * 1000, "'" + "x" * 499 + "..."),
+        (16**3000, ("0x1" + "0" * 3000)[:500] + "..."),
+    ],
+)
+def test_values_are_shown_in_yaml(value: Any, text: str) -> None:
+    assert shown(value) == text

@@ -1,161 +1,263 @@
-"""Where values come from, which of them holds, and what is said of a file that is not one."""
+"""Flags, variables and the file: precedence, errors of each, and the printed configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aosp_plugin import config
-from aosp_plugin.binder.devices.edits import Isolation
-from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import DEFAULTS, KEYS, Config, load
+from aosp_plugin.config import (
+    DEFAULTS,
+    KEYS,
+    PROCESS_KEYS,
+    RESOURCE_KEYS,
+    Config,
+    NamedSets,
+    NumberedSets,
+    Resource,
+    Setting,
+    as_yaml,
+    load,
+)
 from aosp_plugin.errors import ConfigError
-from tests.unit.config.tables import GOOD, value_of, write
+from tests.unit.config.tables import EXAMPLES, value_of, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_each_key_is_read_from_each_place(name: str, file: Path) -> None:
-    """A flag, a variable and a file give the same value, and the source says which of them it was."""
-    text, yaml_text, value = GOOD[name]
-    path = write(file, f"version: v1\n{name}: {yaml_text}\n")
-    variable = "AOSP_PLUGIN_" + name.upper()
-    flag = "--" + name.replace("_", "-")
-    places: list[tuple[dict[str, Any], dict[str, str], str | None, str]] = [
+def as_text(value: Any) -> str:
+    """Return a value as it is written in a variable or flag."""
+    return ",".join(value) if isinstance(value, list) else yaml.safe_dump(value).split("\n")[0].strip("'")
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_each_key_is_read_from_each_source(name: str, file: Path) -> None:
+    path = write(file, f"version: v1\n{name}: {KEYS[name].example}\n")
+    expected = KEYS[name].setting(EXAMPLES[name], "").value
+    text = as_text(EXAMPLES[name])
+    sources: list[tuple[dict[str, Any], dict[str, str], str | None, str]] = [
         ({}, {}, path, f"file {path}: {name}"),
         ({}, {"AOSP_PLUGIN_CONFIG": path}, None, f"file {path}: {name}"),
     ]
     if KEYS[name].variable:
-        places.append(({}, {variable: text}, None, f"variable {variable}"))
+        variable = f"AOSP_PLUGIN_{name.upper()}"
+        sources.append(({}, {variable: text}, None, f"variable {variable}"))
     if KEYS[name].flag:
-        places.append(({name: value if isinstance(value, bool) else text}, {}, None, f"flag {flag}"))
-    for flags, environment, config_file, source in places:
-        made, settings_of = load(flags, environment, config_file)
-        assert value_of(made, name) == value != DEFAULTS[name]
-        assert type(value_of(made, name)) is type(value)
-        assert settings_of[name] == (value, source)
-        assert {setting.source for key, setting in settings_of.items() if key != name} == {"default"}
+        given_value = True if expected is True else text
+        sources.append(({name: given_value}, {}, None, f"flag --{name.replace('_', '-')}"))
+    for flags, environment, config_file, source in sources:
+        current, effective = load(flags, environment, config_file)
+        assert value_of(current, name) == expected != DEFAULTS[name]
+        assert type(value_of(current, name)) is type(expected)
+        assert effective[name] == (expected, source)
+        assert {setting.source for key, setting in effective.items() if key != name} == {"default"}
 
 
-def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path, tmp_path: Path) -> None:
-    """Key by key, and the file that a flag names over the one that the variable names."""
+def test_precedence_is_flag_variable_file_default(file: Path, tmp_path: Path) -> None:
+    """The file that a flag names replaces the file that the variable names."""
     path = write(file, "version: v1\nverify: file\nlog_level: error\nisolation: strict\n")
-    other = write(tmp_path / "other.yaml", "version: v1\nisolation: nonsense\n")
+    ignored = write(tmp_path / "ignored.yaml", "version: v1\nisolation: nonsense\n")
     environment = {
-        "AOSP_PLUGIN_CONFIG": other,
+        "AOSP_PLUGIN_CONFIG": ignored,
         "AOSP_PLUGIN_VERIFY": "binder",
         "AOSP_PLUGIN_LOG_LEVEL": "warning",
     }
-    made, settings_of = load({"verify": "probe"}, environment, path)
-    assert (made.resources[0].verify, made.log_level, made.resources[0].isolation) == (
-        Verify.PROBE,
-        "warning",
-        Isolation.STRICT,
-    )
-    assert settings_of["verify"].source == "flag --verify"
-    assert settings_of["log_level"].source == "variable AOSP_PLUGIN_LOG_LEVEL"
-    assert settings_of["isolation"].source == f"file {path}: isolation"
+    _, effective = load({"verify": "probe"}, environment, path)
+    assert [effective[name] for name in ("verify", "log_level", "isolation", "log_format")] == [
+        ("probe", "flag --verify"),
+        ("warning", "variable AOSP_PLUGIN_LOG_LEVEL"),
+        ("strict", f"file {path}: isolation"),
+        ("text", "default"),
+    ]
+    assert list(effective) == list(KEYS)
 
 
-def test_settings_come_in_the_order_of_the_keys(file: Path) -> None:
-    """Whatever order they are given in, people find them at the same place."""
-    path = write(file, "version: v1\npath_env: /bin\nverify: file\n")
-    assert list(load({}, {}, path)[1]) == list(KEYS)
-
-
-def test_a_bad_value_is_refused_even_where_another_place_would_win(file: Path) -> None:
-    """A mistake in a file is told at once, and not when the flag is taken away one day."""
+def test_invalid_value_is_an_error_even_if_it_is_overridden(file: Path) -> None:
     path = write(file, "version: v1\nverify: deep\n")
     with pytest.raises(ConfigError, match="verify: 'deep' is not allowed"):
         load({"verify": "char"}, {}, path)
 
 
-def test_an_unknown_key_of_the_file_is_told_with_the_known_ones(file: Path) -> None:
-    """A typing error must not leave the default in place without a word."""
-    path = write(file, "version: v1\nresource-name: a.io/b\n")
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("resource-name", "did you mean resource_name?"),
+        ("resourceName", "did you mean resource_name?"),
+        ("set", "did you mean sets?"),
+        ("resource", "did you mean resources?"),
+        ("1", f"the keys are {', '.join(sorted([*KEYS, 'resources']))}"),
+        ("null", "the keys are cdi_dir, "),
+        ("2024-01-01", "the keys are cdi_dir, "),
+    ],
+)
+def test_unknown_key_suggests_a_similar_one(key: str, hint: str, file: Path) -> None:
+    """Keys that are not text are unknown, too."""
     with pytest.raises(ConfigError) as raised:
-        load({}, {}, path)
-    assert str(raised.value).startswith(f"file {path}: resource-name: there is no such key; the keys are cdi_dir, ")
-    assert all(name in str(raised.value) for name in (*KEYS, "resources"))
-
-
-@pytest.mark.parametrize("text", ["version: v1\n1: a\n", "version: v1\nnull: a\n", "version: v1\n2024-01-01: a\n"])
-def test_a_key_that_is_no_text_is_unknown(file: Path, text: str) -> None:
-    """YAML has keys of other types."""
-    with pytest.raises(ConfigError, match="there is no such key"):
-        load({}, {}, write(file, text))
-
-
-def test_an_unknown_variable_is_told_with_the_known_ones() -> None:
-    """Variables of other programs are none of its business."""
-    with pytest.raises(ConfigError) as raised:
-        load({}, {"HOME": "/", "AOSP_PLUGIN_RESOURCE": "a.io/b"}, None)
-    assert str(raised.value).startswith("variable AOSP_PLUGIN_RESOURCE: there is no such key; the variables are ")
-    assert all(config.variable(name) in str(raised.value) for name, key in KEYS.items() if key.variable)
-
-
-def test_a_list_in_a_variable_has_commas_and_may_have_empty_parts() -> None:
-    """A comma at the end is no path."""
-    made, _ = load({}, {"AOSP_PLUGIN_SHARED_DEVICES": "/dev/a,,/dev/b,"}, None)
-    assert made.resources[0].shared_devices == ("/dev/a", "/dev/b")
+        load({}, {}, write(file, f"version: v1\n{key}: a.io/b\n"))
+    assert str(raised.value).startswith(f"file {file}: {key}: unknown key; {hint}")
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("variable", "hint"),
     [
-        ("", "a mapping of keys to values is expected, with version: v1"),
-        ("- verify\n", "a mapping of keys to values is expected"),
-        ("verify: file\n", "version: None is not known; allowed: v1"),
-        ("version: v2\n", "version: 'v2' is not known; allowed: v1"),
-        ("version: 1\n", "version: 1 is not known"),
-        ("version: [v1\n", "is not YAML: .*line 2"),
-        ("version: !!python/object:os.system v1\n", "is not YAML: "),
-        ("version: v1\nverify: \x07\n", "is not YAML: "),
+        ("AOSP_PLUGIN_RESOURCE_NAM", "did you mean AOSP_PLUGIN_RESOURCE_NAME?"),
+        ("AOSP_PLUGIN_XYZZY", "aosp-plugin config prints all keys"),
     ],
 )
-def test_a_file_of_another_form_is_told_with_its_name(file: Path, text: str, why: str) -> None:
-    """In one line, whatever YAML has to say about it."""
+def test_unknown_variable_suggests_a_similar_one(variable: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load({}, {variable: "a.io/b"}, None)
+    assert str(raised.value) == f"variable {variable}: unknown variable; {hint}"
+
+
+def test_empty_parts_of_a_list_in_a_variable_are_ignored() -> None:
+    current, _ = load({}, {"AOSP_PLUGIN_SHARED_DEVICES": "/dev/a,,/dev/b,"}, None)
+    assert current.resources[0].shared_devices == ("/dev/a", "/dev/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", ": a mapping of keys to values is required, with version: v1"),
+        ("- verify\n", ": a mapping of keys to values is required"),
+        ("verify: file\n", ": version: required key is missing; allowed: v1"),
+        ("version: v2\n", ": version: 'v2' is not supported; allowed: v1"),
+        ("version: null\n", ": version: null is not supported; allowed: v1"),
+        ("version: [v1\n", " is not valid YAML: .*line 2"),
+        ("version: !!python/object:os.system v1\n", " is not valid YAML: "),
+        ("version: v1\nverify: \x07\n", " is not valid YAML: "),
+        ("version: v1\nverify: " + "[" * 5000, " is not valid YAML: "),
+        ("version: v1\nmissing_device_ttl: 2024-13-45", " is not valid YAML: "),
+        ("version: v1\nmissing_device_ttl: 0x_", " is not valid YAML: "),
+    ],
+)
+def test_invalid_file_is_one_line(file: Path, text: str, error: str) -> None:
     path = write(file, text)
-    with pytest.raises(ConfigError, match=f"^file {path}.*{why}") as raised:
+    with pytest.raises(ConfigError, match=f"^file {path}{error}") as raised:
         load({}, {}, path)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    "text", ["missing_device_ttl: 2024-13-45", "missing_device_ttl: 0x_", "missing_device_ttl: 0b_"]
+    ("content", "reason"),
+    [
+        (None, "No such file or directory$"),
+        ("", "Is a directory$"),
+        (b"version: v1\npath_env: \xff\n", "'utf-8' codec"),
+    ],
 )
-def test_a_number_or_date_that_yaml_can_not_read_is_the_file_s_mistake(file: Path, text: str) -> None:
-    """What looks like a date or a number and is none is told like any other value that is not allowed."""
-    with pytest.raises(ConfigError, match="file "):
-        load({}, {}, write(file, f"version: v1\n{text}\n"))
-
-
-def test_a_file_with_a_version_alone_changes_nothing(file: Path) -> None:
-    """All keys may be left out."""
-    assert load({}, {}, write(file, "version: v1\n"))[0] == Config()
-
-
-@pytest.mark.parametrize("what", ["nothing", "a directory", "other bytes"])
-def test_a_file_that_can_not_be_read_is_told_with_its_name(file: Path, what: str) -> None:
-    """Missing, a directory, or not UTF-8."""
-    if what == "a directory":
+def test_unreadable_file_is_named(file: Path, content: bytes | str | None, reason: str) -> None:
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
         file.mkdir()
-    elif what == "other bytes":
-        file.write_bytes(b"version: v1\npath_env: \xff\n")
-    with pytest.raises(ConfigError, match=f"^file {file} can't be read: ") as raised:
+    with pytest.raises(ConfigError, match=f"^file {file} cannot be read: {reason}"):
         load({}, {}, str(file))
-    assert raised.value.__cause__ is not None
 
 
-def test_a_file_may_hold_any_letters(file: Path) -> None:
-    """It is UTF-8, whatever the locale."""
+def test_file_is_utf_8(file: Path) -> None:
+    """The locale does not matter."""
     assert load({}, {}, write(file, "version: v1\ndevice_dir: /дев\n"))[0].resources[0].device_dir == "/дев"
 
 
-def test_a_file_nested_beyond_reason_is_no_yaml(file: Path) -> None:
-    """It is the file's mistake, and not a traceback."""
-    with pytest.raises(ConfigError, match="is not YAML"):
-        load({}, {}, write(file, "version: v1\nmissing_device_ttl: " + "[" * 5000))
+def test_printed_configuration_is_a_file_that_loads_as_the_same(file: Path, tmp_path: Path) -> None:
+    path = write(file, "version: v1\nmissing_device_ttl: 0.0000001\nshared_mounts: []\npath_env: 'a\"b\\c: #d'\n")
+    current, effective = load({"verify": "probe"}, {"AOSP_PLUGIN_REQUIRE_DEVICES": "1"}, path)
+    printed = as_yaml(effective)
+    lines = printed.splitlines()
+    assert lines[:3] == [
+        "version: v1",
+        'resource_name: "aosp.io/binder"  # default',
+        'device_dir: "/dev"  # default',
+    ]
+    assert 'verify: "probe"  # flag --verify' in lines
+    assert "require_devices: true  # variable AOSP_PLUGIN_REQUIRE_DEVICES" in lines
+    assert f"shared_mounts: []  # file {path}: shared_mounts" in lines
+    assert len(lines) == len(KEYS) + 1
+    assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
+
+
+def test_printed_resources_are_a_list(file: Path, tmp_path: Path) -> None:
+    """The keys of the process come first, then each resource with all its keys."""
+    path = write(
+        file,
+        "version: v1\nverify: file\nsets: {size: 3}\nnuma: {0-9: 1}\nresources:\n"
+        "- {resource_name: a.io/x, device_prefix: x, provision: {count: 5, first: 2}}\n"
+        "- {device_prefix: 'y', sets: {names: [binder]}, recreate: on-start, device_list: [cdi-cri]}\n",
+    )
+    current, effective = load({"isolation": "strict"}, {"AOSP_PLUGIN_PERMISSIONS": "rwm"}, path)
+    printed = as_yaml(effective)
+    lines = printed.splitlines()
+    assert lines[:2] == ["version: v1", 'host_root: "/"  # default']
+    start = lines.index("resources:")
+    assert start == len(PROCESS_KEYS)
+    assert len(lines) == start + 1 + 2 * len(RESOURCE_KEYS)
+    assert lines[start + 1] == f'  - resource_name: "a.io/x"  # file {path}: resources[0].resource_name'
+    assert lines[start + 2] == '    device_dir: "/dev"  # default'
+    second = lines[start + 1 + len(RESOURCE_KEYS) :]
+    assert second[0] == '  - resource_name: "aosp.io/binder"  # default'
+    assert f'    verify: "file"  # file {path}: verify' in second
+    assert '    isolation: "strict"  # flag --isolation' in second
+    assert '    permissions: "rwm"  # variable AOSP_PLUGIN_PERMISSIONS' in second
+    assert f'    recreate: "on-start"  # file {path}: resources[1].recreate' in second
+    assert f'    numa: {{"0-9":1}}  # file {path}: numa' in second
+    assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("list-of-one", "resources: [{provision: {count: 5}}]"), ("a\nverify: b", "verify: file")]
+)
+def test_printed_configuration_of_an_unusual_file_loads_as_the_same(name: str, text: str, tmp_path: Path) -> None:
+    """A list of one resource stays a list; a line break in the name of the file stays in the comment."""
+    current, effective = load({}, {}, write(tmp_path / name, f"version: v1\n{text}\n"))
+    printed = as_yaml(effective)
+    assert printed.count("  - ") == text.count("resources")
+    assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
+
+
+RESOURCES = st.builds(
+    Resource,
+    device_dir=st.text(st.characters(min_codepoint=32, max_codepoint=126)).map(lambda text: f"/{text}"),
+    path_env=st.text(st.sampled_from("abc \"'\\:#-{}[]é漢")),
+    missing_device_ttl=st.floats(0, 1e300),
+    shared_devices=st.lists(st.sampled_from(["/a", "/b:/c", "/d #e"]), max_size=3).map(tuple),
+    sets=st.none()
+    | st.builds(NumberedSets, size=st.integers(1, 64), stride=st.none() | st.integers(1, 999), first=st.integers(0, 9))
+    | st.builds(NamedSets, names=st.just(("a", "b:#c")), pattern=st.just("x{set}'{name}")),
+    numa=st.dictionaries(st.integers(0, 999_999_999).map(str), st.integers(0, 63), max_size=3),
+)
+
+
+@given(
+    st.builds(Config, require_devices=st.booleans(), resources=st.lists(RESOURCES, min_size=1, max_size=3).map(tuple))
+)
+@settings(derandomize=True, deadline=None)
+def test_any_printed_configuration_keeps_its_values(current: Config) -> None:
+    """Quotes, comment signs and line breaks are part of a value."""
+    document = yaml.safe_load(as_yaml(settings_of(current)))
+    assert document.pop("version") == "v1"
+    entries = document.pop("resources", [document])
+    resources = tuple(Resource(**{name: converted(name, entry[name]) for name in RESOURCE_KEYS}) for entry in entries)
+    process = {name: converted(name, value) for name, value in document.items() if name in PROCESS_KEYS}
+    assert Config(**process, resources=resources) == current
+
+
+def settings_of(current: Config) -> dict[str, Setting]:
+    """Return what ``load`` returns: one resource at the top level, several in a list."""
+    process = {name: Setting(getattr(current, name), "x") for name in PROCESS_KEYS if name != "resources"}
+    if len(current.resources) == 1:
+        return process | {name: Setting(getattr(current.resources[0], name), "x") for name in RESOURCE_KEYS}
+    return process | {
+        f"resources[{index}].{name}": Setting(getattr(resource, name), "x")
+        for index, resource in enumerate(current.resources)
+        for name in RESOURCE_KEYS
+    }
+
+
+def converted(name: str, value: Any) -> Any:
+    return config.KEYS[name].setting(value, "again").value

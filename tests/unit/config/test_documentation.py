@@ -1,0 +1,22 @@
+"""docs/configuration.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aosp_plugin.config import load
+from hack import configuration_docs
+from tests.unit.config.tables import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_page_is_up_to_date() -> None:
+    page = configuration_docs.TARGET.read_text(encoding="utf-8")
+    assert page == configuration_docs.page(), "run make docs"
+
+
+def test_complete_example_is_a_configuration(file: Path) -> None:
+    current, _ = load({}, {}, write(file, configuration_docs.EXAMPLE))
+    assert len(current.resources) == 2
