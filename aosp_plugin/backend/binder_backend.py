@@ -180,7 +180,7 @@ class BinderBackend(Backend):
         if self._keeper is None:
             return
         try:
-            made = self._keeper.look()
+            made = self._keeper.provision()
         except HostError as error:
             if str(error) != self._not_kept:
                 LOG.error("nodes can't be made", extra={"error": str(error)})  # noqa: TRY400 - one line for a person

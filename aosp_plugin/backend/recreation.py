@@ -35,7 +35,7 @@ class Recreator:
         node = self._known.node(name)
         if node is None:
             raise HostError(f"node {name!r} is gone")
-        recreate.renew(node, self._host, mode=MODE)
+        recreate.recreate_device(node, self._host, mode=MODE)
         self._failed.discard(name)
 
     def is_due(self, name: str) -> bool:

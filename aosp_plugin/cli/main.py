@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
+from aosp_plugin.cli import nodes as nodes_command
 from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
@@ -124,13 +125,7 @@ def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by n
     sys.exit(asyncio.run(run(nodes=nodes, keep=keep)))
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def nodes(arguments: Sequence[str]) -> None:
-    """Create, list and delete binder devices for tests."""
-    from aosp_plugin.cli.nodes import main as run  # noqa: PLC0415
-
-    sys.exit(run(list(arguments), prog="aosp-plugin nodes"))
+cli.add_command(nodes_command.nodes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

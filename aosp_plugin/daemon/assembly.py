@@ -142,6 +142,5 @@ def _wanted(resource: Resource) -> provisioner.ProvisionSpec | None:
         prefix=resource.device_prefix,
         first=provision.first,
         count=provision.count,
-        binderfs=provision.directory,
         max_devices=provision.max,
     )

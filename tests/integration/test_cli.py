@@ -173,15 +173,3 @@ def test_demo_fails_when_a_step_does_not_happen(tmp_path: Path, breakage: str, m
     assert code == 1
     assert f"this did not happen: {missing}" in out
     assert log in out
-
-
-def test_nodes_is_the_same_as_the_helper_in_hack(tmp_path: Path) -> None:
-    """``aosp-plugin nodes`` takes its arguments as hack/binder_nodes.py does, help included."""
-    code, out, _ = run("nodes", "--help")
-    assert code == 0
-    assert "aosp-plugin nodes" in out
-    code, out, _ = run("nodes", "create", "--count", "3", "--way", "file", "--device-dir", str(tmp_path))
-    assert code == 0
-    assert {"aosp_binder0", "aosp_binder1", "aosp_binder2"} <= set(os.listdir(tmp_path))
-    assert run("nodes", "delete", "--device-dir", str(tmp_path))[0] == 0
-    assert not [name for name in os.listdir(tmp_path) if name.startswith("aosp_binder")]

@@ -38,7 +38,7 @@ class Renewals:
         self.swept: list[str] = []
         self.failure: HostError | None = None
         self.left = 0
-        monkeypatch.setattr(recreate, "renew", self._renew)
+        monkeypatch.setattr(recreate, "recreate_device", self._renew)
         monkeypatch.setattr(recreate, "sweep", self._sweep)
         monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
@@ -175,9 +175,7 @@ def test_nodes_that_can_not_be_kept_are_told_once_and_the_others_are_served(
 ) -> None:
     """On a host without binderfs, say: what is there is handed out."""
     caplog.set_level(logging.INFO)
-    wanted = provisioner.ProvisionSpec(
-        str(nodes.directory), "aosp_binder", 0, 3, str(nodes.directory.parent / "x/binderfs")
-    )
+    spec = provisioner.ProvisionSpec(str(nodes.directory), "aosp_binder", 0, 3)
     backend = BinderBackend(
         Host(),
         Settings(
@@ -185,7 +183,7 @@ def test_nodes_that_can_not_be_kept_are_told_once_and_the_others_are_served(
             directory=str(nodes.directory),
             prefix="aosp_binder",
             verify=Verify.FILE,
-            keep=wanted,
+            keep=spec,
         ),
     )
     for _ in range(3):
@@ -199,12 +197,12 @@ def test_nodes_that_were_made_are_told(
     """They are there for the look that follows."""
     caplog.set_level(logging.INFO)
 
-    def look(_keeper: provisioner.DeviceProvisioner) -> int:
+    def provision(_provisioner: provisioner.DeviceProvisioner) -> int:
         nodes.make(7)
         return 1
 
-    monkeypatch.setattr(provisioner.DeviceProvisioner, "look", look)
-    wanted = provisioner.ProvisionSpec(str(nodes.directory), "aosp_binder", 0, 8, "/run/x")
+    monkeypatch.setattr(provisioner.DeviceProvisioner, "provision", provision)
+    spec = provisioner.ProvisionSpec(str(nodes.directory), "aosp_binder", 0, 8)
     backend = BinderBackend(
         Host(),
         Settings(
@@ -212,7 +210,7 @@ def test_nodes_that_were_made_are_told(
             directory=str(nodes.directory),
             prefix="aosp_binder",
             verify=Verify.FILE,
-            keep=wanted,
+            keep=spec,
         ),
     )
     assert list(reasons(backend)) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]

@@ -15,8 +15,6 @@ import grpc
 import pytest
 
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.provision.ledger import LEDGER
-from aosp_plugin.cli import nodes
 from aosp_plugin.config import load
 from aosp_plugin.daemon import page
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError, UnknownDeviceError
@@ -78,13 +76,6 @@ def test_a_cdi_spec_is_never_anybody_else_s_to_write(
     spec.write(b"{}")
     assert seen == [0o600], "the temporary file"
     assert (mode(spec.path), mode(tmp_path / "cdi")) == (0o644, 0o755)
-
-
-def test_the_record_of_what_was_made_is_never_anybody_else_s_to_write(tmp_path: Path, umask: None) -> None:
-    """It says what root removes and unmounts; the nodes have the mode that they should, whatever the umask."""
-    assert nodes.main(["create", "--count", "1", "--way", "file", "--device-dir", str(tmp_path)]) == 0
-    assert mode(tmp_path / LEDGER) & 0o022 == 0
-    assert mode(tmp_path / "aosp_binder0") == 0o666
 
 
 # Links

@@ -1,1 +1,1 @@
-"""Creating and recreating binder devices."""
+"""Creating binder devices: for the daemon, for test hosts, and as replacements of used ones."""

@@ -1,263 +1,254 @@
-"""Nodes made for tests: which are missing, and how to make those, list them, and remove them and no others.
+"""Thousands of binder devices on a test host: created, listed and deleted by ``nodes`` and ``hack/binder_nodes.py``.
 
-What is about to be made is recorded first, in the ``ledger``. So a run that was killed can be resumed or
-undone, and ``delete`` needs no guess at what is ours: a name is ours if it is in the ledger *and* still what
-was made (a link into our binderfs, a null device, an empty file). How one node is made is the ``makers``' matter.
+There is no record of what was created. A device is recognised by its name, the prefix and a number, and by what it is:
+
+- a link in the device directory to a binder device of the same name in the tool's own binderfs;
+- a stand-in, if they were requested: a character device with the number of /dev/null, or an empty file.
+
+So an interrupted command leaves nothing that the next one does not recognise: ``create`` continues, ``delete`` removes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+import re
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.binder.driver import binderfs as kernel
-from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError
-from aosp_plugin.binder.provision.ledger import Ledger, Mounted, Origin, locked
-from aosp_plugin.binder.provision.makers import FileMaker, LinkMaker, ProvisionMethod, StandInMaker, State, telling
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import binder_parameters
+from aosp_plugin.binder.errors import BinderMissingError, DeviceDirectoryError, DeviceExistsError
+from aosp_plugin.binder.provision.mount import mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Iterable
 
-    from aosp_plugin.binder.provision.makers import Binderfs, Maker
+DEVICE_DIR = "/dev"
+PREFIX = "aosp_binder"
+BINDERFS_DIR = "/run/aosp-binderfs/nodes"
+MODE = "0666"
 
-    Progress = Callable[[int, int], None]
-    """Called after each node with the number done and the number to do."""
+INTERRUPTED = "interrupted: run the same command again to continue"
+"""What a command reports after Ctrl-C."""
+INTERRUPTED_EXIT_CODE = 130
 
+FILE_SYSTEMS = "/proc/filesystems"
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What ``create`` is to bring about: ``count`` nodes, ``<prefix><first>`` being the first."""
-
-    directory: str
-    prefix: str
-    first: int
-    count: int
-    way: ProvisionMethod
-    binderfs: str
-    """Where our binderfs is or will be mounted: an absolute path free of links."""
-    mode: int = 0o666
-    max_devices: int | None = None
-    """The ``max=`` of that mount; None leaves it as it is."""
-    root: str = ""
-    """Where this process sees the host's files: ``directory`` and ``binderfs`` are the host's own paths."""
+_NULL = os.makedev(1, 3)
+"""The number of /dev/null (Documentation/admin-guide/devices.txt), which every user may open."""
 
 
-class Created(NamedTuple):
-    """What ``create`` found and did, in numbers of nodes."""
-
-    made: int
-    present: int
-
-
-class Deleted(NamedTuple):
-    """What ``delete`` did: nodes removed, and one line for each thing that it left."""
-
-    removed: int
-    left: tuple[str, ...]
-
-
-class Made(NamedTuple):
-    """A node that ``create`` made and that is still there."""
+class ListedDevice(NamedTuple):
+    """One device that ``create`` created, as ``list`` shows it."""
 
     name: str
     kind: Kind
-    """ABSENT where its link leads nowhere."""
+    """ABSENT if its link leads nowhere."""
     path: str
     target: str
-    """Where the link at ``path`` leads; empty where it is none."""
+    """Where the link at ``path`` leads; empty for a stand-in."""
 
 
-def plan(states: Mapping[int, State], owned: Collection[int]) -> tuple[list[int], list[int]]:
-    """Return the numbers that are still to be made or finished, and those whose names others have taken.
+class DevicePool:
+    """The devices with one prefix in one device directory. The binderfs belongs to the tool alone."""
 
-    ``owned`` are the numbers in the ledger: what looks right but is not in there is somebody else's.
-    """
-    make, taken = [], []
-    for number, state in states.items():
-        if state is State.ABSENT or (state is State.UNFINISHED and number in owned):
-            make.append(number)
-        elif state is not State.READY or number not in owned:
-            taken.append(number)
-    return make, taken
+    def __init__(self, device_dir: str = DEVICE_DIR, prefix: str = PREFIX, binderfs_dir: str = BINDERFS_DIR) -> None:
+        """Check the values. Raises ValueError."""
+        # The mount table and the links have paths without links.
+        self._directory = os.path.realpath(device_dir)
+        self._binderfs = os.path.realpath(binderfs_dir)
+        self._prefix = prefix
+        self._pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
+        if self._directory == self._binderfs:
+            raise ValueError(f"--binderfs-dir: {binderfs_dir!r} is --device-dir too: choose another directory")
+        if not prefix or (problem := name_problem(f"{prefix}0")):
+            problem = problem if prefix else "it is empty"
+            raise ValueError(f"--prefix: {prefix!r} is not allowed: {problem}")
 
+    def create(
+        self, count: int, first: int = 0, *, mode: int = 0o666, max_devices: int | None = None, stand_ins: bool = False
+    ) -> str:
+        """Create the missing ones of ``count`` devices, the first with the number ``first``. Return a summary.
 
-def create(request: Request, binderfs: Binderfs = kernel, progress: Progress | None = None) -> Created:
-    """Make the nodes that are missing. Interrupted at any point, a second call goes on where it stopped.
+        If a name is in use by another file, nothing is created. Raises ValueError for values that are not allowed, and
+        HostError.
+        """
+        self._check(count, first, max_devices, stand_ins=stand_ins)
+        names = [f"{self._prefix}{number}" for number in range(first, first + count)]
+        with translated_errors(f"create devices in {self._directory}"):
+            existing = self._existing()
+            self._require_free(names, existing, stand_ins=stand_ins)
+            if stand_ins:
+                created = [self._create_stand_in(name, mode) for name in names]
+                kind = "null devices, not binder" if os.geteuid() == 0 else "empty files, not binder"
+            else:
+                self._mount(max_devices)
+                created = [self._create_device(name, mode, linked=name in existing) for name in names]
+                kind = f"binderfs at {self._binderfs}"
+        noun = "stand-in" if stand_ins else "binder device"
+        span = names[0] if count == 1 else f"{names[0]} to {names[-1]}"
+        present = count - sum(created)
+        return f"{self._directory}: {_plural(sum(created), noun)} created, {present} already present ({span}, {kind})\n"
 
-    Raises DeviceExistsError before anything is made if a name is taken, and HostError or one of its kinds
-    for all else that stands in the way; what was made until then stays and is in the ledger.
-    """
-    origin = Origin(request.way, request.prefix, request.binderfs if request.way is ProvisionMethod.BINDERFS else "")
-    with locked(request.root + request.directory) as ledger:
-        if _replaced(origin.binderfs, ledger, binderfs, request.root):
-            raise BinderfsError(
-                f"{origin.binderfs} is not the binderfs that was mounted there for nodes in {request.directory}: "
-                f"unmount it, or delete those nodes first, which leaves it alone"
+    def list(self) -> list[ListedDevice]:
+        """Return the devices in natural order. Raises HostError."""
+        return [
+            ListedDevice(
+                name,
+                kind if os.path.exists(f"{self._directory}/{name}") else Kind.ABSENT,
+                f"{self._directory}/{name}",
+                f"{self._binderfs}/{name}" if kind is Kind.BINDERFS else "",
             )
-        maker = _maker(origin, request.directory, request.mode, ledger, binderfs, request.root)
-        numbers = range(request.first, request.first + request.count)
-        states = {number: maker.look(f"{request.prefix}{number}") for number in numbers}
-        owned = ledger.made.setdefault(origin, set())
-        todo, taken = plan(states, owned)
-        if taken:
-            raise _taken(maker.place(f"{request.prefix}{taken[0]}"), len(taken), request.way)
-        unmade = {number for number in todo if states[number] is State.ABSENT}
-        owned |= unmade
-        ledger.save()
-        try:
-            if request.way is ProvisionMethod.BINDERFS:
-                _mount(request, ledger, binderfs)
-                maker = _maker(origin, request.directory, request.mode, ledger, binderfs, request.root)
-            _make(maker, request.prefix, {number: states[number] for number in todo}, unmade, progress)
-        finally:
-            owned -= unmade
-            ledger.save()
-    return Created(len(todo), request.count - len(todo))
-
-
-def _make(maker: Maker, prefix: str, todo: Mapping[int, State], unmade: set[int], progress: Progress | None) -> None:
-    """Make what is ``todo``, and take each number out of ``unmade`` as it is made."""
-    for done, (number, state) in enumerate(todo.items(), 1):
-        # First, so that an interruption may leave a name too many in the ledger, never one too few.
-        unmade.discard(number)
-        try:
-            maker.make(f"{prefix}{number}", state)
-        except HostError as error:
-            if isinstance(error, DeviceExistsError) or maker.look(f"{prefix}{number}") is State.ABSENT:
-                unmade.add(number)
-            raise
-        if progress is not None:
-            progress(done, len(todo))
-
-
-def delete(directory: str, binderfs: Binderfs = kernel, progress: Progress | None = None) -> Deleted:
-    """Remove what ``create`` made in ``directory``, and unmount the binderfs if it was mounted for that.
-
-    What is no longer as it was made is left, and forgotten. Raises HostError or one of its kinds; calling it
-    again goes on.
-    """
-    removed, left = 0, []
-    with locked(directory) as ledger:
-        numbered = [(origin, number) for origin, numbers in ledger.made.items() for number in sorted(numbers)]
-        makers = {origin: _maker(origin, directory, 0, ledger, binderfs) for origin in ledger.made}
-        try:
-            for done, (origin, number) in enumerate(numbered, 1):
-                name, maker = f"{origin.prefix}{number}", makers[origin]
-                state = maker.look(name)
-                maker.remove(name, state)
-                ledger.made[origin].discard(number)
-                if state is State.FOREIGN:
-                    left.append(f"{directory}/{name} is not what was made there any more")
-                elif state is not State.ABSENT:
-                    removed += 1
-                if progress is not None:
-                    progress(done, len(numbered))
-            left += [text for mounted in list(ledger.mounts) if (text := _unmount(mounted, ledger, binderfs))]
-        finally:
-            ledger.save()
-    return Deleted(removed, tuple(left))
-
-
-def made_in(directory: str, binderfs: Binderfs = kernel) -> list[Made]:
-    """List what ``create`` made in ``directory`` and is still there, in natural order."""
-    found: list[Made] = []
-    ledger = Ledger.load(directory)
-    for origin, numbers in ledger.made.items():
-        maker = _maker(origin, directory, 0, ledger, binderfs)
-        found += [
-            _describe(origin, name, f"{directory}/{name}")
-            for name in (f"{origin.prefix}{number}" for number in numbers)
-            if maker.look(name) in {State.READY, State.UNFINISHED}
+            for name, kind in sorted(self._existing().items(), key=lambda item: natural_key(item[0]))
+            if kind is not None
         ]
-    return sorted(found, key=lambda one: natural_key(one.name))
 
+    def delete(self) -> str:
+        """Remove the devices, and unmount the tool's binderfs. Return a summary. Raises HostError.
 
-def _describe(origin: Origin, name: str, path: str) -> Made:
-    kinds = {
-        ProvisionMethod.BINDERFS: Kind.BINDERFS,
-        ProvisionMethod.MKNOD: Kind.STAND_IN,
-        ProvisionMethod.FILE: Kind.FILE,
-    }
-    target = f"{origin.binderfs}/{name}" if origin.binderfs else ""
-    return Made(name, kinds[origin.way] if os.path.exists(path) else Kind.ABSENT, path, target)
+        The binderfs stays mounted if it has other devices than the tool's and those that the kernel creates at each
+        mount. Its directory always stays: a container that has it as a volume would keep the old one.
+        """
+        with translated_errors(f"delete devices in {self._directory}"):
+            existing = self._existing()
+            mounted = binderfs.mount_at(self._binderfs) is not None
+            devices = set(filter(self._pattern.fullmatch, binderfs.devices_in(self._binderfs))) if mounted else set()
+            links = {name for name, kind in existing.items() if kind is Kind.BINDERFS}
+            stand_ins = [name for name, kind in existing.items() if kind in {Kind.STAND_IN, Kind.FILE}]
+            # The device before its link: a link without a device is recognised by the next call.
+            for name in devices | links:
+                if mounted:
+                    binderfs.remove_device(self._binderfs, name)
+                self._unlink(name if name in links else None)
+            for name in stand_ins:
+                self._unlink(name)
+            note = self._unmount() if mounted else ""
+        parts = [_plural(len(devices | links), "binder device")] if links or devices or not stand_ins else []
+        parts += [_plural(len(stand_ins), "stand-in")] if stand_ins else []
+        return f"{self._directory}: {' and '.join(parts)} deleted\n{note}"
 
+    def _check(self, count: int, first: int, max_devices: int | None, *, stand_ins: bool) -> None:
+        for flag, value, lowest in (("--count", count, 1), ("--start", first, 0), ("--max", max_devices, 1)):
+            if value is not None and not lowest <= value <= binderfs.ALL_MINORS:
+                raise ValueError(f"{flag}: {value} is not a number from {lowest} to {binderfs.ALL_MINORS}")
+        last = f"{self._prefix}{first + count - 1}"
+        if (problem := name_problem(last)) is not None:
+            raise ValueError(
+                f"--prefix: {self._prefix!r} gives names like {last!r}: {problem}; a name has up to {LONGEST_NAME} "
+                "characters, number included"
+            )
+        if stand_ins and max_devices is not None:
+            raise ValueError("--max: it is an option of a binderfs, and --stand-ins creates none")
 
-def _taken(path: str, count: int, way: ProvisionMethod) -> DeviceExistsError:
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    return DeviceExistsError(
-        f"{path}{more} is taken by something that was not made here by way of {way}: "
-        f"remove it, or choose another prefix or start"
-    )
+    def _existing(self) -> dict[str, Kind | None]:
+        """Return each file of the device directory with the prefix and a number; None for other files than ours."""
+        try:
+            names = os.listdir(self._directory)
+        except OSError as error:
+            text = f"cannot read the device directory {self._directory}: {error.strerror}"
+            raise DeviceDirectoryError(text) from error
+        return {name: self._kind(name) for name in names if self._pattern.fullmatch(name)}
 
+    def _kind(self, name: str) -> Kind | None:
+        path = f"{self._directory}/{name}"
+        with contextlib.suppress(OSError):
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                return Kind.BINDERFS if os.readlink(path) == f"{self._binderfs}/{name}" else None
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL:
+                return Kind.STAND_IN
+            if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                return Kind.FILE
+        return None
 
-def _maker(origin: Origin, directory: str, mode: int, ledger: Ledger, binderfs: Binderfs, root: str = "") -> Maker:
-    if origin.way is ProvisionMethod.FILE:
-        return FileMaker(root + directory, mode)
-    if origin.way is ProvisionMethod.MKNOD:
-        return StandInMaker(root + directory, mode)
-    mount = origin.binderfs
-    mounted = binderfs.mount_at(root + mount) is not None and not _replaced(mount, ledger, binderfs, root)
-    return LinkMaker(directory, mode, mount, binderfs, mounted=mounted, root=root)
+    def _require_free(self, names: Iterable[str], existing: dict[str, Kind | None], *, stand_ins: bool) -> None:
+        own = {Kind.STAND_IN, Kind.FILE} if stand_ins else {Kind.BINDERFS}
+        conflicts = [f"{self._directory}/{name}" for name in names if name in existing and existing[name] not in own]
+        if conflicts:
+            more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+            raise DeviceExistsError(
+                f"{conflicts[0]}{more} is in the way: {_describe(conflicts[0])}: remove it, or choose another --prefix "
+                "or --start"
+            )
 
+    def _create_stand_in(self, name: str, mode: int) -> bool:
+        """Create a stand-in, or give it the mode. Return whether it was created."""
+        path = f"{self._directory}/{name}"
+        created = not os.path.lexists(path)
+        with translated_errors(f"create {path}"):
+            if created:
+                kind, number = (stat.S_IFCHR, _NULL) if os.geteuid() == 0 else (stat.S_IFREG, 0)
+                os.mknod(path, kind | mode, number)
+            set_mode(path, mode)
+        return created
 
-def _mount(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
-    """See to it that our binderfs is mounted with the ``max=`` that is asked for, and recorded."""
-    directory, seen = request.binderfs, request.root + request.binderfs
-    there = binderfs.mount_at(seen)
-    if there is None:
-        _mount_new(request, ledger, binderfs)
-    elif request.max_devices not in {None, there.max_devices}:
-        binderfs.mount(seen, request.max_devices, again=True)
-    if directory in ledger.mounts and ledger.mounts[directory] is None:
-        ledger.mounts[directory] = Mounted.at(seen, tuple(sorted(binderfs.devices_in(seen))))
-        ledger.save()
+    def _create_device(self, name: str, mode: int, *, linked: bool) -> bool:
+        """Create a binder device and its link, or what is missing of both. Return whether anything was created."""
+        path = f"{self._binderfs}/{name}"
+        exists = os.path.lexists(path)
+        if not exists:
+            binderfs.add_device(self._binderfs, name)
+        set_mode(path, mode)
+        # The link comes last: a plugin that watches the directory considers the device usable from then on.
+        if not linked:
+            os.symlink(path, f"{self._directory}/{name}")
+        return not (exists and linked)
 
+    def _mount(self, max_devices: int | None) -> None:
+        if binderfs.mount_at(self._binderfs) is None and not _has_binderfs():
+            raise BinderMissingError(
+                "this kernel has no binderfs: load binder_linux or boot a kernel with CONFIG_ANDROID_BINDERFS, or use "
+                "--stand-ins for test devices that are not binder"
+            )
+        mount_if_missing(self._binderfs, max_devices)
 
-def _mount_new(request: Request, ledger: Ledger, binderfs: Binderfs) -> None:
-    directory = request.root + request.binderfs
-    new = not os.path.lexists(directory)
-    with telling(f"look into {directory}"):
-        if not new and os.listdir(directory):
-            raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory for it")
-    ledger.mounts[request.binderfs] = None
-    ledger.save()
-    try:
-        if new:
-            with telling(f"make the directory {directory}"):
-                os.mkdir(directory)
-        binderfs.mount(directory, request.max_devices)
-    except HostError:
-        del ledger.mounts[request.binderfs]
-        if new:
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
-        raise
-
-
-def _unmount(directory: str, ledger: Ledger, binderfs: Binderfs) -> str | None:
-    """Unmount the binderfs that was mounted for our nodes; say why not if that is no matter of ours.
-
-    The directory stays, made by us or not: the plugin's container may have it mounted, and would go on looking at
-    this one if another took its place.
-    """
-    ours, text = ledger.mounts[directory], None
-    if _replaced(directory, ledger, binderfs):
-        text = f"{directory} stays mounted: it is not the binderfs that was mounted there for the nodes"
-    elif binderfs.mount_at(directory) is not None:
-        # Not recorded: it was interrupted before any node of ours was made, or anybody's of note.
-        others = {*binderfs.devices_in(directory)} - {*ours.first_nodes} if ours else None
+    def _unmount(self) -> str:
+        """Unmount the binderfs if it has no other devices, else return a line that names one."""
+        of_kernel = re.split("[,\n]", binder_parameters())
+        others = sorted({*binderfs.devices_in(self._binderfs)} - {*of_kernel}, key=natural_key)
         if others:
-            return f"{directory} stays mounted, with nodes that were not made here ({min(others)})"
-        binderfs.unmount(directory)
-    del ledger.mounts[directory]
-    return text
+            return f"{self._binderfs} stays mounted: it has {_plural(len(others), 'other device')} ({others[0]})\n"
+        binderfs.unmount(self._binderfs)
+        return ""
+
+    def _unlink(self, name: str | None) -> None:
+        if name is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._directory}/{name}")
 
 
-def _replaced(directory: str, ledger: Ledger, binderfs: Binderfs, root: str = "") -> bool:
-    """Say whether a binderfs was mounted for our nodes at ``directory``, and another one is there now."""
-    ours, seen = ledger.mounts.get(directory), root + directory
-    return ours is not None and binderfs.mount_at(seen) is not None and not ours.is_at(seen)
+def octal_mode(text: str) -> int:
+    """Read permissions in octal, from 0000 to 0777. Raises ValueError."""
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise ValueError(f"{text!r} is not an octal mode from 0000 to 0777")
+    return int(text, 8)
+
+
+def _has_binderfs() -> bool:
+    with open(FILE_SYSTEMS, encoding="ascii") as file:
+        return binderfs.FILESYSTEM in file.read().split()
+
+
+def _describe(path: str) -> str:
+    """Return what a file is, for an error about it."""
+    status = os.lstat(path)
+    match stat.S_IFMT(status.st_mode):
+        case stat.S_IFLNK:
+            return f"a link to {os.readlink(path)}"
+        case stat.S_IFCHR if status.st_rdev == _NULL:
+            return "a stand-in, a null device"
+        case stat.S_IFCHR:
+            return f"a character device {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        case stat.S_IFREG:
+            return "a file with content" if status.st_size else "an empty file"
+        case stat.S_IFDIR:
+            return "a directory"
+        case _:
+            return "neither a device nor a file"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,19 +1,21 @@
-"""A clean node for a container that is about to start: a new one is made, and takes the old one's name.
+"""Recreation: a fresh binder device replaces a used one before the next container starts.
 
-A node remembers the user of its first context manager for as long as it lives, and tells every other user EPERM
-(drivers/android/binder.c ``binder_ioctl_set_ctx_mgr``); a process of the last tenant that still holds it stays in its
-context, next to the new tenant's processes. Neither can be undone on a node; a new one has a context of its own.
+A binder device remembers the user of its first context manager for as long as it exists, and refuses every other user
+with EPERM (drivers/android/binder.c ``binder_ioctl_set_ctx_mgr``). A process of the previous tenant that still holds
+the device stays in its context, next to the processes of the new tenant. Neither can be undone on an existing device; a
+fresh one has a context of its own.
 
-The new node is made under a temporary name and then renamed over the old one, which a binderfs allows
-(drivers/android/binderfs.c ``binderfs_rename``). So there is no moment without a node of that name, and a crash leaves
-a temporary node at most, which the next renewal or ``sweep`` removes. The other way, to unlink and make again, loses
-the node by a crash between the two; and where ``max=`` is reached it loses it as well while a process holds the old
-one, whose place is not free before that process ends.
+The fresh device is created under a temporary name and renamed over the old one, which a binderfs allows
+(drivers/android/binderfs.c ``binderfs_rename``). So the name always exists, and a crash leaves at most a temporary
+device, which the next recreation or ``sweep`` removes. Unlinking the old device first would lose the name in a crash
+between both steps. It would also lose the name if ``max=`` is reached and a process holds the old device, which counts
+until that process ends.
 
-What changes is the node's minor and inode. Its file system does not, so that for ``health`` it is the node it was. The
-name that the driver's logs (binder_logs) give to its context is the temporary one, for good. A listing of the binderfs
-that takes more than one getdents (from some 800 nodes on) may miss a node that is renewed meanwhile, as the kernel puts
-new files in front; a look at the name does not, nor does a listing of links.
+The minor number and the inode of the device change. The file system does not, so that ``health`` does not report the
+device as replaced. The driver's logs (binder_logs) name the new context by the temporary name, permanently. A listing
+of the binderfs that needs more than one getdents call (from about 800 devices on) may miss a device that is recreated
+meanwhile, because the kernel inserts new files at the front. A lookup of the name does not miss it, and neither does a
+listing of links to the devices.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.driver import binderfs as kernel
+from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError
 
@@ -34,62 +36,65 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.makers import Binderfs
 
-MARK = ",+"
-"""What a temporary name begins with; the node's own name follows.
+TEMPORARY_PREFIX = ",+"
+"""The temporary name of a device is this and its own name.
 
-No device prefix begins with a comma (``nodes.name_problem``): no look takes it for a node, or warns of it. Two bytes
-leave room for each name that a device ID can have: 63 characters of up to 4 bytes, where a binderfs takes 255.
+No device prefix starts with a comma (``names.name_problem``), so a scan neither lists such a device nor warns about it.
+Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a binderfs accepts 255 bytes.
 """
 
 
-def renew(node: BinderDevice, host: Host, binderfs: Binderfs = kernel, mode: int | None = None) -> None:
-    """Put a new node in the place of ``node``: root's, of this ``mode``; None: with the old one's mode and owner.
+def recreate_device(device: BinderDevice, host: Host, mode: int | None = None) -> None:
+    """Replace ``device`` with a fresh one that belongs to root and has this ``mode``.
 
-    A container that was given a node may change both, so that the old one's are the last tenant's choice.
+    ``mode`` None keeps mode and owner of the old device. A container can change both, so that they may be the choice of
+    the previous tenant.
 
-    Processes that have the old one open keep it, and share no context with the new one. Any failure leaves the old
-    node as it was. Raises DevicesExhaustedError where ``max=`` leaves no room for one node more than there are,
-    NotPermittedError, or BinderfsError for anything else, as for a node that is not in a binderfs.
+    Processes that hold the old device keep it, and share no context with the fresh one. After a failure the old device
+    is unchanged. Raises DevicesExhaustedError if ``max=`` leaves no room for one more device, NotPermittedError, and
+    BinderfsError for other causes, such as a device that is not in a binderfs.
     """
-    path = _place(node, host)
-    with _alone(path.rpartition("/")[0]):
-        _replace(path, mode, binderfs)
+    path = _file_in_binderfs(device, host)
+    with _locked(path.rpartition("/")[0]):
+        _replace(path, mode)
 
 
-def sweep(directory: str, host: Host, binderfs: Binderfs = kernel) -> int:
-    """Remove what renewals that were killed left in the binderfs at ``directory`` (``BinderDevice.directory``).
+def sweep(directory: str, host: Host) -> int:
+    """Remove temporary devices that killed processes left in the binderfs at ``directory`` of the host.
 
-    Returns the number of nodes removed. Raises NotPermittedError, or BinderfsError for anything else.
+    Returns the number of devices removed. Raises NotPermittedError, and BinderfsError for other causes.
     """
-    seen = host.process_path(directory)
-    with _alone(seen):
-        return sum(binderfs.remove_device(seen, name) for name in binderfs.devices_in(seen) if name.startswith(MARK))
+    path = host.process_path(directory)
+    with _locked(path):
+        temporary = [name for name in binderfs.devices_in(path) if name.startswith(TEMPORARY_PREFIX)]
+        return sum(binderfs.remove_device(path, name) for name in temporary)
 
 
-def _place(node: BinderDevice, host: Host) -> str:
-    """Return the path of the file itself, as this process sees it; where the node stands may be a link to it."""
-    if node.kind is not Kind.BINDERFS:
-        raise BinderfsError(f"cannot recreate {node.path}: its kind is {node.kind}, not binderfs")
-    with _telling(node.path):
-        path = host.resolve(node.path)
-    if path.rpartition("/")[0] != node.directory:
+def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
+    """Return the path of the device's own file for this process. ``device.path`` may be a link to it."""
+    if device.kind is not Kind.BINDERFS:
         raise BinderfsError(
-            f"cannot recreate {node.path}: it is not in the directory of its binderfs: "
-            f"mount the whole binderfs, and link to the node, instead of binding that alone"
+            f"cannot recreate {device.path}: its kind is {device.kind}, and only devices in a binderfs can be recreated"
+        )
+    with _translated_errors(device.path):
+        path = host.resolve(device.path)
+    if path.rpartition("/")[0] != device.directory:
+        raise BinderfsError(
+            f"cannot recreate {device.path}: it is not in the directory of its binderfs: "
+            f"mount the whole binderfs and link to the device, instead of binding the device alone"
         )
     return host.process_path(path)
 
 
 @contextlib.contextmanager
-def _alone(directory: str) -> Iterator[None]:
-    """Keep other renewals and sweeps of this binderfs out meanwhile, those of other processes as well.
+def _locked(directory: str) -> Iterator[None]:
+    """Exclude recreations and sweeps of the same binderfs by other threads and processes.
 
-    The lock is on binder-control, which no tenant can open. The directory is shown to tenants, and one that held a lock
-    on it would keep every container of the host from starting.
+    The lock is on binder-control, which no tenant can open. Tenants see the directory: a tenant that locks it could
+    block the start of every container on the host.
     """
-    control = kernel.open_control(directory)
+    control = binderfs.open_control(directory)
     try:
         fcntl.flock(control, fcntl.LOCK_EX)
         yield
@@ -97,16 +102,16 @@ def _alone(directory: str) -> Iterator[None]:
         os.close(control)
 
 
-def _replace(path: str, mode: int | None, binderfs: Binderfs) -> None:
+def _replace(path: str, mode: int | None) -> None:
     directory, _, name = path.rpartition("/")
-    temporary = f"{MARK}{name}"
+    temporary = f"{TEMPORARY_PREFIX}{name}"
     new = f"{directory}/{temporary}"
-    with _telling(path):
+    with _translated_errors(path):
         old = os.lstat(path)
     binderfs.remove_device(directory, temporary)
     try:
-        _add(directory, temporary, path, binderfs)
-        with _telling(path):
+        _add(directory, temporary, path)
+        with _translated_errors(path):
             if mode is None:
                 os.chown(new, old.st_uid, old.st_gid)
             os.chmod(new, stat.S_IMODE(old.st_mode) if mode is None else mode)
@@ -117,19 +122,19 @@ def _replace(path: str, mode: int | None, binderfs: Binderfs) -> None:
         raise
 
 
-def _add(directory: str, temporary: str, path: str, binderfs: Binderfs) -> None:
+def _add(directory: str, temporary: str, path: str) -> None:
     try:
         binderfs.add_device(directory, temporary)
     except DevicesExhaustedError as error:
         raise DevicesExhaustedError(
-            f"cannot recreate {path}: {error} (room for one more is needed, as the old node stays until the new one is "
-            f"there; removed nodes that processes hold open take room as well)"
+            f"cannot recreate {path}: {error} (recreation requires room for one more device, because the old one stays "
+            f"until the fresh one replaces it; removed devices that processes hold open count as well)"
         ) from error
 
 
 @contextlib.contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise kernel.refusal(Step.RECREATE, error.errno or 0, path) from error
+        raise binderfs.refusal(Step.RECREATE, error.errno or 0, path) from error

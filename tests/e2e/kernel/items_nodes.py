@@ -18,103 +18,90 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
 
 MANY: Final = 10_000
-SOMEBODY: Final = 65534
-"""The user and group ID of nobody in particular."""
+UNPRIVILEGED: Final = 65534
+"""A user and group ID without privileges."""
 
 
 async def create(_: World) -> None:
-    """create --count 10000 makes 10,000 nodes on a binderfs of its own, and a link in /dev to each."""
+    """create --count 10000 creates 10,000 binder devices in a binderfs of its own, and a link in /dev to each."""
     done = await nodes("create", "--count", str(MANY))
-    summary = "/dev: aosp_binder0 to aosp_binder9999 are there, 10000 made now and 0 before"
-    _says(done, 0, f"{summary} (binderfs at {BINDERFS})\n", "")
+    span = f"aosp_binder0 to aosp_binder9999, binderfs at {BINDERFS}"
+    _compare(done, 0, f"/dev: 10000 binder devices created, 0 already present ({span})\n", "")
     assert set(binderfs.devices_in(BINDERFS)) == set(_names(MANY))
     wrong = [name for name in _names(MANY) if os.readlink(f"/dev/{name}") != f"{BINDERFS}/{name}"]
     assert not wrong, f"links that lead elsewhere: {wrong[:5]}"
 
 
-async def every_node_answers(_: World) -> None:
-    """Each of the 10,000 nodes opens through its link, and answers BINDER_VERSION with 8."""
+async def every_device_answers(_: World) -> None:
+    """Each of the 10,000 binder devices opens through its link, and answers BINDER_VERSION with 8."""
     versions = {binderfs.binder_version(f"/dev/{name}") for name in _names(MANY)}
     assert versions == {8}, versions
 
 
 async def listing(_: World) -> None:
-    """list names all of them by number, with their kind and file."""
+    """list shows all of them by number, with their kind and file."""
     done = await nodes("list")
-    _says(done, 0, "".join(f"{name}\tbinderfs\t{BINDERFS}/{name}\n" for name in _names(MANY)), "")
+    _compare(done, 0, "".join(f"{name}\tbinderfs\t{BINDERFS}/{name}\n" for name in _names(MANY)), "")
 
 
 async def delete(_: World) -> None:
-    """delete removes all of them, and leaves no link, no mount and no ledger."""
-    done = await nodes("delete")
-    _says(done, 0, "/dev: 10000 nodes deleted, 0 things left\n", "")
-    _nothing_left()
+    """delete removes all of them, the links in /dev and the mount."""
+    await _delete_all(MANY)
 
 
 async def full(_: World) -> None:
-    """A mount whose max= is reached ends create with 1 and one line; raised, the rest is made."""
+    """If the max= of the mount is reached, create exits with 1 and one line; with a larger one, it creates the rest."""
     done = await nodes("create", "--count", "6", "--max", "4")
-    reason = "the mount's max=4 is reached: remount it with a larger max="
-    _says(done, 1, "", f"error: cannot create {BINDERFS}/aosp_binder4: {reason}\n")
+    _compare(done, 1, "", "binder_nodes: ", begins=True)
+    assert all(text in done.err for text in (f"{BINDERFS}/aosp_binder4", "max=4 is reached")), done.err
     done = await nodes("create", "--count", "6", "--max", "6")
-    _says(done, 0, "/dev: aosp_binder0 to aosp_binder5 are there, 2 made now and 4 before", "", begins=True)
+    _compare(done, 0, "/dev: 2 binder devices created, 4 already present (aosp_binder0 to", "", begins=True)
     await _delete_all(6)
 
 
-async def taken(_: World) -> None:
-    """A name that is taken, in /dev or in the binderfs, ends create with 1 and one line, and nothing is made."""
+async def in_the_way(_: World) -> None:
+    """If another file in /dev has one of the names, create exits with 1 and one line, and creates nothing."""
     await make_nodes("create", "--count", "2")
-    binderfs.add_device(BINDERFS, "aosp_binder5")
-    why = "is taken by something that was not made here by way of binderfs: remove it, or choose another prefix"
-    done = await nodes("create", "--count", "8")
-    _says(done, 1, "", f"error: {BINDERFS}/aosp_binder5 {why} or start\n")
     os.symlink("null", "/dev/aosp_binder6")
     done = await nodes("create", "--count", "8")
-    _says(done, 1, "", f"error: {BINDERFS}/aosp_binder5 (and 1 more) {why} or start\n")
-    assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1", "aosp_binder5"}
+    remedy = "remove it, or choose another --prefix or --start"
+    _compare(done, 1, "", f"binder_nodes: /dev/aosp_binder6 is in the way: a link to null: {remedy}\n")
+    assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1"}
     os.unlink("/dev/aosp_binder6")
-    binderfs.remove_device(BINDERFS, "aosp_binder5")
     await _delete_all(2)
 
 
 async def not_root(_: World) -> None:
-    """Another user than root is told so in one line, with exit code 1, by create and by delete."""
-    done = await nodes("create", "--count", "2", "--way", "binderfs", user=SOMEBODY)
-    _says(done, 1, "", "error: can't ", begins=True)
-    assert "run as root" in done.err, done.err
+    """For another user than root, create and delete exit with 1 and one line that names root, and change nothing."""
+    await _refused("create", "--count", "2")
     await make_nodes("create", "--count", "2")
-    done = await nodes("create", "--count", "3", "--way", "binderfs", user=SOMEBODY)
-    _says(done, 1, "", "error: can't ", begins=True)
-    done = await nodes("delete", user=SOMEBODY)
-    _says(done, 1, "", "error: can't ", begins=True)
+    await _refused("create", "--count", "3")
+    await _refused("delete")
     await _delete_all(2)
 
 
 async def interrupted(_: World) -> None:
-    """Interrupted by Ctrl-C, create ends with 130 and says how far it got; the same command goes on from there."""
+    """Interrupted by Ctrl-C, create exits with 130 and one line, and the same command creates the rest."""
     done = await _cut_short(signal.SIGINT)
-    made = len(binderfs.devices_in(BINDERFS))
-    assert 0 < made < MANY, made
-    assert done.code == 130, done
-    assert done.err.startswith("interrupted after "), done.err
-    assert done.err.endswith(" nodes: the same command goes on from there\n"), done.err
-    again = await nodes("create", "--count", str(MANY))
-    assert again.code == 0, again
+    created = len(binderfs.devices_in(BINDERFS))
+    assert 0 < created < MANY, created
+    _compare(done, 130, "", "binder_nodes: interrupted: run the same command again to continue\n")
+    await make_nodes("create", "--count", str(MANY))
     assert len(binderfs.devices_in(BINDERFS)) == MANY
     await _delete_all(MANY)
 
 
 async def killed(_: World) -> None:
-    """Killed in the middle, it leaves nothing that delete would not remove."""
+    """Killed in the middle, create leaves nothing that delete does not remove."""
     await _cut_short(signal.SIGKILL)
     assert 0 < len(binderfs.devices_in(BINDERFS)) < MANY
     done = await nodes("delete")
     assert (done.code, done.err) == (0, ""), done
-    _nothing_left()
+    _assert_nothing_left()
 
 
 async def _cut_short(number: signal.Signals) -> Result:
-    """Start to create many nodes, and send the signal when some are there."""
+    """Start to create many devices, and send the signal when some exist."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(NODES), "create", "--count", str(MANY)),
         stdout=asyncio.subprocess.PIPE,
@@ -128,23 +115,29 @@ async def _cut_short(number: signal.Signals) -> Result:
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
+async def _refused(*arguments: str) -> None:
+    done = await nodes(*arguments, user=UNPRIVILEGED)
+    _compare(done, 1, "", "binder_nodes: ", begins=True)
+    assert "root" in done.err, done.err
+
+
 async def _delete_all(count: int) -> None:
     done = await nodes("delete")
-    _says(done, 0, f"/dev: {count} nodes deleted, 0 things left\n", "")
-    _nothing_left()
+    _compare(done, 0, f"/dev: {count} binder devices deleted\n", "")
+    _assert_nothing_left()
 
 
-def _nothing_left() -> None:
+def _assert_nothing_left() -> None:
     left = [name for name in os.listdir("/dev") if "binder" in name]
     assert not left, f"left in /dev: {left[:5]}"
     assert binderfs.mount_at(BINDERFS) is None, "still mounted"
     assert not os.listdir(BINDERFS)
 
 
-def _says(done: Result, code: int, out: str, err: str, *, begins: bool = False) -> None:
-    """Compare what a command said: all of it, or how it begins; an error is one line."""
-    found = Result(done.code, done.out[: len(out)], done.err[: len(err)]) if begins else done
-    assert found == (code, out, err), f"exit code {done.code}, out {done.out[:300]!r}, err {done.err[:300]!r}"
+def _compare(done: Result, code: int, out: str, err: str, *, begins: bool = False) -> None:
+    """Compare the outputs of a command, or how they begin; an error is one line."""
+    actual = Result(done.code, done.out[: len(out)], done.err[: len(err)]) if begins else done
+    assert actual == (code, out, err), f"exit code {done.code}, out {done.out[:300]!r}, err {done.err[:300]!r}"
     assert done.err.count("\n") == bool(done.err), f"not one line: {done.err!r}"
 
 
@@ -153,5 +146,6 @@ def _names(count: int) -> Iterable[str]:
 
 
 ITEMS: Final[list[Item[World]]] = [
-    item(one) for one in (create, every_node_answers, listing, delete, full, taken, not_root, interrupted, killed)
+    item(function)
+    for function in (create, every_device_answers, listing, delete, full, in_the_way, not_root, interrupted, killed)
 ]

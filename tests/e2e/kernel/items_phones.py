@@ -12,7 +12,7 @@ from aosp_plugin.testing import AdmissionError
 from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, own
+from tests.e2e.kernel.world import BINDERFS, PATIENCE, PROVISIONED, RESOURCE, make_nodes, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +29,11 @@ isolation: strict
 sets: {{size: 3}}
 container_paths: [{", ".join(PATHS)}]
 """
-_KEPT: Final = "/run/kept-binderfs"
-_KEEPING: Final = f"""\
-device_prefix: kept_binder
-provision: {{count: 6, max: 64, directory: {_KEPT}}}
+_DIRECTORY: Final = "/run/test-binderfs"
+_PREFIX: Final = "test_binder"
+_PROVISION: Final = f"""\
+device_prefix: {_PREFIX}
+provision: {{count: 6, max: 64, directory: {_DIRECTORY}}}
 """
 
 
@@ -134,38 +135,53 @@ async def whole_again(world: World) -> None:
     await make_nodes("delete")
 
 
-async def kept(world: World) -> None:
-    """With provision.count, serve mounts a binderfs of its own and makes 6 nodes of mode 0666, with links in /dev."""
-    await world.serve_with(_KEEPING)
+async def provisioned(world: World) -> None:
+    """With provision, serve mounts a binderfs and creates 6 binder devices of mode 0666 in it, and nothing in /dev."""
+    await world.serve_with(_PROVISION)
     await world.healthy(6)
     for number in range(6):
-        assert os.readlink(f"/dev/kept_binder{number}") == f"{_KEPT}/kept_binder{number}"
-        assert stat.S_IMODE(os.stat(f"/dev/kept_binder{number}").st_mode) == 0o666
-        assert binderfs.binder_version(f"/dev/kept_binder{number}") == binderfs.PROTOCOL_VERSION
-    mounted = binderfs.mount_at(_KEPT)
+        path = f"{_DIRECTORY}/{_PREFIX}{number}"
+        assert stat.S_IMODE(os.lstat(path).st_mode) == 0o666
+        assert binderfs.binder_version(path) == binderfs.PROTOCOL_VERSION
+    assert not [name for name in os.listdir("/dev") if name.startswith(_PREFIX)]
+    mounted = binderfs.mount_at(_DIRECTORY)
     assert mounted is not None, "nothing is mounted"
     assert mounted.max_devices == 64
 
 
-async def kept_so(world: World) -> None:
-    """A node that is removed, a link that is removed, and an unmounted binderfs come back."""
-    binderfs.remove_device(_KEPT, "kept_binder1")
-    os.unlink("/dev/kept_binder2")
-    await _until(lambda: os.path.exists("/dev/kept_binder1") and os.path.exists("/dev/kept_binder2"), "nodes come back")
+async def provisioned_in_containers(world: World, runtime: str) -> None:
+    """A container's provisioned binder device is at its name in /dev, answers 8 and accepts a context manager."""
+    container = await world.admit(f"provisioned-{runtime}", 1)
+    path = f"/dev/{own(container)[0]}"
+    expected = {f"open {path}": "ok", f"version {path}": "8", f"manage {path}": "ok"}
+    await check(runtime, container, expected, probe=world.probe)
+    await world.finish()
+
+
+async def restored(world: World) -> None:
+    """The plugin restores a removed binder device, a changed mode and an unmounted binderfs."""
+    removed, changed = (f"{_DIRECTORY}/{_PREFIX}{number}" for number in (1, 2))
+    os.unlink(removed)
+    os.chmod(changed, 0)
+    await _until(lambda: os.path.exists(removed), "the device is created again")
+    await _until(lambda: stat.S_IMODE(os.lstat(changed).st_mode) == 0o666, "the mode is restored")
     await world.healthy(6)
-    binderfs.unmount(_KEPT)
-    await _until(lambda: os.path.exists("/dev/kept_binder5"), "the binderfs comes back")
+    binderfs.unmount(_DIRECTORY)
+    await _until(lambda: os.path.exists(f"{_DIRECTORY}/{_PREFIX}5"), "the binderfs is mounted again")
     await world.healthy(0, unhealthy=6)
     await world.reload()
     await world.healthy(6)
 
 
 async def readme(world: World) -> None:
-    """The examples in docs/phones.md for provision.count and recreate: 360 devices are kept and can be recreated."""
+    """The examples for provision and for recreate in the documents: 360 binder devices each, and a container starts."""
+    await world.serve_with(examples()["Provisioned devices"].removeprefix("version: v1\n"))
+    await world.healthy(360)
+    assert len(binderfs.devices_in(PROVISIONED)) == 360
     await world.stop()
-    for name in ("Provisioned devices", "A fresh device for every start of a container"):
-        await world.serve_with(examples()[name].removeprefix("version: v1\n"))
-        await world.healthy(360)
+    await make_nodes("create", "--count", "360")
+    await world.serve_with(examples()["A fresh device for every start of a container"].removeprefix("version: v1\n"))
+    await world.healthy(360)
     container = await world.started("of-the-readme")
     await check("runc", container, {f"manage /dev/{own(container)[0]}": "ok"}, probe=world.probe)
     await make_nodes("delete")
@@ -173,12 +189,12 @@ async def readme(world: World) -> None:
 
 async def leak_logged(world: World) -> None:
     """The plugin logs a process outside any pod that holds a device open, with PID and command, and its end."""
-    await world.serve_with(f"{_KEEPING}leak_scan_interval: 1\n")
+    await world.serve_with(f"{_PROVISION}leak_scan_interval: 1\n")
     await world.healthy(6)
     process = await asyncio.create_subprocess_exec(
-        str(world.probe), "keep", "/dev/kept_binder3", "wait", stdout=asyncio.subprocess.DEVNULL
+        str(world.probe), "keep", f"{_DIRECTORY}/{_PREFIX}3", "wait", stdout=asyncio.subprocess.DEVNULL
     )
-    expected = (f"pid={process.pid} ", "device=kept_binder3", "keep /dev/kept_binder3 wait")
+    expected = (f"pid={process.pid} ", f"device={_PREFIX}3", f"keep {_DIRECTORY}/{_PREFIX}3 wait")
     await _until(lambda: all(text in world.logged() for text in expected), "the leak is logged")
     process.kill()
     await process.wait()
@@ -252,5 +268,7 @@ ITEMS: Final[list[Item[World]]] = [
     *for_each_runtime(phone, next_user, user_namespace),
     *(item(no_flap), item(tenants), item(leaked), item(never)),
     *for_each_runtime(another_user),
-    *(item(full), item(whole_again), item(kept), item(kept_so), item(leak_logged), item(readme)),
+    *(item(full), item(whole_again), item(provisioned)),
+    *for_each_runtime(provisioned_in_containers),
+    *(item(restored), item(leak_logged), item(readme)),
 ]

@@ -1,7 +1,7 @@
-"""The pod of deploy/provision on a real binderfs: it makes nodes on the host, keeps them, and finds who holds them.
+"""The pod of deploy/provision on a real binderfs: it provisions binder devices on the host and detects leaked ones.
 
-After the items of ``items_pods``, in the same boot, once their plugin has gone. The pod is what kustomize makes of
-``deploy/provision``, with the rights that it has there.
+These items follow those of ``items_pods`` in the same boot, after their plugin has ended. The pod is what kustomize
+renders from ``deploy/provision``, with the rights that it has there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_pods import PodWorld
 from tests.e2e.kernel.operations import others_closed, usable
-from tests.e2e.kubelet.node import Node, hack, names, natural_sort
+from tests.e2e.kernel.world import PROVISIONED
+from tests.e2e.kubelet.node import Node, names, natural_sort
 from tests.e2e.kubelet.plugins import AsPod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import until
@@ -29,43 +30,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-NODES: Final = "/run/aosp-binderfs/nodes"
-PROVISIONED: Final = names(*range(360))
+DEVICES: Final = names(*range(360))
 LEAK_SCAN_INTERVAL: Final = "leak_scan_interval: 5"
-"""Seconds, where the manifest has minutes."""
+"""Seconds. The manifest has minutes."""
 
 
 def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
-    """Return the same node with the other plugin, which does not run yet."""
+    """Return the same node with the other plugin, which is not started yet."""
     manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
     text = configuration(manifests)
     assert "leak_scan_interval: 300" in text, text
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
     plugin.configure(text.replace("leak_scan_interval: 300", LEAK_SCAN_INTERVAL))
-    return PodWorld(Node(before.node.kubelet, before.node.runtime, plugin, devices=PROVISIONED), plugin, before.probe)
+    return PodWorld(Node(before.node.kubelet, before.node.runtime, plugin, devices=DEVICES), plugin, before.probe)
 
 
-def makes(world: PodWorld) -> None:
-    """The pod of deploy/provision, on a host that has no node, makes 360 and advertises them; its probes pass."""
+def provisions(world: PodWorld) -> None:
+    """On a host without binder devices, the pod of deploy/provision creates 360 and advertises them; it is ready."""
     world.plugin.start()
-    world.node.wait_allocatable(PROVISIONED)
+    world.node.wait_allocatable(DEVICES)
     until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
 
 
 def on_the_host(_world: PodWorld) -> None:
-    """They are the host's: a binderfs that it mounted there, with room for 4096, nodes of mode 0666, links in /dev."""
-    mounted = binderfs.mount_at(NODES)
+    """The binderfs is mounted on the host, with room for 4096 devices; they have mode 0666, and /dev has no links."""
+    mounted = binderfs.mount_at(PROVISIONED)
     assert mounted is not None, "the host has no binderfs there"
     assert mounted.max_devices == 4096, f"{mounted}"
-    assert _inodes().keys() == PROVISIONED, f"{len(_inodes())} nodes"
-    for name in PROVISIONED:
-        assert os.readlink(f"/dev/{name}") == f"{NODES}/{name}", name
-        assert stat.S_IMODE(os.stat(f"/dev/{name}").st_mode) == 0o666, name
+    assert _inodes().keys() == DEVICES, f"{len(_inodes())} devices"
+    modes = {stat.S_IMODE(os.lstat(f"{PROVISIONED}/{name}").st_mode) for name in DEVICES}
+    assert modes == {0o666}, modes
+    links = [name for name in natural_sort(DEVICES) if os.path.lexists(f"/dev/{name}")]
+    assert not links, links
 
 
 def work(world: PodWorld) -> None:
-    """Two pods that ask for 3 each get them: each opens, answers 8 and takes a context manager; others' don't open."""
+    """Two pods with 3 devices each: each device opens, answers 8 and accepts a manager; the other pod's do not open."""
     first, second = world.node.phones
     for pod, neighbour in ((first, second), (second, first)):
         world.tries(pod, usable(natural_sort(pod.held())))
@@ -73,93 +74,94 @@ def work(world: PodWorld) -> None:
 
 
 def clean(world: PodWorld) -> None:
-    """A container that starts again has new nodes in the places of its old ones, which take a manager again."""
+    """A container that restarts has fresh devices under the same names, which accept a manager again."""
     pod, _ = world.node.phones
     before, held = _inodes(), natural_sort(pod.held())
     world.hold(pod, held[0])
     pod.restart_container()
     pod.view()
     after = _inodes()
-    assert after.keys() == PROVISIONED, f"{len(after)} nodes"
+    assert after.keys() == DEVICES, f"{len(after)} devices"
     assert {name for name in after if after[name] != before[name]} == set(held)
     world.tries(pod, usable(held))
 
 
-def kept(world: PodWorld) -> None:
-    """A node that is deleted and a link that is deleted are made again, are Healthy, and work in a pod."""
+def restored(world: PodWorld) -> None:
+    """A removed binder device and a changed mode are restored, are Healthy, and work in a pod."""
     held = set().union(*(phone.held() for phone in world.node.phones))
-    node, link = natural_sort(PROVISIONED - held)[:2]
-    before = _inodes()[node]
-    binderfs.remove_device(NODES, node)
-    os.unlink(f"/dev/{link}")
-    until(lambda: _inodes().get(node, before) != before and os.path.exists(f"/dev/{link}"), "both are there again")
-    world.node.wait_allocatable(PROVISIONED)
-    assert binderfs.binder_version(f"/dev/{node}") == binderfs.PROTOCOL_VERSION
+    removed, changed = natural_sort(DEVICES - held)[:2]
+    before = _inodes()[removed]
+    binderfs.remove_device(PROVISIONED, removed)
+    os.chmod(f"{PROVISIONED}/{changed}", 0)
+    until(lambda: _inodes().get(removed, before) != before, "the device is created again")
+    until(lambda: stat.S_IMODE(os.lstat(f"{PROVISIONED}/{changed}").st_mode) == 0o666, "the mode is restored")
+    world.node.wait_allocatable(DEVICES)
+    assert binderfs.binder_version(f"{PROVISIONED}/{removed}") == binderfs.PROTOCOL_VERSION
     with world.node.running(container("main", 2)) as pod:
-        assert pod.held() == {node, link}, f"{pod.held()} not {node} and {link}"
+        assert pod.held() == {removed, changed}, f"{pod.held()} not {removed} and {changed}"
         world.tries(pod, usable(natural_sort(pod.held())))
 
 
 def leaked(world: PodWorld) -> None:
-    """A process of the host that holds a pod's node open is told by `aosp-plugin status`; and no process is unseen."""
+    """`aosp-plugin status` reports a process of the host that holds a pod's device, and no process is unreadable."""
     pod, _ = world.node.phones
     name = natural_sort(pod.held())[-1]
-    with subprocess.Popen([world.probe, "keep", f"/dev/{name}", "wait"], stdout=subprocess.DEVNULL) as process:
-        expected = [{"node": name, "pid": process.pid, "command": f"{world.probe} keep /dev/{name} wait"}]
-        until(lambda: _leaks(_status(world)) == expected, f"{expected} is told")
+    path = f"{PROVISIONED}/{name}"
+    with subprocess.Popen([world.probe, "keep", path, "wait"], stdout=subprocess.DEVNULL) as process:
+        expected = [{"node": name, "pid": process.pid, "command": f"{world.probe} keep {path} wait"}]
+        until(lambda: _leaks(_status(world)) == expected, f"{expected} is reported")
         assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
         process.kill()
-    until(lambda: not _leaks(_status(world)), "its end is told")
+    until(lambda: not _leaks(_status(world)), "the leak is no longer reported")
 
 
 def stays(world: PodWorld) -> None:
-    """The plugin's pod ends: nodes and phones stay as they are, and the next pod takes the nodes as they are."""
+    """When the plugin's pod ends, devices and phones stay, and the next pod of the plugin keeps the devices."""
     phones = world.node.phones
     held, before = natural_sort(phones[0].held())[0], _inodes()
     containers = [phone.container_id() for phone in phones]
     world.hold(phones[0], held)
     world.plugin.stop()
-    assert _inodes() == before, "the nodes are not what they were"
+    assert _inodes() == before, "the devices have changed"
     world.plugin.start()
-    world.node.wait_allocatable(PROVISIONED)
-    assert _inodes() == before, "the nodes are not what they were"
+    world.node.wait_allocatable(DEVICES)
+    assert _inodes() == before, "the devices have changed"
     assert [phone.container_id() for phone in phones] == containers, "the phones have restarted"
     assert world.is_held(phones[0], held), "its context manager is gone"
 
 
-def mounted_anew(world: PodWorld) -> None:
-    """The host unmounts the binderfs: that pod mounts another and fills it; once it is started again all is Healthy."""
+def unmounted(world: PodWorld) -> None:
+    """If the host unmounts the binderfs, the pod mounts another and fills it; after a restart, all are Healthy."""
     world.node.clear()
-    binderfs.unmount(NODES)
-    until(lambda: _inodes().keys() == PROVISIONED, "the host has the nodes again")
-    until(lambda: _status(world)["counts"]["unhealthy"] == len(PROVISIONED), "all are told as replaced")
+    binderfs.unmount(PROVISIONED)
+    until(lambda: _inodes().keys() == DEVICES, "the host has the devices again")
+    until(lambda: _status(world)["counts"]["unhealthy"] == len(DEVICES), "all are reported as replaced")
     assert {device["reason"] for device in _status(world)["devices"]} == {"replaced"}
     world.plugin.stop()
     world.plugin.start()
-    world.node.wait_allocatable(PROVISIONED)
+    world.node.wait_allocatable(DEVICES)
     with world.node.running(container("main", 2)) as pod:
         world.tries(pod, usable(natural_sort(pod.held())))
 
 
 def ended(world: PodWorld) -> None:
-    """It ends, and `nodes delete` on the host removes all that it made."""
+    """When the plugin ends, the binderfs stays mounted, and the host can unmount it."""
     world.plugin.stop()
     world.node.wait_allocatable(set())
-    hack("delete")
-    left = [name for name in natural_sort(PROVISIONED) if os.path.lexists(f"/dev/{name}")]
-    assert (left, binderfs.mount_at(NODES)) == ([], None), f"left: {left}, {binderfs.mount_at(NODES)}"
+    assert _inodes().keys() == DEVICES, f"{len(_inodes())} devices"
+    binderfs.unmount(PROVISIONED)
 
 
 def _inodes() -> dict[str, tuple[int, int]]:
-    """Return what tells each node of the host's binderfs from another in its place; nothing where it is not mounted."""
-    if binderfs.mount_at(NODES) is None:
+    """Return what distinguishes each device of the host's binderfs from its replacement; empty if not mounted."""
+    if binderfs.mount_at(PROVISIONED) is None:
         return {}
-    view = {name: os.stat(f"{NODES}/{name}") for name in binderfs.devices_in(NODES)}
-    return {name: (one.st_ino, one.st_rdev) for name, one in view.items()}
+    status = {name: os.stat(f"{PROVISIONED}/{name}") for name in binderfs.devices_in(PROVISIONED)}
+    return {name: (device.st_ino, device.st_rdev) for name, device in status.items()}
 
 
 def _status(world: PodWorld) -> dict[str, Any]:
-    """Return what `aosp-plugin status` says in the pod of the one resource."""
+    """Return what `aosp-plugin status` in the pod reports about its resource."""
     printed = world.node.runtime.execute(world.plugin.container_id(), "aosp-plugin", "status", "--json")
     report: dict[str, Any] = json.loads(printed)["resources"][0]
     return report
@@ -170,6 +172,6 @@ def _leaks(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [
-    *(item(makes), item(on_the_host), item(work), item(clean), item(kept), item(leaked)),
-    *(item(stays), item(mounted_anew), item(ended)),
+    *(item(provisions), item(on_the_host), item(work), item(clean), item(restored), item(leaked)),
+    *(item(stays), item(unmounted), item(ended)),
 ]

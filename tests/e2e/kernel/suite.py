@@ -36,7 +36,8 @@ _CORE: Final[list[Item[World]]] = [
     *for_each_runtime(items_phones.phone, items_phones.next_user, runtimes=["runc"]),
     item(items_phones.no_flap),
     item(items_phones.leaked),
-    item(items_phones.kept),
+    item(items_phones.provisioned),
+    *for_each_runtime(items_phones.provisioned_in_containers, runtimes=["runc"]),
 ]
 
 SUITES: Final[dict[str, list[Item[World]]]] = {

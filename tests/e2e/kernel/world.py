@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
 NODES: Final = PROJECT / "hack/binder_nodes.py"
-BINDERFS: Final = "/run/aosp-binderfs"
+BINDERFS: Final = "/run/aosp-binderfs/nodes"
+"""Where binder_nodes.py mounts its binderfs."""
+PROVISIONED: Final = "/run/aosp-binderfs/devices"
+"""Where the plugin mounts its own by default."""
 DIRECTORY: Final = Path("/run/e2e")
 PATIENCE: Final = 180.0
 """The limit for waiting on an emulated machine, in seconds."""

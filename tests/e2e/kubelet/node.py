@@ -201,7 +201,7 @@ def hack(*words: str) -> str:
 
 def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
     """Create the missing stand-ins of the first ``count`` binder devices."""
-    hack("create", "--way", "mknod", "--count", str(count), "--prefix", prefix)
+    hack("create", "--stand-ins", "--count", str(count), "--prefix", prefix)
 
 
 def remove_devices(*numbers: int) -> None:

@@ -1,0 +1,56 @@
+"""What both ways to provision share: mounting a binderfs, setting modes, and the errors of file operations."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError, NotPermittedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def translated_errors(operation: str) -> Iterator[None]:
+    """Raise HostError, or one of its subclasses, instead of an OSError. ``operation`` completes "cannot ..."."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise DeviceExistsError(f"cannot {operation}: {_reason(error)}") from error
+    except PermissionError as error:
+        raise NotPermittedError(f"cannot {operation}: {_reason(error)}: run as root") from error
+    except OSError as error:
+        raise HostError(f"cannot {operation}: {_reason(error)}") from error
+
+
+def mount_if_missing(directory: str, max_devices: int | None) -> None:
+    """Mount a binderfs on ``directory``, or raise the ``max=`` of the one that is mounted there.
+
+    The directory is created if it does not exist. ``max_devices`` None leaves ``max=`` at the kernel's default.
+    ``max=`` is never lowered, and stays if the kernel does not show it. Raises HostError, or OSError for the directory.
+    """
+    mounted = binderfs.mount_at(directory)
+    if mounted is None:
+        if not os.path.lexists(directory):
+            os.makedirs(directory)
+        if os.listdir(directory):
+            raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
+        binderfs.mount(directory, max_devices)
+    elif max_devices is not None and mounted.max_devices is not None and mounted.max_devices < max_devices:
+        binderfs.mount(directory, max_devices, again=True)
+
+
+def set_mode(path: str, mode: int) -> bool:
+    """Give the file the permissions ``mode`` if it has others, regardless of the umask. Return whether it had."""
+    if stat.S_IMODE(os.lstat(path).st_mode) == mode:
+        return False
+    os.chmod(path, mode)
+    return True
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else f"{error.strerror}"

@@ -1,0 +1,353 @@
+"""Many binder devices on a test host: real files, and a fake binderfs instead of the kernel's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.errors import (
+    BinderfsError,
+    BinderMissingError,
+    DeviceDirectoryError,
+    DeviceExistsError,
+    DevicesExhaustedError,
+    HostError,
+    NotPermittedError,
+)
+from aosp_plugin.binder.provision import bulk
+from aosp_plugin.binder.provision.bulk import DevicePool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fake_binderfs import FakeBinderfs
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device files, which requires root")
+
+
+class Place:
+    """A device directory and a place for the tool's binderfs."""
+
+    def __init__(self, directory: Path, kernel: FakeBinderfs) -> None:
+        self.dev, self.run = directory / "dev", directory / "run" / "nodes"
+        self.dev.mkdir()
+        self.kernel = kernel
+        self.pool = DevicePool(str(self.dev), "a", str(self.run))
+
+    def links(self) -> dict[str, str]:
+        """Return the target of each link in the device directory."""
+        return {name: os.readlink(self.dev / name) for name in os.listdir(self.dev)}
+
+    def devices(self) -> set[str]:
+        """Return the binder devices of the tool's binderfs."""
+        return set(binderfs.devices_in(str(self.run)))
+
+
+@pytest.fixture(autouse=True)
+def file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the kernel have binderfs."""
+    path = tmp_path / "filesystems"
+    path.write_text("nodev\tproc\n\text4\nnodev\tbinder\n")
+    monkeypatch.setattr(bulk, "FILE_SYSTEMS", str(path))
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, fake_binderfs: FakeBinderfs) -> Place:
+    return Place(tmp_path, fake_binderfs)
+
+
+@pytest.fixture(params=[0, 1000])
+def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Be root, or appear as another user."""
+    if request.param == 0 and os.geteuid() != 0:
+        pytest.skip("creates device files, which requires root")
+    monkeypatch.setattr(os, "geteuid", lambda: request.param)
+    user: int = request.param
+    return user
+
+
+def test_create_mounts_a_binderfs_and_links_to_its_devices(place: Place) -> None:
+    summary = place.pool.create(3, first=9, mode=0o640, max_devices=50)
+    assert summary == f"{place.dev}: 3 binder devices created, 0 already present (a9 to a11, binderfs at {place.run})\n"
+    assert place.links() == {name: f"{place.run}/{name}" for name in ("a9", "a10", "a11")}
+    assert {stat.S_IMODE((place.dev / name).stat().st_mode) for name in place.links()} == {0o640}
+    assert place.kernel.calls == [("mount", 50)]
+
+
+def test_create_again_creates_what_is_missing(place: Place) -> None:
+    place.pool.create(2)
+    assert "3 binder devices created, 2 already present (a0 to a4" in place.pool.create(5)
+    (place.dev / "a0").unlink()
+    (place.run / "a1").unlink()
+    (place.run / "a2").chmod(0)
+    assert "2 binder devices created, 3 already present" in place.pool.create(5)
+    assert place.devices() == place.links().keys() == {f"a{number}" for number in range(5)}
+    assert {stat.S_IMODE((place.run / name).stat().st_mode) for name in place.devices()} == {0o666}
+    assert place.kernel.calls == [("mount", None)]
+
+
+def test_create_on_a_kernel_without_binderfs_creates_nothing(place: Place, file_systems: Path) -> None:
+    """Stand-ins are never a fallback: a plugin with the default checks would hand out null devices."""
+    file_systems.write_text("nodev\tproc\n")
+    with pytest.raises(BinderMissingError, match=r"^this kernel has no binderfs: load binder_linux .* use --stand-ins"):
+        place.pool.create(2)
+    assert os.listdir(place.dev) == []
+    assert not place.run.exists()
+
+
+def test_create_refuses_a_binderfs_directory_with_files(place: Place) -> None:
+    place.run.mkdir(parents=True)
+    (place.run / "precious").touch()
+    with pytest.raises(BinderfsError, match=f"{place.run} is neither empty nor a binderfs"):
+        place.pool.create(2)
+    assert place.kernel.calls == []
+
+
+@pytest.mark.usefixtures("user")
+def test_stand_ins_are_null_devices_or_empty_files(place: Place, user: int) -> None:
+    summary = place.pool.create(1, stand_ins=True)
+    what = "null devices" if user == 0 else "empty files"
+    assert summary == f"{place.dev}: 1 stand-in created, 0 already present (a0, {what}, not binder)\n"
+    assert "1 stand-in created, 1 already present" in place.pool.create(2, stand_ins=True)
+    kinds = {Kind.STAND_IN if path.is_char_device() else Kind.FILE for path in place.dev.iterdir()}
+    assert kinds == {Kind.STAND_IN if user == 0 else Kind.FILE}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in place.dev.iterdir()} == {0o666}
+    assert [device.kind for device in place.pool.list()] == [*kinds] * 2
+    assert place.pool.delete() == f"{place.dev}: 2 stand-ins deleted\n"
+    assert os.listdir(place.dev) == []
+    assert place.kernel.calls == []
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("null")
+
+
+def _file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def _empty_file(path: Path) -> None:
+    path.touch()
+
+
+def _null_device(path: Path) -> None:
+    os.mknod(path, stat.S_IFCHR, os.makedev(1, 3))
+
+
+def _other_device(path: Path) -> None:
+    os.mknod(path, stat.S_IFCHR, os.makedev(10, 232))
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "stand_ins", "text"),
+    [
+        (_link, False, "a link to null"),
+        (_link, True, "a link to null"),
+        (_file, False, "a file with content"),
+        (_file, True, "a file with content"),
+        (os.mkdir, False, "a directory"),
+        (os.mkfifo, True, "neither a device nor a file"),
+        (_empty_file, False, "an empty file"),
+        pytest.param(_null_device, False, "a stand-in, a null device", marks=needs_root),
+        pytest.param(_other_device, True, "a character device 10:232", marks=needs_root),
+    ],
+)
+def test_create_names_what_is_in_the_way_and_creates_nothing(
+    place: Place, obstacle: Callable[[Path], None], *, stand_ins: bool, text: str
+) -> None:
+    obstacle(place.dev / "a1")
+    expected = f"^{place.dev}/a1 is in the way: {text}: remove it, or choose another --prefix or --start$"
+    with pytest.raises(DeviceExistsError, match=expected):
+        place.pool.create(3, stand_ins=stand_ins)
+    obstacle(place.dev / "a2")
+    with pytest.raises(DeviceExistsError, match=rf"^{place.dev}/a\d \(and 1 more\) is in the way"):
+        place.pool.create(3, stand_ins=stand_ins)
+    assert set(os.listdir(place.dev)) == {"a1", "a2"}
+    assert place.kernel.calls == []
+
+
+def test_create_keeps_what_it_created_before_a_failure(place: Place) -> None:
+    with pytest.raises(DevicesExhaustedError, match="max=2"):
+        place.pool.create(3, max_devices=2)
+    assert place.links().keys() == {"a0", "a1"}
+    assert "1 binder device created, 2 already present" in place.pool.create(3, max_devices=3)
+    assert place.kernel.calls == [("mount", 2), ("remount", 3)]
+
+
+class Interruption:
+    """Raises KeyboardInterrupt at one point: before or after an operation of the system or the driver."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, stop: int) -> None:
+        """``stop`` is the number of the point."""
+        self.stop = stop
+        self.point = 0
+        operations = ((os, "symlink"), (os, "chmod"), (os, "unlink"), (os, "makedirs"))
+        driver = ((binderfs, "mount"), (binderfs, "unmount"), (binderfs, "add_device"))
+        for module, name in (*operations, *driver):
+            patch.setattr(module, name, functools.partial(self._call, getattr(module, name)))
+
+    def _call(self, function: Callable[..., object], *arguments: object, **more: object) -> object:
+        self._reach()
+        result = function(*arguments, **more)
+        self._reach()
+        return result
+
+    def _reach(self) -> None:
+        self.point += 1
+        if self.point == self.stop:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("command", ["create", "delete"])
+def test_a_command_continues_after_an_interruption_at_any_point(place: Place, command: str) -> None:
+    run: Callable[[], object] = functools.partial(place.pool.create, 3) if command == "create" else place.pool.delete
+    expected = {"a0", "a1", "a2"} if command == "create" else set()
+    stop, last = 0, 1
+    while stop <= last:
+        stop += 1
+        place.pool.delete()
+        if command == "delete":
+            place.pool.create(3)
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            interruption = Interruption(patch, stop)
+            run()
+        last = interruption.point
+        run()
+        assert place.links().keys() == expected
+        assert (place.devices() if expected else set(place.kernel.mounts)) == expected
+    assert stop > 10
+
+
+def test_list_is_in_natural_order_and_names_targets(place: Place) -> None:
+    place.pool.create(2, first=9)
+    (place.run / "a9").unlink()
+    (place.dev / "a11").symlink_to("elsewhere")
+    (place.dev / "a012").touch()
+    (place.dev / "other").touch()
+    assert place.pool.list() == [
+        ("a9", Kind.ABSENT, f"{place.dev}/a9", f"{place.run}/a9"),
+        ("a10", Kind.BINDERFS, f"{place.dev}/a10", f"{place.run}/a10"),
+    ]
+
+
+def test_delete_removes_devices_links_and_mount(place: Place) -> None:
+    place.pool.create(1)
+    assert place.pool.delete() == f"{place.dev}: 1 binder device deleted\n"
+    assert os.listdir(place.dev) == []
+    assert place.kernel.mounts == {}
+    assert place.run.is_dir(), "a container may have the directory as a volume"
+    assert place.pool.delete() == f"{place.dev}: 0 binder devices deleted\n"
+
+
+def test_delete_leaves_what_is_not_the_tool_s(place: Place) -> None:
+    place.pool.create(2)
+    (place.dev / "a5").write_text("mine")
+    (place.dev / "a6").symlink_to(f"{place.run}/a0")
+    (place.dev / "a07").touch()
+    (place.dev / "ab").touch()
+    place.kernel.add_device(str(place.run), "theirs")
+    assert place.pool.delete() == (
+        f"{place.dev}: 2 binder devices deleted\n{place.run} stays mounted: it has 1 other device (theirs)\n"
+    )
+    assert set(os.listdir(place.dev)) == {"a5", "a6", "a07", "ab"}
+    assert place.devices() == {"theirs"}
+
+
+def test_delete_unmounts_a_binderfs_with_the_devices_of_the_kernel_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's parameter ``devices=`` names binder devices that the kernel creates at each mount."""
+    monkeypatch.setattr(bulk, "binder_parameters", lambda: "binder,hwbinder,vndbinder\n\n")
+    place.kernel.kernel_devices = ("binder", "hwbinder", "vndbinder")
+    place.pool.create(2)
+    assert place.pool.delete() == f"{place.dev}: 2 binder devices deleted\n"
+    assert place.kernel.mounts == {}
+
+
+def test_delete_removes_links_after_an_unmount_and_stand_ins(place: Place) -> None:
+    place.pool.create(2)
+    place.kernel.unmount(str(place.run))
+    (place.dev / "a9").touch()
+    assert place.pool.delete() == f"{place.dev}: 2 binder devices and 1 stand-in deleted\n"
+    assert os.listdir(place.dev) == []
+
+
+def test_the_pool_resolves_relative_paths_and_links(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to("dev")
+    monkeypatch.chdir(tmp_path)
+    assert DevicePool("link", "a", "./run/nodes").create(1).startswith(f"{place.dev}: 1 binder device created")
+    assert place.pool.delete() == f"{place.dev}: 1 binder device deleted\n"
+
+
+@pytest.mark.parametrize("run", [lambda pool: pool.create(1), DevicePool.list, DevicePool.delete])
+def test_a_missing_device_directory_is_an_error(tmp_path: Path, run: Callable[[DevicePool], object]) -> None:
+    with pytest.raises(DeviceDirectoryError, match=f"cannot read the device directory {tmp_path}/none: No such file"):
+        run(DevicePool(f"{tmp_path}/none"))
+
+
+def test_errors_of_the_system_name_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *_: object) -> None:
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    expected = f"cannot create devices in {place.dev}: {place.run}/a0: Operation not permitted: run as root"
+    with pytest.raises(NotPermittedError, match=expected):
+        place.pool.create(1)
+
+    def fail(path: str) -> None:
+        raise OSError(5, "Input/output error", path)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(HostError, match="Input/output error"):
+        place.pool.delete()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"count": 0}, "--count: 0 is not a number from 1 to 1048576"),
+        ({"count": 1048577}, "--count: 1048577 is not"),
+        ({"count": 1, "first": -1}, "--start: -1 is not a number from 0 to 1048576"),
+        ({"count": 1, "max_devices": 0}, "--max: 0 is not a number from 1 to 1048576"),
+        ({"count": 1, "max_devices": 5, "stand_ins": True}, "--max: it is an option of a binderfs"),
+    ],
+)
+def test_create_refuses_values_that_are_not_allowed(place: Place, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text}"):
+        place.pool.create(**arguments)
+
+
+def test_the_longest_name_has_63_characters(place: Place) -> None:
+    pool = DevicePool(str(place.dev), "x" * 62)
+    assert "10 stand-ins created" in pool.create(10, stand_ins=True)
+    with pytest.raises(ValueError, match=f"^--prefix: '{'x' * 62}' gives names like '{'x' * 62}10': "):
+        pool.create(11, stand_ins=True)
+
+
+@pytest.mark.parametrize(("prefix", "text"), [("", "it is empty"), ("a/b", "it is a path"), ("x" * 63, "")])
+def test_the_pool_refuses_bad_prefixes(prefix: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^--prefix: '{prefix}' is not allowed: .*{text}"):
+        DevicePool("/dev", prefix)
+
+
+def test_the_pool_refuses_one_directory_for_both(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--binderfs-dir: .* is --device-dir too"):
+        DevicePool(str(tmp_path), "a", f"{tmp_path}/x/..")
+
+
+@pytest.mark.parametrize("text", ["888", "4755", "66", "", "rw"])
+def test_octal_mode_refuses_other_text(text: str) -> None:
+    assert (bulk.octal_mode("0600"), bulk.octal_mode("666")) == (0o600, 0o666)
+    with pytest.raises(ValueError, match="is not an octal mode from 0000 to 0777"):
+        bulk.octal_mode(text)

@@ -1,0 +1,226 @@
+"""Provisioning by the daemon: real files, and a fake binderfs instead of the kernel's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
+from aosp_plugin.binder.provision import provisioner as module
+from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, DeviceProvisioner, ProvisionSpec
+from tests.support import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fake_binderfs import FakeBinderfs
+
+MAX = 100
+
+
+class Place:
+    """A host with a directory for a binderfs, and the calls that provision binder devices in it."""
+
+    def __init__(self, tree: Path, kernel: FakeBinderfs, *, under_root: bool) -> None:
+        tree.mkdir()
+        self.tree = tree
+        self.directory = tree / "run" / "devices"
+        self.spec_directory = "/run/devices" if under_root else str(self.directory)
+        self.host = Host(str(tree) if under_root else "/")
+        self.kernel = kernel
+        self.clock = Clock()
+
+    def provisioner(self, count: int = 3, **more: Any) -> DeviceProvisioner:
+        """Return a provisioner of a0, a1, ..."""
+        values: dict[str, Any] = {
+            "directory": self.spec_directory,
+            "prefix": "a",
+            "first": 0,
+            "max_devices": MAX,
+        } | more
+        return DeviceProvisioner(ProvisionSpec(count=count, **values | more), self.host, self.clock)
+
+    def provision(self, count: int = 3, **more: Any) -> int:
+        """Provision once."""
+        return self.provisioner(count, **more).provision()
+
+    def modes(self) -> dict[str, int]:
+        """Return the mode of each binder device."""
+        names = binderfs.devices_in(str(self.directory))
+        return {name: stat.S_IMODE((self.directory / name).stat().st_mode) for name in names}
+
+    def times(self) -> dict[str, int]:
+        """Return when each file, or the directory itself, was last changed."""
+        paths = [self.directory, *self.directory.iterdir()]
+        return {str(path): path.stat().st_ctime_ns for path in paths}
+
+
+@pytest.fixture(params=[False, True], ids=["host", "under-root"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, fake_binderfs: FakeBinderfs) -> Place:
+    return Place(tmp_path / "host", fake_binderfs, under_root=request.param)
+
+
+def test_provision_mounts_a_binderfs_and_creates_every_device(place: Place) -> None:
+    assert place.provision(3) == 3
+    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
+    assert place.kernel.calls == [("mount", MAX)]
+
+
+def test_provision_changes_nothing_if_all_devices_are_in_place(place: Place) -> None:
+    """A write would be a file event, and with it the next scan."""
+    place.provision(3)
+    before = place.times()
+    assert place.provision(3) == 0
+    assert place.times() == before
+
+
+def _remove(place: Place) -> None:
+    (place.directory / "a1").unlink()
+
+
+def _change_mode(place: Place) -> None:
+    (place.directory / "a1").chmod(0o600)
+
+
+@pytest.mark.parametrize("damage", [_remove, _change_mode])
+def test_provision_restores_one_device_and_keeps_the_others(place: Place, damage: Callable[[Place], None]) -> None:
+    place.provision(3)
+    before = [(place.directory / name).stat().st_ino for name in ("a0", "a2")]
+    damage(place)
+    assert place.provision(3) == 1
+    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
+    assert [(place.directory / name).stat().st_ino for name in ("a0", "a2")] == before
+
+
+def test_provision_mounts_again_after_an_unmount(place: Place) -> None:
+    place.provision(3)
+    place.kernel.unmount(str(place.directory))
+    assert place.provision(3) == 3
+    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
+    assert place.kernel.calls == [("mount", MAX), ("unmount", None), ("mount", MAX)]
+
+
+def test_provision_accepts_a_mounted_binderfs_and_its_devices(place: Place) -> None:
+    """An administrator, or a predecessor, may have mounted it."""
+    place.directory.mkdir(parents=True)
+    place.kernel.mount(str(place.directory), 5)
+    place.kernel.add_device(str(place.directory), "a1")
+    place.kernel.add_device(str(place.directory), "other")
+    assert place.provision(3, max_devices=None) == 3
+    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666, "other": 0o600}
+    assert place.kernel.calls == [("mount", 5)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "calls"),
+    [(MAX + 1, [("remount", MAX + 1)]), (MAX, []), (MAX - 1, []), (None, [])],
+    ids=["larger", "same", "smaller", "none"],
+)
+def test_provision_raises_max_and_never_lowers_it(
+    place: Place, limit: int | None, calls: list[tuple[str, int | None]]
+) -> None:
+    place.provision(2)
+    assert place.provision(3, max_devices=limit) == 1
+    assert place.kernel.calls == [("mount", MAX), *calls]
+
+
+def test_provision_leaves_a_max_that_the_kernel_does_not_show(place: Place) -> None:
+    place.provision(2)
+    path = str(place.directory)
+    place.kernel.mounts[path] = binderfs.BinderfsMount(path, 1, None)
+    assert place.provision(3, max_devices=MAX + 1) == 1
+    assert place.kernel.calls == [("mount", MAX)]
+
+
+def test_provision_removes_nothing_if_the_count_shrinks(place: Place) -> None:
+    """Containers may use the devices."""
+    place.provision(5)
+    assert place.provision(1) == 0
+    assert len(place.modes()) == 5
+
+
+def test_provision_follows_links_under_the_root(place: Place) -> None:
+    (place.tree / "var").symlink_to(place.spec_directory.removesuffix("/devices"))
+    prefix = "" if place.spec_directory.startswith("/run") else str(place.tree)
+    assert place.provision(2, directory=f"{prefix}/var/devices") == 2
+    assert place.modes() == {"a0": 0o666, "a1": 0o666}
+
+
+def test_resources_that_share_a_binderfs_mount_it_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each resource is scanned in a worker thread of its own."""
+    waiting = threading.Semaphore(0)
+
+    class Lock:
+        """Counts the threads that want it."""
+
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            waiting.release()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    created: list[int] = []
+    second = threading.Thread(target=lambda: created.append(place.provision(2, first=10)))
+
+    def start_second(step: str) -> None:
+        if step == "mount":
+            assert waiting.acquire(timeout=10)
+            second.start()
+            assert waiting.acquire(timeout=10)
+
+    monkeypatch.setattr(module, "_LOCK", Lock())
+    place.kernel.hook = start_second
+    created.append(place.provision(3))
+    second.join(10)
+    assert created == [3, 2]
+    assert place.kernel.calls == [("mount", MAX)]
+
+
+def test_provision_never_mounts_over_files(place: Place) -> None:
+    place.directory.mkdir(parents=True)
+    (place.directory / "precious").touch()
+    with pytest.raises(BinderfsError, match=f"{place.directory} is neither empty nor a binderfs"):
+        place.provision(3)
+    (place.directory / "precious").unlink()
+    place.directory.rmdir()
+    place.directory.touch()
+    with pytest.raises(HostError, match=f"cannot provision .* in {place.spec_directory}: .*Not a directory"):
+        place.provision(3)
+    assert place.kernel.calls == []
+
+
+def test_provision_keeps_what_it_created_before_a_failure(place: Place) -> None:
+    with pytest.raises(DevicesExhaustedError, match="max=2"):
+        place.provision(3, max_devices=2)
+    assert place.modes() == {"a0": 0o666, "a1": 0o666}
+    assert place.provision(3, max_devices=4) == 1
+
+
+def test_provision_pauses_after_a_failure(place: Place) -> None:
+    def refuse(_step: str) -> None:
+        raise binderfs.refusal(binderfs.Step.MOUNT, errno.ENODEV, str(place.directory))
+
+    provisioner = place.provisioner(3)
+    place.kernel.hook = refuse
+    with pytest.raises(BinderMissingError):
+        provisioner.provision()
+    assert os.listdir(place.directory) == [], "the scan that follows finds an empty directory"
+    place.kernel.hook = lambda _step: None
+    place.clock.now += RETRY_AFTER / 2
+    assert provisioner.provision() == 0
+    assert place.kernel.mounts == {}
+    place.clock.now += RETRY_AFTER / 2
+    assert provisioner.provision() == 3
+    (place.directory / "a1").unlink()
+    assert provisioner.provision() == 1

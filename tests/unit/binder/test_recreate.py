@@ -1,0 +1,440 @@
+"""Recreation of a binder device: real files and the real scanner, and a fake binderfs instead of the kernel's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.binder.discovery import health, scanner
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
+from aosp_plugin.binder.provision.recreate import TEMPORARY_PREFIX, recreate_device, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from aosp_plugin.binder.discovery.health import TrackedDevice
+    from tests.fake_binderfs import FakeBinderfs
+
+TEMPORARY = f"{TEMPORARY_PREFIX}a1"
+OPERATIONS = ("lstat", "unlink", "chown", "chmod", "rename")
+"""The functions of ``os`` that a recreation calls. The fake binderfs reports BINDER_CTL_ADD."""
+
+
+class DeviceHost(Host):
+    """Reports plain files as character devices, with the inode as the number, so that the tests need no root."""
+
+    def lstat(self, path: str) -> os.stat_result:
+        """Return the status of the file."""
+        status = os.lstat(self.process_path(path))
+        if not stat.S_ISREG(status.st_mode):
+            return status
+        values = (stat.S_IFCHR | stat.S_IMODE(status.st_mode), *status[1:10])
+        return os.stat_result(values, {"st_rdev": status.st_ino, "st_mtime_ns": status.st_mtime_ns})
+
+
+class Place:
+    """A host below a root: a binderfs with the device a1 at /run, and a link to it in /dev."""
+
+    def __init__(self, root: Path, kernel: FakeBinderfs) -> None:
+        self.root = root
+        self.dev, self.run = root / "dev", root / "run"
+        self.dev.mkdir(parents=True)
+        self.run.mkdir()
+        self.kernel = kernel
+        self.kernel.mount(str(self.run))
+        self.host = DeviceHost(str(root))
+        self.add("a1")
+        (self.dev / "a1").symlink_to("/run/a1")
+
+    def add(self, name: str, mode: int = 0o640) -> None:
+        """Create a binder device."""
+        self.kernel.add_device(str(self.run), name)
+        (self.run / name).chmod(mode)
+
+    def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
+        """Scan for devices."""
+        driver = Driver(frozenset({self.run.stat().st_dev}))
+        return scanner.scan(self.host, driver, directory, "a").nodes
+
+    def device(self, name: str = "a1") -> BinderDevice:
+        """Scan for one device."""
+        return next(device for device in self.scan() if device.name == name)
+
+    def recreate(self, device: BinderDevice | None = None, mode: int | None = None) -> None:
+        """Recreate a1, or another device."""
+        recreate_device(device or self.device(), self.host, mode)
+
+    def sweep(self) -> int:
+        """Sweep the binderfs."""
+        return sweep("/run", self.host)
+
+    def inode(self, name: str = "a1") -> int:
+        """Return the inode, which differs between a device and its replacement."""
+        return (self.run / name).lstat().st_ino
+
+    def names(self) -> set[str]:
+        """Return the binder devices of the binderfs."""
+        return set(binderfs.devices_in(str(self.run)))
+
+
+@pytest.fixture
+def place(tmp_path: Path, fake_binderfs: FakeBinderfs) -> Place:
+    return Place(tmp_path / "host", fake_binderfs)
+
+
+def raising(number: int) -> Callable[..., None]:
+    """Return a function that raises this OSError."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@contextlib.contextmanager
+def observed(place: Place, observer: Callable[[str], None]) -> Iterator[None]:
+    """Call ``observer`` with the name of each point before and after an operation. Its own operations do not count."""
+    inside = False
+
+    def point(name: str) -> None:
+        nonlocal inside
+        if not inside:
+            inside = True
+            try:
+                observer(name)
+            finally:
+                inside = False
+
+    def operation(name: str, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        point(f"before {name}")
+        result = function(*arguments, **more)
+        point(f"after {name}")
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(os, name, functools.partial(operation, name, getattr(os, name)))
+        patch.setattr(place.kernel, "hook", lambda step: point(f"after {step}"))
+        yield
+
+
+def points(place: Place) -> list[str]:
+    """Return every point of a recreation, in order."""
+    found: list[str] = []
+    place.recreate()  # at its first run, coverage looks up the module's file with lstat
+    device = place.device()
+    with observed(place, found.append):
+        place.recreate(device)
+    return found
+
+
+def test_a_recreated_device_keeps_its_name_and_file_system(place: Place) -> None:
+    """The inode changes, which means a context of its own. st_dev and the time of the mount do not."""
+    before = place.device()
+    place.recreate(before)
+    after = place.device()
+    assert before.identity is not None
+    assert after.identity is not None
+    assert after.identity.inode != before.identity.inode
+    assert after.identity.file_system == before.identity.file_system
+    assert place.names() == {"a1"}
+
+
+def test_a_process_that_holds_the_old_device_keeps_it(place: Place) -> None:
+    with (place.run / "a1").open("rb") as held:
+        place.recreate()
+        assert os.fstat(held.fileno()).st_ino != place.inode()
+
+
+def test_recreation_keeps_mode_and_owner_without_a_mode(place: Place) -> None:
+    owner = (1000, 1001) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(place.run / "a1", *owner)
+    (place.run / "a1").chmod(0o624)
+    place.recreate()
+    status = (place.run / "a1").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o624, *owner)
+
+
+def test_recreation_with_a_mode_keeps_nothing_of_the_previous_tenant(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have changed mode and owner of its device."""
+    (place.run / "a1").chmod(0)
+    monkeypatch.setattr(os, "chown", None)
+    place.recreate(mode=0o666)
+    status = (place.run / "a1").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o666, os.geteuid())
+
+
+def test_recreation_replaces_the_file_behind_links(place: Place) -> None:
+    """The link in the device directory may have another name, and lead to the device over other links."""
+    (place.root / "elsewhere").symlink_to("/run")
+    (place.dev / "a7").symlink_to("../elsewhere/a1")
+    before, link = place.inode(), (place.dev / "a7").lstat().st_ino
+    place.recreate(place.device("a7"))
+    assert place.inode() != before
+    assert (place.dev / "a7").lstat().st_ino == link
+    assert place.names() == {"a1"}
+
+
+def test_recreation_works_if_the_device_directory_is_the_binderfs(place: Place) -> None:
+    (device,) = place.scan("/run")
+    before = place.inode()
+    place.recreate(device)
+    assert place.inode() != before
+
+
+def test_health_never_changes_during_a_recreation(place: Place) -> None:
+    """A scan before and after every operation finds the device healthy."""
+    judgement = functools.partial(health.judge, verify=Verify.BINDER)
+    tracked: Mapping[str, TrackedDevice] = {}
+    scanned: list[str] = []
+
+    def scan(point: str) -> None:
+        nonlocal tracked
+        devices = (*place.scan(), *place.scan("/run"))
+        assert [device.name for device in devices] == ["a1", "a1"], point
+        tracked = health.follow(
+            tracked, devices, float(len(scanned)), 300.0, lambda device, known: judgement(device, file_system=known)
+        )
+        states = [(device.node.kind, device.reason, device.since) for device in tracked.values()]
+        assert states == [(Kind.BINDERFS, None, 0.0)]
+        scanned.append(point)
+
+    expected = points(place)
+    scan("first")
+    device = place.device()
+    with observed(place, scan):
+        place.recreate(device)
+    assert scanned[1:] == expected
+
+
+def test_a_scan_ignores_temporary_devices(place: Place) -> None:
+    """No device prefix starts as their names do, so they are neither devices nor skipped with a warning."""
+    assert name_problem(TEMPORARY_PREFIX) is not None
+    for prefix in ("a", "b", "+"):
+        assert [*map(list, scanner.usable_names([TEMPORARY], prefix))] == [[], []]
+
+
+def test_the_temporary_name_of_the_longest_device_id_is_accepted(place: Place) -> None:
+    """The longest ID has 63 characters of 4 bytes, and a binderfs accepts 255 bytes."""
+    name = "a" + "\U0001f4f1" * (LONGEST_NAME - 1)
+    assert name_problem(name) is None
+    binderfs.add_request(TEMPORARY_PREFIX + "\U0001f4f1" * LONGEST_NAME)
+    place.add(name)
+    (place.dev / name).symlink_to(f"/run/{name}")
+    before = place.inode(name)
+    place.recreate(place.device(name))
+    assert place.inode(name) != before
+
+
+def recreate_until(place: Place, stop: str, end: Callable[[], None]) -> None:
+    """Recreate a1, and call ``end`` at the point ``stop``."""
+    device = place.device()
+    with observed(place, lambda point: end() if point == stop else None):
+        place.recreate(device)
+
+
+def killed_at(place: Place, stop: str) -> bool:
+    """Recreate a1 in a process that ends at ``stop`` without cleanup. Return whether it reached that point."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the child ends before coverage saves its data
+        recreate_until(place, stop, lambda: os._exit(9))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_recreation_has_these_points(place: Place) -> None:
+    """The tests below stop at each of them."""
+    assert points(place) == [
+        *("before lstat", "after lstat", "before unlink", f"after add {TEMPORARY}"),
+        *("before chown", "after chown", "before chmod", "after chmod", "before rename", "after rename"),
+    ]
+
+
+@pytest.mark.parametrize("repair", [Place.sweep, Place.recreate])
+def test_a_kill_at_any_point_leaves_a_usable_device(place: Place, repair: Callable[[Place], object]) -> None:
+    """The name leads to the old device or the fresh one. A sweep or the next recreation removes a temporary one."""
+    names = set()
+    for stop in points(place):
+        assert killed_at(place, stop)
+        assert place.device().kind is Kind.BINDERFS
+        assert stat.S_IMODE((place.run / "a1").stat().st_mode) == 0o640
+        names |= place.names()
+        repair(place)
+        assert place.names() == {"a1"}
+    assert names == {"a1", TEMPORARY}
+
+
+def test_an_interruption_at_any_point_leaves_no_temporary_device(place: Place) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for stop in points(place):
+        with pytest.raises(KeyboardInterrupt):
+            recreate_until(place, stop, interrupt)
+        assert place.names() == {"a1"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "number", "kind", "text"),
+    [
+        ("rename", errno.EBUSY, BinderfsError, "it is a mount point"),
+        ("chmod", errno.EROFS, BinderfsError, "read-only"),
+        ("unlink", errno.EROFS, BinderfsError, "read-only"),
+        ("chown", errno.EPERM, NotPermittedError, "root"),
+        ("chmod", errno.EACCES, NotPermittedError, "root"),
+        ("rename", errno.EIO, BinderfsError, "Input/output error"),
+    ],
+)
+def test_a_refusal_leaves_the_old_device_unchanged(
+    place: Place, monkeypatch: pytest.MonkeyPatch, operation: str, number: int, kind: type[BinderfsError], text: str
+) -> None:
+    """A read-only binderfs is detected before anything is created that could not be removed."""
+    before, device = place.inode(), place.device()
+    monkeypatch.setattr(os, operation, raising(number))
+    with pytest.raises(BinderfsError, match=f"a1: .*{text}") as caught:
+        place.recreate(device)
+    assert type(caught.value) is kind
+    assert (place.inode(), place.names()) == (before, {"a1"})
+
+
+def test_the_first_error_is_raised_if_the_cleanup_fails_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The temporary device is left to the next sweep."""
+    device = place.device()
+    refuse = raising(errno.EROFS)
+    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(place.kernel, "hook", lambda _step: monkeypatch.setattr(os, "unlink", refuse))
+    with pytest.raises(BinderfsError, match=f"recreate {place.run}/a1"):
+        place.recreate(device)
+    monkeypatch.undo()
+    assert place.sweep() == 1
+
+
+def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
+    place.kernel.mount(str(place.run), 1, again=True)
+    before = place.inode()
+    expected = f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"
+    with pytest.raises(DevicesExhaustedError, match=expected) as caught:
+        place.recreate()
+    assert isinstance(caught.value.__cause__, DevicesExhaustedError)
+    assert (place.inode(), place.names()) == (before, {"a1"})
+    place.kernel.mount(str(place.run), 2, again=True)
+    place.recreate()
+    assert place.inode() != before
+
+
+def test_a_removed_device_is_not_recreated(place: Place) -> None:
+    """Its mode and owner are unknown."""
+    device = place.device()
+    (place.run / "a1").unlink()
+    with pytest.raises(BinderfsError, match=f"recreate {place.run}/a1: "):
+        place.recreate(device)
+    assert place.names() == set()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.BINDERFS])
+def test_only_devices_in_a_binderfs_are_recreated(place: Place, kind: Kind) -> None:
+    before = place.inode()
+    with pytest.raises(BinderfsError, match=f"cannot recreate /dev/a1: its kind is {kind}"):
+        place.recreate(place.device()._replace(kind=kind))
+    assert place.inode() == before
+
+
+def test_a_device_that_is_bound_alone_is_not_recreated(place: Place) -> None:
+    """A fresh one cannot be created in its directory, and the bind mount would keep the old one."""
+    (place.dev / "a2").touch()
+    device = place.device("a2")
+    assert (device.kind, device.directory) == (Kind.BINDERFS, "")
+    with pytest.raises(BinderfsError, match=r"cannot recreate /dev/a2: .*mount the whole binderfs"):
+        place.recreate(device)
+
+
+def test_a_link_that_changed_after_the_scan_is_not_followed(place: Place) -> None:
+    device = place.device()
+    (place.dev / "a1").unlink()
+    (place.dev / "a1").symlink_to("/dev/precious")
+    (place.dev / "precious").touch()
+    with pytest.raises(BinderfsError, match="cannot recreate /dev/a1"):
+        place.recreate(device)
+    assert (place.dev / "precious").exists()
+    (place.dev / "a1").unlink()
+    (place.dev / "a1").symlink_to("a1")
+    with pytest.raises(BinderfsError, match="recreate /dev/a1: Too many levels"):
+        place.recreate(device)
+
+
+def test_a_sweep_removes_temporary_devices_only(place: Place) -> None:
+    others = {"a1", "a2", ",a3", "+a4", "a,+5"}
+    for name in (*others - {"a1"}, TEMPORARY, f"{TEMPORARY_PREFIX}a9"):
+        place.add(name)
+    assert place.sweep() == 2
+    assert place.names() == others
+    assert place.sweep() == 0
+    assert (place.run / CONTROL_NAME).exists()
+
+
+def test_a_sweep_of_another_directory_is_an_error(place: Place) -> None:
+    with pytest.raises(BinderfsError, match=f"open {place.dev}/{CONTROL_NAME}"):
+        sweep("/dev", place.host)
+
+
+def test_recreations_and_sweeps_of_one_binderfs_exclude_each_other(place: Place) -> None:
+    """A sweep must not remove the temporary device of a recreation in progress: the lock is held at each point."""
+    locked: list[str] = []
+
+    def try_to_lock(point: str) -> None:
+        control = os.open(place.run / CONTROL_NAME, os.O_RDONLY)
+        try:
+            # Only an exclusive lock refuses a shared one.
+            fcntl.flock(control, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            locked.append(point)
+        finally:
+            os.close(control)
+
+    expected, device = points(place), place.device()
+    with observed(place, try_to_lock):
+        place.recreate(device)
+    assert locked == expected
+    del locked[:]
+    place.add(TEMPORARY)
+    with observed(place, try_to_lock):
+        place.sweep()
+    assert locked == ["before unlink", "after unlink"]
+
+
+def test_a_lock_on_the_directory_does_not_block_recreation(place: Place) -> None:
+    """Containers see the directory of the binderfs, and could lock it."""
+    directory = os.open(place.run, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        place.recreate()
+        assert place.sweep() == 0
+    finally:
+        os.close(directory)
+
+
+def test_no_descriptor_stays_open(place: Place) -> None:
+    device = place.device()
+    before = len(os.listdir("/proc/self/fd"))
+    place.recreate(device)
+    place.sweep()
+    (place.run / "a1").unlink()
+    with pytest.raises(BinderfsError):
+        place.recreate(device)
+    assert len(os.listdir("/proc/self/fd")) == before
