@@ -1,7 +1,6 @@
-"""A plugin that runs, what its metrics are from minute to minute, and which alerts Prometheus makes of them.
+"""Record the metrics of a running plugin, one sample a minute, and let promtool evaluate the alert rules.
 
-A minute is a look at the devices and a scrape, and takes no longer than these. promtool is given what was scraped, in
-the form of its tests.
+A simulated minute is one scan and one scrape, and takes no longer than these. promtool gets the samples as a rule test.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
 
 RESOURCE: Final = "aosp.io/binder"
 PATIENCE: Final = 60.0
-"""Seconds after which something counts as not happening."""
+"""The limit for waiting, in seconds."""
 
 
-class Recorded:
-    """The plugin, its kubelet, and what was scraped."""
+class Recorder:
+    """The plugin, its kubelet, and the recorded samples."""
 
     def __init__(self, kubelet: Kubelet) -> None:
         self.kubelet = kubelet
-        self.look = threading.Event()
-        """While it is not set, no look returns."""
-        self.look.set()
+        self.scan_released = threading.Event()
+        """Scans hang while this event is not set."""
+        self.scan_released.set()
         self._minutes: list[dict[str, float]] = []
         self._expected: list[dict[str, Any]] = []
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[DevicePlugin]:
-        """Have the plugin run, as a process that has counted nothing yet."""
+        """Run the plugin, with metrics that start at zero as in a new process."""
         self._metrics = Metrics()
         self.plugin = DevicePlugin(
             ListedDevices(RESOURCE, self._devices, directories=()),
@@ -56,16 +55,16 @@ class Recorded:
             yield self.plugin
         finally:
             self.plugin.stop()
-            if not self.look.is_set():
-                task.cancel()  # as a process ends, whatever hangs in it
+            if not self.scan_released.is_set():
+                task.cancel()  # as at the end of a process
             await asyncio.wait({task})
 
     def _devices(self) -> list[str]:
-        self.look.wait()
+        self.scan_released.wait()
         return ["/dev/aosp_binder0"]
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until something holds. Raises AssertionError."""
+        """Wait for a condition. Raises AssertionError."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 while not condition():
@@ -73,21 +72,21 @@ class Recorded:
         assert condition(), f"{what}: not within {PATIENCE:.0f} s; {self.plugin.unready!r}, {self.plugin.unhealthy!r}"
 
     async def registered(self) -> None:
-        """Wait until the kubelet has the device and the plugin knows it."""
+        """Wait until the kubelet has the device and the plugin is ready."""
         await self.until(lambda: self.kubelet.resource(RESOURCE).allocatable == 1, "the kubelet has the device")
         await self.until(lambda: not self.plugin.unready, "the plugin is ready")
 
     async def pass_minutes(self, count: int) -> None:
-        """Have minutes pass, each with the look that is due then, where looks return."""
+        """Simulate minutes: one scan, unless scans hang, and one scrape each."""
         for _ in range(count):
-            before = self._looks()
+            before = self._scans()
             self.plugin.rescan()
-            if self.look.is_set():
-                await self.until(lambda before=before: self._looks() > before, "a look")  # type: ignore[misc]
+            if self.scan_released.is_set():
+                await self.until(lambda before=before: self._scans() > before, "a scan")  # type: ignore[misc]
             self._minutes.append(self._scraped())
 
     def firing(self, *alerts: str) -> None:
-        """Expect exactly these alerts as of the last minute."""
+        """Expect exactly these alerts to fire in the last minute."""
         samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in alerts]
         self._expected.append(
             {
@@ -98,7 +97,7 @@ class Recorded:
         )
 
     def check(self) -> None:
-        """Have promtool say what fires. Raises AssertionError with its words."""
+        """Check the expected alerts with promtool. Raises AssertionError with its messages."""
         series = sorted(set().union(*self._minutes))
         case = {
             "interval": "1m",
@@ -114,12 +113,12 @@ class Recorded:
     def _values(self, name: str) -> str:
         return " ".join(f"{minute[name]:.9f}" if name in minute else "_" for minute in self._minutes)
 
-    def _looks(self) -> float:
+    def _scans(self) -> float:
         name = "aosp_plugin_scans_total"
         return sum(value for series, value in self._scraped().items() if series.startswith(name))
 
     def _scraped(self) -> dict[str, float]:
-        """Return each series' value, with the labels that a scrape adds."""
+        """Return the value of each series, with the labels that a scrape adds."""
         _, text = self._metrics.exposition()
         scraped = {}
         for family in text_string_to_metric_families(text.decode()):
@@ -131,14 +130,14 @@ class Recorded:
 
 
 @contextlib.asynccontextmanager
-async def recorded() -> AsyncIterator[Recorded]:
-    """Have a kubelet; what was expected is checked at the end."""
-    logging.getLogger("aosp_plugin").addHandler(logging.NullHandler())  # a log of its own would be among the results
+async def recorder_of_plugin() -> AsyncIterator[Recorder]:
+    """Run a kubelet, and check the expected alerts at the end."""
+    logging.getLogger("aosp_plugin").addHandler(logging.NullHandler())  # keeps log lines out of the report
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         async with Kubelet(directory) as kubelet:
-            one = Recorded(kubelet)
+            recorder = Recorder(kubelet)
             try:
-                yield one
+                yield recorder
             finally:
-                one.look.set()
-    one.check()
+                recorder.scan_released.set()
+    recorder.check()

@@ -1,4 +1,4 @@
-"""The Helm chart: its values land where they belong, and wrong ones are refused."""
+"""Items: the Helm chart renders its values, and refuses wrong ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.e2e.deploy.parts import CHART, DEPLOY, run
 
 
 def lint() -> None:
-    """`helm lint --strict` finds nothing wrong with the chart, whatever its values."""
+    """`helm lint --strict` accepts the chart with all tested values."""
     for values in VALUES.values():
         run(parts.helm(), "lint", "--strict", str(CHART), *values)
 
 
-def values_land() -> None:
-    """Each value lands where it belongs."""
-    made = charted(*VALUES["everything"])
+def values_are_rendered() -> None:
+    """Each value of the chart appears in the manifests."""
+    rendered = charted(*VALUES["everything"])
     values = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())
-    daemon_set = the("DaemonSet", made)
+    daemon_set = the("DaemonSet", rendered)
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     image = values["image"]
@@ -42,36 +42,36 @@ def values_land() -> None:
     metadata = daemon_set["spec"]["template"]["metadata"]
     assert values["podLabels"].items() <= metadata["labels"].items()
     assert values["podAnnotations"].items() <= metadata["annotations"].items()
-    assert the("NetworkPolicy", made)["spec"]["ingress"][0]["from"] == values["networkPolicy"]["from"]
-    monitor, rule = the("PodMonitor", made), the("PrometheusRule", made)
+    assert the("NetworkPolicy", rendered)["spec"]["ingress"][0]["from"] == values["networkPolicy"]["from"]
+    monitor, rule = the("PodMonitor", rendered), the("PrometheusRule", rendered)
     assert values["podMonitor"]["labels"].items() <= monitor["metadata"]["labels"].items()
     assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == values["podMonitor"]["interval"]
     assert values["prometheusRule"]["labels"].items() <= rule["metadata"]["labels"].items()
 
 
-def files_land() -> None:
-    """Rules, dashboard and NodeFeatureRule come out of Helm as they went in, but for the runbook's address."""
-    made = charted(*VALUES["everything"])
+def files_are_rendered() -> None:
+    """Helm renders alert rules, dashboard and NodeFeatureRule unchanged, except for the runbook's address."""
+    rendered = charted(*VALUES["everything"])
     rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
     address = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]["runbook"]
-    assert the("PrometheusRule", made)["spec"] == yaml.safe_load(rules.replace("docs/runbook.md", address))
-    (dashboard,) = [one["data"] for one in made if one["metadata"]["name"].endswith("-dashboard")]
+    assert the("PrometheusRule", rendered)["spec"] == yaml.safe_load(rules.replace("docs/runbook.md", address))
+    (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
     rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
-    assert the("NodeFeatureRule", made)["spec"] == rule["spec"]
+    assert the("NodeFeatureRule", rendered)["spec"] == rule["spec"]
 
 
 def selectors_select() -> None:
     """PodMonitor and NetworkPolicy select the plugin's pods."""
-    made = charted(*VALUES["everything"])
-    labels = the("DaemonSet", made)["spec"]["template"]["metadata"]["labels"]
+    rendered = charted(*VALUES["everything"])
+    labels = the("DaemonSet", rendered)["spec"]["template"]["metadata"]["labels"]
     for kind, field in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
-        assert the(kind, made)["spec"][field]["matchLabels"].items() <= labels.items(), kind
+        assert the(kind, rendered)["spec"][field]["matchLabels"].items() <= labels.items(), kind
 
 
 def cdi_needs_no_privilege() -> None:
-    """A resource by CDI gets the mount for its files, and no other right; no CDI, no mount."""
+    """A resource with CDI adds the mount for its spec files and no other privilege; without CDI there is no mount."""
     pod = the("DaemonSet", charted(*VALUES["everything"]))["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert {"name": "cdi", "mountPath": "/host/var/run/cdi"} in container["volumeMounts"], container["volumeMounts"]
@@ -81,7 +81,7 @@ def cdi_needs_no_privilege() -> None:
 
 
 def plugin_takes_configuration() -> None:
-    """The plugin accepts each configuration that comes out, with numbers as they went in."""
+    """The plugin accepts each rendered configuration, with unchanged numbers."""
     for values in VALUES.values():
         _loaded(*values)
     large = _loaded("--set", "provision.enabled=true,config.provision.count=1000000,config.provision.max=1048576")
@@ -91,7 +91,7 @@ def plugin_takes_configuration() -> None:
 
 
 def _loaded(*arguments: str) -> config.Config:
-    """Return what the plugin reads in the chart's ConfigMap."""
+    """Return the plugin's configuration in the chart's ConfigMap."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "config.yaml")
         path.write_text(configuration(charted(*arguments)))
@@ -99,7 +99,7 @@ def _loaded(*arguments: str) -> config.Config:
 
 
 def changes_roll_out() -> None:
-    """Another configuration is another pod template; another interval of the PodMonitor is not."""
+    """A changed configuration changes the pod template; a changed interval of the PodMonitor does not."""
 
     def template(*arguments: str) -> object:
         return the("DaemonSet", charted(*arguments))["spec"]["template"]
@@ -122,43 +122,43 @@ REFUSED = {
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
 }
-"""Values, and what Helm says of them."""
+"""Wrong values and Helm's messages."""
 
 
 def values_are_checked() -> None:
-    """Values that are wrong, or take rights that the chart would not give, are refused with what is wrong."""
-    for values, words in REFUSED.items():
+    """Helm refuses wrong values, and values that require privileges of the pod, with the reason."""
+    for values, message in REFUSED.items():
         try:
             charted("--set", values)
         except AssertionError as error:
-            assert words in str(error), f"{values}: {error}"  # noqa: PT017 - no pytest here
+            assert message in str(error), f"{values}: {error}"  # noqa: PT017 - no pytest here
         else:
             raise AssertionError(f"{values} is accepted")
 
 
 def empty_network_policy() -> None:
-    """An empty list of those who may connect, which would be everybody, is refused."""
+    """Helm refuses an empty list of allowed clients, which would allow all clients."""
     try:
         charted("--set-json", "networkPolicy.from=[]")
     except AssertionError as error:
         assert "at '/networkPolicy/from'" in str(error), str(error)  # noqa: PT017 - no pytest here
         return
-    raise AssertionError("it is accepted")
+    raise AssertionError("the empty list is accepted")
 
 
 def notes() -> None:
-    """What is said after an install names the commands to check it with, for the resource that is configured."""
-    told = _notes(*VALUES["everything"])
-    assert "kubectl -n kube-system rollout status daemonset/phones" in told, told
-    assert r".status.allocatable.aosp\.io/phone" in told, told
-    assert "kubectl label node NODE example.com/phones=yes" in told, told
-    assert "networkPolicy.enabled" in told, told
-    assert "privileged" not in told, told
+    """The notes after an install list the commands that check it, with the configured resource."""
+    text = _notes(*VALUES["everything"])
+    assert "kubectl -n kube-system rollout status daemonset/phones" in text, text
+    assert r".status.allocatable.aosp\.io/phone" in text, text
+    assert "kubectl label node NODE example.com/phones=yes" in text, text
+    assert "networkPolicy.enabled" in text, text
+    assert "privileged" not in text, text
     assert "privileged" in _notes(*VALUES["provision"])
 
 
 def _notes(*arguments: str) -> str:
-    """Return the notes, as a manifest of a copy of the chart: Helm prints them only where there is a cluster."""
+    """Return the notes, rendered as a manifest of a copy of the chart; Helm prints notes only with a cluster."""
     with tempfile.TemporaryDirectory() as directory:
         chart = Path(directory, "chart")
         shutil.copytree(CHART, chart)
@@ -179,7 +179,7 @@ def _notes(*arguments: str) -> str:
 
 
 def package() -> None:
-    """The packed chart makes the same, and has no values for tests in it."""
+    """The packaged chart renders the same manifests, and does not contain test values."""
     with tempfile.TemporaryDirectory() as directory:
         run(parts.helm(), "package", str(CHART), "--destination", directory)
         (packed,) = Path(directory).glob("*.tgz")
@@ -187,14 +187,14 @@ def package() -> None:
             names = archive.getnames()
         text = run(parts.helm(), "template", "aosp-device-plugin", str(packed), *VALUES["everything"])
     assert not [name for name in names if re.search(r"/ci/|_test\.yaml$", name)], names
-    there = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), *VALUES["everything"])
-    assert text == there
+    expected = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), *VALUES["everything"])
+    assert text == expected
 
 
 ITEMS = (
     lint,
-    values_land,
-    files_land,
+    values_are_rendered,
+    files_are_rendered,
     selectors_select,
     cdi_needs_no_privilege,
     plugin_takes_configuration,

@@ -1,126 +1,131 @@
-"""What the alerts make of a plugin whose kubelet, look or stream is broken: of its own metrics, while it is so.
+"""Items: alerts from the metrics of a plugin whose kubelet, scan or stream is broken.
 
-What ``/readyz``, ``/healthz``, the metrics and the log say in each case is in ``tests/integration/test_metrics.py``.
+``tests/integration/test_metrics.py`` checks ``/readyz``, ``/healthz``, metrics and log in these cases.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 from aosp_plugin.framework import refresher
-from tests.e2e.deploy.faults import Recorded, recorded
+from tests.e2e.deploy.faults import Recorder, recorder_of_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 LONG: Final = 12
-"""Minutes in which an alert of these comes, and goes."""
+"""Minutes within which these alerts fire and resolve."""
 
 
 def kubelet_stopped() -> None:
-    """A kubelet is stopped: AospPluginNotRegistered fires until it is back, by the plugin's own metrics."""
-    _prove(_kubelet_stopped)
+    """The kubelet is stopped: AospPluginNotRegistered fires until it runs again."""
+    _check(_kubelet_stopped)
 
 
-async def _kubelet_stopped(one: Recorded) -> None:
-    async with one.running():
-        await _well(one)
-        await one.kubelet.stop()
-        await one.until(lambda: "registration failed" in one.plugin.unready, "the plugin knows")
-        await one.pass_minutes(LONG)
-        one.firing("AospPluginNotRegistered")
-        await one.kubelet.start()
-        await _well(one)
+async def _kubelet_stopped(recorder: Recorder) -> None:
+    async with recorder.running():
+        await _no_alert(recorder)
+        await recorder.kubelet.stop()
+        await recorder.until(lambda: "registration failed" in recorder.plugin.unready, "the plugin reports it")
+        await recorder.pass_minutes(LONG)
+        recorder.firing("AospPluginNotRegistered")
+        await recorder.kubelet.start()
+        await _no_alert(recorder)
 
 
-def look_hangs() -> None:
-    """A look hangs: AospPluginScanHung fires until it has returned, by the plugin's own metrics."""
-    _prove(_look_hangs)
+def scan_hangs() -> None:
+    """A scan hangs: AospPluginScanHung fires until the scan returns."""
+    _check(_scan_hangs)
 
 
-async def _look_hangs(one: Recorded) -> None:
-    async with one.running():
-        await _well(one)
-        await _hung(one)
-        one.firing("AospPluginScanHung")
-        one.look.set()
-        await one.until(lambda: not one.plugin.unhealthy, "the look has returned")
-        await _well(one)
+async def _scan_hangs(recorder: Recorder) -> None:
+    async with recorder.running():
+        await _no_alert(recorder)
+        await _hung(recorder)
+        recorder.firing("AospPluginScanHung")
+        recorder.scan_released.set()
+        await recorder.until(lambda: not recorder.plugin.unhealthy, "the scan has returned")
+        await _no_alert(recorder)
 
 
-def look_hangs_for_the_next() -> None:
-    """It hangs for the next process as well, as /healthz has the container restarted: nor is that one registered."""
-    _prove(_look_hangs_for_the_next)
+def scan_hangs_after_restart() -> None:
+    """The scan hangs again after a restart by /healthz: AospPluginScanHung and AospPluginNotRegistered fire."""
+    _check(_scan_hangs_after_restart)
 
 
-async def _look_hangs_for_the_next(one: Recorded) -> None:
-    async with one.running():
-        await _well(one)
-        await _hung(one)
-    async with one.running():
-        await one.pass_minutes(LONG)
-        one.firing("AospPluginScanHung", "AospPluginNotRegistered")
+async def _scan_hangs_after_restart(recorder: Recorder) -> None:
+    async with recorder.running():
+        await _no_alert(recorder)
+        await _hung(recorder)
+    async with recorder.running():
+        await recorder.pass_minutes(LONG)
+        recorder.firing("AospPluginScanHung", "AospPluginNotRegistered")
 
 
 def stream_lost() -> None:
-    """A stream is lost: nothing fires where it comes again, and AospPluginNotRegistered while the kubelet hangs."""
-    _prove(_stream_lost)
+    """A stream is lost: no alert if the plugin registers again, AospPluginNotRegistered while the kubelet hangs."""
+    _check(_stream_lost)
 
 
-async def _stream_lost(one: Recorded) -> None:
-    async with one.running():
-        await _well(one)
-        await one.kubelet.drop_streams()
-        await one.until(lambda: len(one.kubelet.registrations) == 2, "it registers again")
-        await _well(one)
-        one.kubelet.faults.hang_register = True
-        await one.kubelet.drop_streams()
-        await one.until(lambda: one.plugin.unready, "the plugin knows")
-        await one.pass_minutes(LONG)
-        one.firing("AospPluginNotRegistered")
-        one.kubelet.faults.release_register()
-        await _well(one)
+async def _stream_lost(recorder: Recorder) -> None:
+    async with recorder.running():
+        await _no_alert(recorder)
+        await recorder.kubelet.drop_streams()
+        await recorder.until(lambda: len(recorder.kubelet.registrations) == 2, "the plugin registers again")
+        await _no_alert(recorder)
+        recorder.kubelet.faults.hang_register = True
+        await recorder.kubelet.drop_streams()
+        await recorder.until(lambda: recorder.plugin.unready, "the plugin reports it")
+        await recorder.pass_minutes(LONG)
+        recorder.firing("AospPluginNotRegistered")
+        recorder.kubelet.faults.release_register()
+        await _no_alert(recorder)
 
 
 def stream_lost_again_and_again() -> None:
-    """It is lost each minute, and comes again: AospPluginRegistrationFlapping fires."""
-    _prove(_stream_lost_again_and_again)
+    """A stream is lost every minute: AospPluginRegistrationFlapping fires."""
+    _check(_stream_lost_again_and_again)
 
 
-async def _stream_lost_again_and_again(one: Recorded) -> None:
-    async with one.running():
-        await _well(one)
+async def _stream_lost_again_and_again(recorder: Recorder) -> None:
+    async with recorder.running():
+        await _no_alert(recorder)
         for times in range(2, 8):
-            await one.kubelet.drop_streams()
-            await one.until(lambda times=times: len(one.kubelet.registrations) == times, "it registers again")  # type: ignore[misc]
-            await one.registered()
-            await one.pass_minutes(1)
-        one.firing("AospPluginRegistrationFlapping")
+            await recorder.kubelet.drop_streams()
+            await recorder.until(partial(_registrations, recorder, times), "the plugin registers again")
+            await recorder.registered()
+            await recorder.pass_minutes(1)
+        recorder.firing("AospPluginRegistrationFlapping")
 
 
-async def _well(one: Recorded) -> None:
-    await one.registered()
-    await one.pass_minutes(LONG)
-    one.firing()
+def _registrations(recorder: Recorder, count: int) -> bool:
+    return len(recorder.kubelet.registrations) == count
 
 
-async def _hung(one: Recorded) -> None:
-    one.look.clear()
-    one.plugin.rescan()
-    await one.until(lambda: one.plugin.unhealthy, "the plugin knows")
-    await one.pass_minutes(LONG)
+async def _no_alert(recorder: Recorder) -> None:
+    await recorder.registered()
+    await recorder.pass_minutes(LONG)
+    recorder.firing()
 
 
-def _prove(scenario: Callable[[Recorded], Coroutine[None, None, None]]) -> None:
-    async def proved() -> None:
-        async with recorded() as one:
-            await scenario(one)
+async def _hung(recorder: Recorder) -> None:
+    recorder.scan_released.clear()
+    recorder.plugin.rescan()
+    await recorder.until(lambda: recorder.plugin.unhealthy, "the plugin reports it")
+    await recorder.pass_minutes(LONG)
 
-    # Half a second, where a look counts as hung after half a minute in life.
+
+def _check(scenario: Callable[[Recorder], Coroutine[None, None, None]]) -> None:
+    async def check() -> None:
+        async with recorder_of_plugin() as recorder:
+            await scenario(recorder)
+
+    # Half a second, instead of the half minute after which a scan counts as hung.
     with mock.patch.object(refresher, "HUNG_AFTER", 0.5):
-        asyncio.run(proved())
+        asyncio.run(check())
 
 
-ITEMS = (kubelet_stopped, look_hangs, look_hangs_for_the_next, stream_lost, stream_lost_again_and_again)
+ITEMS = (kubelet_stopped, scan_hangs, scan_hangs_after_restart, stream_lost, stream_lost_again_and_again)

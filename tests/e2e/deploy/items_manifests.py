@@ -1,4 +1,4 @@
-"""What ``kubectl apply`` and ``helm install`` take: both make the same, and the API server accepts it."""
+"""Items: kustomize and the Helm chart render the same manifests, and the API server accepts them."""
 
 from __future__ import annotations
 
@@ -34,28 +34,31 @@ def api_server_takes_kustomize() -> None:
 
 
 def api_server_takes_leaks_alone() -> None:
-    """The patch of deploy/base in docs/deploy.md, for leaks alone, is accepted, and adds two capabilities."""
+    """The API server accepts the patch for leak detection in docs/deploy.md, which adds two capabilities."""
     (patch,) = re.findall(r"(?m)^ {8}spec:\n(?:^ {8}.*\n)+", (PROJECT / "docs" / "deploy.md").read_text())
     with tempfile.TemporaryDirectory() as directory:
         head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "aosp-device-plugin"}}
         Path(directory, "patch.yaml").write_text(yaml.safe_dump(head | yaml.safe_load(patch)))
-        made_of = {"resources": [os.path.relpath(DEPLOY / "base", directory)], "patches": [{"path": "patch.yaml"}]}
-        Path(directory, "kustomization.yaml").write_text(yaml.safe_dump(made_of))
-        made = accepted(yaml.safe_load_all(run(parts.kustomize(), "build", directory)))
-    pod = the("DaemonSet", made)["spec"]["template"]["spec"]
+        kustomization = {
+            "resources": [os.path.relpath(DEPLOY / "base", directory)],
+            "patches": [{"path": "patch.yaml"}],
+        }
+        Path(directory, "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        rendered = accepted(yaml.safe_load_all(run(parts.kustomize(), "build", directory)))
+    pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
     assert pod["hostPID"] is True
     capabilities = {"add": ["SYS_PTRACE", "DAC_READ_SEARCH"], "drop": ["ALL"]}
     assert pod["containers"][0]["securityContext"]["capabilities"] == capabilities
 
 
 def api_server_takes_chart() -> None:
-    """The API server accepts what the chart makes, whatever its values."""
+    """The API server accepts the chart's manifests with all tested values."""
     for values in VALUES.values():
         accepted(charted(*values))
 
 
 def api_server_refuses() -> None:
-    """Counter-proof: a field that there isn't is refused, and Bidirectional without privileged."""
+    """Counter-example: the API server refuses an unknown field, and Bidirectional propagation without privileged."""
     unknown = the("DaemonSet", kustomized("base"))
     unknown["spec"]["template"]["spec"]["hostPIDs"] = True
     _refused(unknown, "unknown field")
@@ -65,45 +68,45 @@ def api_server_refuses() -> None:
     _refused(bidirectional, "Bidirectional mount propagation is available only to privileged containers")
 
 
-def _refused(manifest: dict[str, Any], words: str) -> None:
+def _refused(manifest: dict[str, Any], message: str) -> None:
     try:
         accepted([manifest])
     except AssertionError as error:
-        assert words in str(error), f"refused for another reason: {error}"  # noqa: PT017 - no pytest here
+        assert message in str(error), f"refused for another reason: {error}"  # noqa: PT017 - no pytest here
         return
-    raise AssertionError(f"it is accepted, and should be refused: {words}")
+    raise AssertionError(f"accepted, but should be refused: {message}")
 
 
 def same_as_base() -> None:
-    """The chart with its own values makes the DaemonSet and the configuration of deploy/base."""
+    """The chart with its default values renders the DaemonSet and the configuration of deploy/base."""
     _same(kustomized("base"), charted())
 
 
 def same_as_provision() -> None:
-    """With provision.enabled and the same configuration it makes those of deploy/provision."""
+    """The chart with provision.enabled renders the DaemonSet and the configuration of deploy/provision."""
     _same(kustomized("provision"), charted(*VALUES["provision"]))
 
 
 def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
-    one, other = (comparable(the("DaemonSet", accepted(manifests))) for manifests in (kustomize, chart))
-    assert one == other, "; ".join(differences(one, other))
+    left, right = (comparable(the("DaemonSet", accepted(manifests))) for manifests in (kustomize, chart))
+    assert left == right, "; ".join(differences(left, right))
     left, right = (yaml.safe_load(configuration(manifests)) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))
 
 
-def a_difference_is_seen() -> None:
-    """Counter-proof: deploy/base and deploy/provision differ, in what deploy/provision is for."""
+def base_and_provision_differ() -> None:
+    """Counter-example: the comparison finds the differences between deploy/base and deploy/provision."""
     base, provision = (comparable(the("DaemonSet", accepted(kustomized(name)))) for name in ("base", "provision"))
-    pods = [one["spec"]["template"]["spec"] for one in (base, provision)]
+    pods = [daemon_set["spec"]["template"]["spec"] for daemon_set in (base, provision)]
     assert [pod.get("hostPID") for pod in pods] == [None, True], differences(base, provision)
     assert differences(base, provision)
 
 
 def operator_takes_chart() -> None:
-    """The Prometheus operator's CRDs accept the PodMonitor and the PrometheusRule, and refuse what they don't know."""
-    made = charted(*VALUES["everything"])
-    require_schema(the("PodMonitor", made))
-    require_schema(the("PrometheusRule", made))
+    """The Prometheus operator's CRDs accept the PodMonitor and the PrometheusRule, and refuse unknown fields."""
+    rendered = charted(*VALUES["everything"])
+    require_schema(the("PodMonitor", rendered))
+    require_schema(the("PrometheusRule", rendered))
     rule = yaml.safe_load((DEPLOY / "monitoring" / "prometheusrule.yaml").read_text())
     require_schema(rule)
     rule["spec"]["groups"][0]["rules"][0]["expression"] = "up"
@@ -111,7 +114,7 @@ def operator_takes_chart() -> None:
         require_schema(rule)
     except AssertionError:
         return
-    raise AssertionError("a field that there isn't is accepted")
+    raise AssertionError("an unknown field is accepted")
 
 
 ITEMS = (
@@ -121,6 +124,6 @@ ITEMS = (
     api_server_refuses,
     same_as_base,
     same_as_provision,
-    a_difference_is_seen,
+    base_and_provision_differ,
     operator_takes_chart,
 )

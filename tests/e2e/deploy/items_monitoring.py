@@ -1,4 +1,4 @@
-"""Alert rules and dashboard, by Prometheus' own tool."""
+"""Items: alert rules, metrics and dashboard, checked with promtool."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MONITORING = DEPLOY / "monitoring"
 
 
 def rules() -> None:
-    """promtool finds nothing wrong with the rules."""
+    """promtool accepts the alert rules."""
     run(parts.promtool(), "check", "rules", "--lint=all", "--lint-fatal", str(MONITORING / "rules.yaml"))
 
 
 def names() -> None:
-    """promtool finds nothing wrong with the metrics' names, units and help; it would with a counter without _total."""
+    """promtool accepts the metrics' names, units and help, and rejects a counter without _total."""
     metrics = Metrics()
     metrics.observer("aosp.io/binder")
     text = metrics.exposition()[1].decode()
@@ -33,16 +33,16 @@ def names() -> None:
     except AssertionError as error:
         assert 'counter metrics should have "_total" suffix' in str(error), error  # noqa: PT017 - no pytest here
     else:
-        raise AssertionError("the counter without _total was taken")
+        raise AssertionError("the counter without _total is accepted")
 
 
 def alerts() -> None:
-    """Each alert fires when it should, and none on a node where all is well (rules_test.yaml)."""
+    """Each alert fires in its situation, and none on a healthy node (rules_test.yaml)."""
     run(parts.promtool(), "test", "rules", str(MONITORING / "rules_test.yaml"))
 
 
 def dashboard() -> None:
-    """Prometheus reads every expression of the dashboard."""
+    """promtool parses all expressions of the dashboard."""
     expressions = _expressions(json.loads((MONITORING / "dashboard.json").read_text()))
     assert len(expressions) > 30, f"{len(expressions)} expressions"
     recorded = [{"record": f"expression:{number}", "expr": text} for number, text in enumerate(expressions)]
@@ -53,13 +53,13 @@ def dashboard() -> None:
 
 
 def _expressions(part: Any) -> list[str]:
-    """Return every ``expr``, Grafana's variables replaced as Grafana would."""
+    """Return every ``expr``, with Grafana's variables replaced."""
     if isinstance(part, list):
-        return [text for one in part for text in _expressions(one)]
+        return [text for item in part for text in _expressions(item)]
     if not isinstance(part, dict):
         return []
     own = [re.sub(r"\$\w+", ".*", part["expr"].replace("$__rate_interval", "5m"))] if "expr" in part else []
-    return own + [text for one in part.values() for text in _expressions(one)]
+    return own + [text for value in part.values() for text in _expressions(value)]
 
 
 ITEMS = (rules, names, alerts, dashboard)

@@ -1,4 +1,4 @@
-"""What the unit does under a real systemd, with a stand-in kubelet. Run inside the sandbox of ``service``."""
+"""Items: the unit under a real systemd, with a stand-in kubelet. They run in the sandbox of ``service``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.deploy.items_unit import SYSTEMD, UNIT
 from tests.e2e.deploy.parts import run
-from tests.e2e.deploy.service import KUBELET, NODES, configure, drop_in
+from tests.e2e.deploy.service import DEVICES, KUBELET, configure, drop_in
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PTRACE, READ_SEARCH = 1 << 19, 1 << 2
 
 
 class Node:
-    """The place: this systemd's one service, and a kubelet that starts when it is told to."""
+    """The sandbox: the systemd service and a kubelet that an item starts."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -44,55 +44,55 @@ class Node:
         lines = run("systemctl", "show", UNIT, f"--property={','.join(names)}").splitlines()
         return dict(line.split("=", 1) for line in lines)
 
-    def wait(self, **wanted: str) -> None:
-        """Wait until properties are so."""
+    def wait(self, **expected: str) -> None:
+        """Wait until the service has these properties."""
 
-        def so() -> bool:
-            seen = self.show(*wanted)
-            assert seen == wanted, f"{seen}"
+        def reached() -> bool:
+            properties = self.show(*expected)
+            assert properties == expected, f"{properties}"
             return True
 
-        until(so, f"{wanted}")
+        until(reached, f"{expected}")
 
     def pid(self) -> int:
-        """Return the service's process."""
+        """Return the PID of the service's main process."""
         return int(self.show("MainPID")["MainPID"])
 
     def status(self) -> dict[str, str]:
-        """Return what the kernel says of that process."""
+        """Return /proc/PID/status of the main process."""
         lines = Path(f"/proc/{self.pid()}/status").read_text().splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     def start_kubelet(self) -> None:
-        """Have a kubelet, and wait until it can allocate the three nodes."""
+        """Start a kubelet, and wait until it can allocate the three devices."""
 
         async def start() -> None:
             self._kubelet = await Kubelet(str(PLUGINS)).__aenter__()
-            await self._kubelet.wait_for(lambda one: one.resource(RESOURCE).allocatable == 3)
+            await self._kubelet.wait_for(lambda kubelet: kubelet.resource(RESOURCE).allocatable == 3)
 
         asyncio.run_coroutine_threadsafe(start(), self._loop).result(30)
 
     def get(self, path: str) -> str:
-        """Return what the plugin answers."""
+        """Return the plugin's response."""
         with urllib.request.urlopen(f"http://127.0.0.1:9478/{path}", timeout=10) as answer:
             text: str = answer.read().decode()
             return text
 
 
 def waits_for_kubelet(node: Node) -> None:
-    """systemd: without a kubelet the service is activating, and its status says what it waits for."""
+    """systemd: without a kubelet the service is activating, and its status text says that it waits for the kubelet."""
     node.wait(ActiveState="activating")
     until(lambda: node.show("StatusText")["StatusText"].startswith("waiting for the kubelet"), "the status text")
 
 
 def starts(node: Node) -> None:
-    """systemd: it has started once the kubelet knows the devices."""
+    """systemd: the service is active once the kubelet has the devices."""
     node.start_kubelet()
     node.wait(ActiveState="active", StatusText="registered")
 
 
 def no_privileges(node: Node) -> None:
-    """systemd: its process has no capability and can gain none, and runs under seccomp filters; uid 0."""
+    """systemd: the process has no capability and no way to gain one, and a seccomp filter; it runs as uid 0."""
     status = node.status()
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(status[name], 16) == 0, f"{name}: {status[name]}"
@@ -101,38 +101,38 @@ def no_privileges(node: Node) -> None:
 
 
 def read_only(node: Node) -> None:
-    """systemd: of the host's files it can write to its socket's directory, and not to /etc, /usr or the kubelet's."""
+    """systemd: the process can write to the directory of its socket, but not to /etc, /usr or the kubelet's files."""
     script = 'for path; do if [ -w "$path" ]; then echo "$path"; fi; done'
     paths = ("/etc", "/usr", str(KUBELET), "/sys/kernel", "/proc/sys/kernel", str(PLUGINS))
-    said = run("nsenter", f"--target={node.pid()}", "--mount", "sh", "-c", script, "sh", *paths)
-    assert said.split() == [str(PLUGINS)], f"writable: {said.split()}"
+    output = run("nsenter", f"--target={node.pid()}", "--mount", "sh", "-c", script, "sh", *paths)
+    assert output.split() == [str(PLUGINS)], f"writable: {output.split()}"
 
 
 def answers(node: Node) -> None:
-    """systemd: probes, metrics and status are answered on the loopback address."""
+    """systemd: the loopback address serves probes, metrics and status."""
     assert (node.get("readyz"), node.get("healthz")) == ("ok\n", "ok\n")
     assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in node.get("metrics")
     assert json.loads(node.get("status"))["resources"]
 
 
 def later_mounts(node: Node) -> None:
-    """systemd: a file system that the host mounts later appears in the service's view of the host, and goes again."""
+    """systemd: a file system that the host mounts and unmounts later does so in the service's mount namespace too."""
     directory = Path("/run/aosp-binderfs")
     directory.mkdir()
-    look = ("nsenter", f"--target={node.pid()}", "--mount", "ls", str(directory))
+    list_directory = ("nsenter", f"--target={node.pid()}", "--mount", "ls", str(directory))
     for _ in range(2):
         run("mount", "-t", "tmpfs", "tmpfs", str(directory))
         (directory / "late").touch()
-        assert run(*look) == "late\n"
+        assert run(*list_directory) == "late\n"
         run("umount", str(directory))
-        assert run(*look) == ""
+        assert run(*list_directory) == ""
 
 
 def reloads(node: Node) -> None:
-    """systemd: `systemctl reload` has the same process read its configuration again; a bad one changes nothing."""
+    """systemd: `systemctl reload` reloads the configuration in the same process; an invalid one changes nothing."""
     before = node.pid()
-    for more in ("log_level: debug\n", "log_levl: debug\n"):
-        configure(more)
+    for keys in ("log_level: debug\n", "log_levl: debug\n"):
+        configure(keys)
         run("systemctl", "reload", UNIT)
         until(lambda: node.get("readyz") == "ok\n", "ready")
     assert node.pid() == before
@@ -142,40 +142,40 @@ def reloads(node: Node) -> None:
 
 
 def watchdog(node: Node) -> None:
-    """systemd: a process that shows no sign of life is ended and started again, and is registered again."""
+    """systemd: the watchdog restarts a process that hangs, which registers again."""
     os.kill(node.pid(), signal.SIGSTOP)
     node.wait(NRestarts="1", ActiveState="active", StatusText="registered")
 
 
 def restarts(node: Node) -> None:
-    """systemd: a process that is killed is started again, and its stale socket is swept."""
+    """systemd: a killed process is restarted, and removes the stale socket."""
     os.kill(node.pid(), signal.SIGKILL)
     node.wait(NRestarts="2", ActiveState="active", StatusText="registered")
     until(lambda: len(list(PLUGINS.glob("aosp-*"))) == 1, "one socket")
 
 
 def stops(node: Node) -> None:
-    """systemd: `systemctl stop` ends it with 0, and its socket is gone."""
+    """systemd: `systemctl stop` ends the process with 0, and its socket is removed."""
     run("systemctl", "stop", UNIT)
     node.wait(ActiveState="inactive", Result="success", ExecMainStatus="0")
     assert not list(PLUGINS.glob("aosp-*"))
 
 
 def drop_in_of_provision(node: Node) -> None:
-    """systemd, provision.conf: two capabilities; leaks of other users' processes are found; CDI specs for everybody."""
+    """systemd, provision.conf: two capabilities; leaks of other users' processes are detected; CDI specs readable."""
     Path("/run/aosp-binderfs/devices").mkdir(parents=True, exist_ok=True)
     drop_in("provision.conf", (SYSTEMD / "provision.conf").read_text())
     configure("leak_scan_interval: 0.5\ndevice_list: [envvar, cdi-cri]\n")
     run("systemctl", "daemon-reload")
     holder = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "120")
-    with (NODES / "aosp_binder1").open() as opened, subprocess.Popen(holder, stdin=opened) as leak:
+    with (DEVICES / "aosp_binder1").open() as opened, subprocess.Popen(holder, stdin=opened) as leak:
         try:
             run("systemctl", "start", UNIT)
             for name in ("CapPrm", "CapEff", "CapBnd"):
                 assert int(node.status()[name], 16) == PTRACE | READ_SEARCH, f"{name}: {node.status()[name]}"
-            # The proofs' own process has the node open as well: the same one, so that it counts once.
-            wanted = f'aosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 1.0'
-            until(lambda: wanted in node.get("metrics"), wanted)
+            # The process of the items has the same device open, which counts once.
+            metric = f'aosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 1.0'
+            until(lambda: metric in node.get("metrics"), metric)
             assert "aosp_plugin_leak_unreadable_processes 0.0" in node.get("metrics")
         finally:
             leak.kill()
@@ -200,13 +200,13 @@ ITEMS: Final[tuple[Callable[[Node], None], ...]] = (
 
 
 def main() -> None:
-    """Prove one after the other, and write a line for each: title, seconds, what is wrong. The last one is empty."""
+    """Check the items, and write a line for each: title, seconds, error. The last line is empty."""
     results = Path(sys.argv[1])
     until(lambda: "aosp" in run("systemctl", "list-units", "--all", UNIT), "systemd answers")
     node = Node()
     with results.open("w") as file:
 
-        def tell(*line: Any) -> None:
+        def write(*line: Any) -> None:
             file.write(json.dumps(line) + "\n")
             file.flush()
 
@@ -214,10 +214,10 @@ def main() -> None:
             started, detail = time.monotonic(), ""
             try:
                 item(node)
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the other items are tried
+            except Exception as error:  # noqa: BLE001 - the other items run after any error
                 detail = describe(error)
-            tell(" ".join((item.__doc__ or "").split()).removesuffix("."), time.monotonic() - started, detail)
-        tell("", 0, "")
+            write(" ".join((item.__doc__ or "").split()).removesuffix("."), time.monotonic() - started, detail)
+        write("", 0, "")
     run("systemctl", "--force", "exit")
 
 

@@ -1,4 +1,4 @@
-"""Manifests as data: what kustomize and Helm make, what the API server says of them, and when two are the same."""
+"""Manifests as data: rendered by kustomize and Helm, validated by the API server's code, and compared."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 
 VALUES: Final = {
-    "as it is": (),
+    "default": (),
     "provision": ("--values", str(CHART / "ci" / "provision-values.yaml")),
     "everything": ("--values", str(CHART / "ci" / "everything-values.yaml")),
 }
-"""The values under which the chart is tried."""
+"""The values with which the chart is tested."""
 
 _OF_HELM: Final = ("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
 _BUILT_IN: Final = ("v1", "apps/v1", "networking.k8s.io/v1")
 
 
 def kustomized(name: str) -> list[Manifest]:
-    """Return what ``kubectl apply -k deploy/NAME`` would apply."""
+    """Return the manifests of ``kubectl apply -k deploy/NAME``."""
     return list(yaml.safe_load_all(run(parts.kustomize(), "build", str(DEPLOY / name))))
 
 
 def charted(*arguments: str) -> list[Manifest]:
-    """Return what Helm would install."""
+    """Return the manifests of ``helm install``."""
     text = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), "--namespace", "kube-system", *arguments)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 
 def the(kind: str, manifests: Iterable[Manifest]) -> Manifest:
-    """Return the first of a kind."""
-    return next(one for one in manifests if one["kind"] == kind)
+    """Return the first manifest of a kind."""
+    return next(manifest for manifest in manifests if manifest["kind"] == kind)
 
 
 def accepted(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return those of Kubernetes' own kinds with their defaults. AssertionError where the API server refuses one."""
-    own = [one for one in manifests if one["apiVersion"] in _BUILT_IN]
-    text = yaml.safe_dump_all(own)
+    """Return the manifests of built-in kinds with their defaults. Raises AssertionError if one is invalid."""
+    text = yaml.safe_dump_all(manifest for manifest in manifests if manifest["apiVersion"] in _BUILT_IN)
     return [json.loads(line) for line in run(parts.validator(), text=text).splitlines()]
 
 
 def require_schema(manifest: Manifest) -> None:
-    """Hold an object of the Prometheus operator against its CRD. AssertionError where that refuses it."""
+    """Validate an object of the Prometheus operator with its CRD. Raises AssertionError if it is invalid."""
     plural = f"{manifest['kind'].lower()}s"
     text = (parts.operator_crds() / f"monitoring.coreos.com_{plural}.yaml").read_text()
     (version,) = yaml.safe_load(text)["spec"]["versions"]
@@ -62,9 +61,9 @@ def require_schema(manifest: Manifest) -> None:
 
 
 def _closed(schema: Any) -> Any:
-    """Have a CRD's schema refuse the fields that an API server drops without a word."""
+    """Return a CRD's schema that refuses unknown fields, which an API server drops silently."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {name: _closed(one) for name, one in schema.items()}
@@ -74,9 +73,9 @@ def _closed(schema: Any) -> Any:
 
 
 def comparable(daemon_set: Manifest) -> Manifest:
-    """Return what matters of a DaemonSet with its defaults: without what Helm adds, and lists in one order.
+    """Return a DaemonSet with defaults in a comparable form: without Helm's labels, and with sorted lists.
 
-    The name of the ConfigMap is left out too, as kustomize has a hash in it.
+    The name of the ConfigMap is removed too, because kustomize adds a hash to it.
     """
     spec: Manifest = json.loads(json.dumps(daemon_set["spec"]))
     template = spec["template"]
@@ -93,20 +92,23 @@ def comparable(daemon_set: Manifest) -> Manifest:
     return {"name": daemon_set["metadata"]["name"], "namespace": daemon_set["metadata"]["namespace"], "spec": spec}
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """Return where two values differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        names = sorted(one.keys() | other.keys())
-        return [text for name in names for text in differences(one.get(name), other.get(name), f"{path}.{name}")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [text for i, (left, right) in pairs for text in differences(left, right, f"{path}[{i}]")]
-    return [] if one == other else [f"{path}: {one} and {other}"]
+def differences(left: Any, right: Any, path: str = "") -> list[str]:
+    """Return the paths at which two values differ."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        names = sorted(left.keys() | right.keys())
+        return [text for name in names for text in differences(left.get(name), right.get(name), f"{path}.{name}")]
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        pairs = enumerate(zip(left, right, strict=True))
+        return [text for i, pair in pairs for text in differences(*pair, f"{path}[{i}]")]
+    return [] if left == right else [f"{path}: {left} and {right}"]
 
 
 def configuration(manifests: Iterable[Manifest]) -> str:
     """Return the text of the plugin's configuration file."""
-    found = [one["data"] for one in manifests if one["kind"] == "ConfigMap" and "config.yaml" in one["data"]]
-    (data,) = found
+    (data,) = (
+        manifest["data"]
+        for manifest in manifests
+        if manifest["kind"] == "ConfigMap" and "config.yaml" in manifest["data"]
+    )
     text: str = data["config.yaml"]
     return text

@@ -1,8 +1,8 @@
-"""A systemd of our own, as process 1 of a sandbox, with the unit in it. What is proved there is in ``items_service``.
+"""A systemd as process 1 of a sandbox, which runs the unit. ``items_service`` has the items.
 
-``python -m tests.e2e.deploy.service FILE`` is the sandbox's first process: it makes the place ready, leaves the proofs
-to a child, which writes what came of them to FILE, and becomes systemd. In the unit a drop-in changes the program (to
-the checkout's), where that may be read from (homes, /tmp), and the watchdog's time.
+``python -m tests.e2e.deploy.service FILE`` is the sandbox's first process: it sets up the sandbox, starts the items
+in a child, which writes their results to FILE, and becomes systemd. A drop-in changes the unit's program to the
+checkout's, allows reading homes and /tmp, and shortens the watchdog.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
     from tests.e2e.common.report import Report
 
-NODES: Final = Path("/run/nodes")
-"""Stand-ins, and not in /dev, which is the machine's."""
+DEVICES: Final = Path("/run/nodes")
+"""The directory of the stand-ins; /dev is the machine's."""
 KUBELET: Final = Path("/var/lib/kubelet")
 WATCHDOG: Final = 10
 """Seconds."""
 LIMIT: Final = 600.0
-"""Seconds for all of it."""
+"""The time limit for all items, in seconds."""
 
 _MANAGER: Final = "/lib/systemd/systemd"
 _CONFIG: Final = Path("/run/config.yaml")
 _UNITS: Final = Path("/run/units")
 _TARGETS: Final = ("sysinit", "basic", "shutdown", "network", "local-fs", "multi-user")
-_APART: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
+_UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc", "--cgroup", "--mount-proc")
 
 
 def check(report: Report) -> None:
-    """Have everything proved in the sandbox, and report it. Raises MissingError where there can be none here."""
+    """Run the items in the sandbox, and report the results. Raises MissingError if a sandbox is impossible."""
     if os.geteuid() != 0 or not os.path.exists(_MANAGER) or not shutil.which("unshare"):
-        raise MissingError("a systemd in a sandbox takes root, systemd and unshare")
-    # Not while a kubelet of tests/e2e/kubelet has its files mounted where ours go.
-    with cache.exclusive("sandbox"), tempfile.TemporaryDirectory() as directory, _put_back():
+        raise MissingError("a systemd in a sandbox requires root, systemd and unshare")
+    # Not at the same time as tests/e2e/kubelet, which mounts file systems at the same paths.
+    with cache.exclusive("sandbox"), tempfile.TemporaryDirectory() as directory, _clean_up():
         results, log = Path(directory, "results"), Path(directory, "log")
-        command = ("unshare", *_APART, "--propagation", "private", sys.executable, "-m", __name__, str(results))
+        command = ("unshare", *_UNSHARE, "--propagation", "private", sys.executable, "-m", __name__, str(results))
         with log.open("wb") as out:
             process = subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             try:
@@ -64,30 +64,30 @@ def check(report: Report) -> None:
                 process.wait()
         if not results.exists():
             raise MissingError(f"no systemd as process 1 of a sandbox: {log.read_text(errors='replace')[-300:]!r}")
-        told = [json.loads(line) for line in results.read_text().splitlines()]
-    for title, seconds, detail in told:
+        messages = [json.loads(line) for line in results.read_text().splitlines()]
+    for title, seconds, detail in messages:
         if detail:
             report.not_ok(title, detail)
         elif title:
             report.ok(title, seconds)
-    if not told or told[-1][0]:
-        report.not_ok("The proofs in the sandbox come to an end", f"none came after {len(told)} of them")
+    if not messages or messages[-1][0]:
+        report.not_ok("The items in the sandbox run to their end", f"no result after {len(messages)} items")
 
 
 @contextlib.contextmanager
-def _put_back() -> Iterator[None]:
-    """Remove the cgroups and the directory that were not there before."""
+def _clean_up() -> Iterator[None]:
+    """Remove the new cgroups and the kubelet's directory afterwards."""
     cgroup = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     mounted = re.search(r"^\S+ (\S+) cgroup2 ", Path("/proc/mounts").read_text(), re.MULTILINE)
     if cgroup is None or mounted is None:
         raise MissingError("no cgroups of version 2 are mounted")
     groups = [Path(f"{mounted[1]}{cgroup[1]}", name) for name in ("init.scope", "system.slice")]
-    made = [path for path in (*groups, KUBELET) if not path.exists()]
+    missing = [path for path in (*groups, KUBELET) if not path.exists()]
     KUBELET.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
-        for path in made:
+        for path in missing:
             try:
                 until(partial(_removed, path), f"{path} is removed", seconds=10)
             except AssertionError as error:
@@ -95,7 +95,7 @@ def _put_back() -> Iterator[None]:
 
 
 def _removed(path: Path) -> bool:
-    """Remove empty directories, as far as they are; a cgroup is none until its last process has been buried."""
+    """Remove empty directories, and return whether all are gone; a cgroup is busy until its last process is reaped."""
     for directory, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(directory)
@@ -103,27 +103,27 @@ def _removed(path: Path) -> bool:
 
 
 def main() -> None:
-    """Make the sandbox ready, start the proofs, and become systemd."""
+    """Set up the sandbox, start the items, and become systemd."""
     for path in ("/run", str(KUBELET)):
         run("mount", "-t", "tmpfs", "tmpfs", path)
     subprocess.run(("umount", "--recursive", "/sys/fs/cgroup"), check=False, capture_output=True)
     run("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
-    # As on a host: what is mounted later appears in the service's own view.
+    # As on a host, later mounts appear in the service's mount namespace.
     run("mount", "--make-rshared", "/")
     run("ip", "link", "set", "lo", "up")
-    _furnish()
+    _set_up()
     subprocess.Popen((sys.executable, "-m", "tests.e2e.deploy.items_service", sys.argv[1]), cwd=PROJECT)
     os.environ.update(container="sandbox", SYSTEMD_UNIT_PATH=str(_UNITS), SYSTEMD_PROC_CMDLINE="")
     os.execv(_MANAGER, (_MANAGER, "--system", "--unit=multi-user.target", "--log-target=console"))  # noqa: S606
 
 
-def _furnish() -> None:
-    """Make nodes, configuration, units and the kubelet's directory."""
+def _set_up() -> None:
+    """Create stand-ins, configuration, units and the kubelet's directory."""
     (KUBELET / "device-plugins").mkdir(mode=0o750)
-    for path in (NODES, _UNITS / f"{UNIT}.d"):
+    for path in (DEVICES, _UNITS / f"{UNIT}.d"):
         path.mkdir(parents=True)
     for number in range(3):
-        os.mknod(NODES / f"aosp_binder{number}", 0o20666, os.makedev(1, 3))
+        os.mknod(DEVICES / f"aosp_binder{number}", 0o20666, os.makedev(1, 3))
     configure()
     for name in _TARGETS:
         wants = f"Wants={UNIT}\n" if name == "multi-user" else ""
@@ -142,13 +142,13 @@ def _furnish() -> None:
     drop_in("sandbox.conf", "\n".join(("[Service]", *settings, "")))
 
 
-def configure(more: str = "") -> None:
-    """Write the configuration of deploy/base, for the stand-ins, with lines more."""
-    _CONFIG.write_text(f"{(DEPLOY / 'base' / 'config.yaml').read_text()}\ndevice_dir: {NODES}\n{more}")
+def configure(keys: str = "") -> None:
+    """Write the configuration of deploy/base for the stand-ins, with additional keys."""
+    _CONFIG.write_text(f"{(DEPLOY / 'base' / 'config.yaml').read_text()}\ndevice_dir: {DEVICES}\n{keys}")
 
 
 def drop_in(name: str, text: str) -> None:
-    """Have systemd read more settings the next time that it reads the unit."""
+    """Write a drop-in, which systemd reads with the unit."""
     (_UNITS / f"{UNIT}.d" / name).write_text(text)
 
 
