@@ -262,6 +262,14 @@ class Resource(Struct, frozen=True, kw_only=True):
         """The host directory in which the resource's binder devices are found."""
         return self.device_dir if self.provision is None else self.provision.directory
 
+    @property
+    def scanned_files(self) -> str:
+        """The files that are binder devices of the resource, and the keys that say so, for messages."""
+        key = "device_dir" if self.provision is None else "provision.directory"
+        if isinstance(self.sets, NamedSets):
+            return f"{self.scan_directory}/{self.sets.pattern} ({key}, sets.pattern)"
+        return f"{self.scan_directory}/{self.device_prefix}* ({key}, device_prefix)"
+
 
 RESOURCE_KEYS = keys_of(Resource)
 """In the order of help and documentation."""

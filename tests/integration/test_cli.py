@@ -99,7 +99,7 @@ def test_device_directory_that_is_a_link_loop_is_one_line(tmp_path: Path, kubele
 
 
 def test_demo_shows_every_step(kubelet_dir: str) -> None:
-    """The demo shows registration, the list, two pods, a node that goes and comes, a restart; then cleans up."""
+    """The steps are registration, two pods, a device that vanishes and returns, and a restart of the kubelet."""
     code, out, err = run("demo", "--nodes", "50", environment={"TMPDIR": kubelet_dir})
     assert (code, err) == (0, "")
     assert os.listdir(kubelet_dir) == []
@@ -119,10 +119,9 @@ def test_demo_shows_every_step(kubelet_dir: str) -> None:
         assert shown in out
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="nobody is root here, so the demo above was an ordinary user's")
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, which util-linux brings")
-def test_demo_needs_no_root() -> None:
-    """A user who is nobody sees the same; the one right left is to read the interpreter, wherever that is."""
+@pytest.mark.skipif(os.getuid() != 0, reason="the tests run without root, and so do the other tests of the demo")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="requires setpriv of util-linux")
+def test_demo_requires_no_root() -> None:
     done = subprocess.run(  # noqa: S603 - our own command
         as_nobody([*COMMAND, "demo", "--nodes", "20"]),
         env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
@@ -135,16 +134,15 @@ def test_demo_needs_no_root() -> None:
     assert "done in" in done.stdout
 
 
-def test_demo_wants_nodes_for_its_pods() -> None:
-    """Fewer nodes than the pods take, and one to come and go, are bad usage; just as many are enough."""
+def test_demo_requires_devices_for_its_pods() -> None:
+    """The pods use seven devices; one more vanishes and returns."""
     code, _, err = run("demo", "--nodes", "7")
     assert code == 2
     assert "8<=x<=100000" in err
     assert run("demo", "--nodes", "8")[0] == 0
 
 
-def test_demo_keeps_what_it_made(kubelet_dir: str) -> None:
-    """--keep leaves nodes, checkpoint and log behind, and says where."""
+def test_demo_keeps_its_directory_on_request(kubelet_dir: str) -> None:
     code, out, _ = run("demo", "--nodes", "20", "--keep", environment={"TMPDIR": kubelet_dir})
     assert code == 0, out
     kept = Path(out.split("kept: ")[1].splitlines()[0])
@@ -166,8 +164,7 @@ def test_demo_keeps_what_it_made(kubelet_dir: str) -> None:
         ("import atexit, os; atexit.register(os._exit, 3)", "the plugin ends with 0, but it was 3", "stopped"),
     ],
 )
-def test_demo_fails_when_a_step_does_not_happen(tmp_path: Path, breakage: str, missing: str, log: str) -> None:
-    """A plugin that does not come up, or ends badly, makes the demo end with 1, and its log is shown."""
+def test_demo_fails_with_the_log_of_a_plugin_that_fails(tmp_path: Path, breakage: str, missing: str, log: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'serve' in sys.argv: {breakage}\n")
     code, out, _ = run("demo", "--nodes", "10", environment={"PYTHONPATH": str(tmp_path)})
     assert code == 1

@@ -207,7 +207,7 @@ async def test_json_logs(nodes: Nodes, kubelet_dir: str) -> None:
         ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
         (["--device-dir", "/nowhere"], {}, 1, "the device directory /nowhere can't be read"),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
-        (["--require-devices"], {}, 1, "no device found, and at least one is required"),
+        (["--require-devices"], {}, 1, "no device of aosp.io/binder "),
         (["--listen", "192.0.2.1:1"], {}, 1, "cannot listen on 192.0.2.1:1"),
     ],
 )

@@ -20,7 +20,6 @@ import pytest
 
 from aosp_plugin.cli import status
 from aosp_plugin.errors import ConfigError, ServiceError
-from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.service.http import Answer, serving
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
@@ -38,7 +37,7 @@ PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
 class Node(NamedTuple):
-    """A plugin that runs, and its kubelet."""
+    """A running plugin and its kubelet."""
 
     url: str
     kubelet: Kubelet
@@ -46,16 +45,9 @@ class Node(NamedTuple):
     serve: Serve
 
 
-@pytest.fixture(autouse=True)
-def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the kubelet waited for, however busy the machine is, where the plugin is in this process."""
-    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
-
-
 @pytest.fixture
 async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
-    """Run ``aosp-plugin serve`` with three nodes, and a pod that has two of them."""
+    """Run ``aosp-plugin serve`` with three binder devices, and a pod that has two of them."""
     nodes.make(0, 1, 2)
     address = f"127.0.0.1:{free_port()}"
     path = os.path.join(kubelet_dir, "pod-resources.sock")
@@ -73,7 +65,7 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
         await serve.logged("registered")
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
-            pass  # a busy kubelet is not waited for, and what it said is told for seconds
+            pass  # if the kubelet was too busy to answer, its error is cached for seconds
         yield Node(f"http://{address}", kubelet, nodes, serve)
 
 

@@ -91,7 +91,8 @@ class DevicePlugin:
         try:
             await self._refresher.scan()
             if require_devices and not self.inventory.snapshot.devices:
-                raise BackendError("no device found, and at least one is required")
+                scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
+                raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresher.run())
                 tasks.create_task(self._supervise())

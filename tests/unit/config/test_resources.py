@@ -151,3 +151,15 @@ def test_provision_has_a_count(text: str, provision: Provision | None, file: Pat
 def test_error_names_the_place_in_the_file(text: str, error: str, file: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(f'file {file}: {error}')}"):
         loaded(file, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "scanned_files"),
+    [
+        ("device_dir: /a", "/a/aosp_binder* (device_dir, device_prefix)"),
+        ("provision: {count: 1, directory: /b}", "/b/aosp_binder* (provision.directory, device_prefix)"),
+        ("sets: {names: [binder]}", "/dev/{set}/{name} (device_dir, sets.pattern)"),
+    ],
+)
+def test_scanned_files_name_their_keys(text: str, scanned_files: str, file: Path) -> None:
+    assert loaded(file, text).resources[0].scanned_files == scanned_files
