@@ -1,6 +1,6 @@
-"""Chromium for the tests of the page: finding it, getting it where that is easy, and starting it so that it is quiet.
+"""Chromium for the tests of the page: finds, installs and starts it.
 
-Run as a program it installs Debian's, where there is apt-get and it is root who asks; elsewhere it says what to do.
+Run as a program, it installs the packages of Debian with apt-get as root; elsewhere it prints instructions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGES = ("chromium", "chromium-driver")
-ABSENT = "there is no chromium with a chromedriver: on Debian or Ubuntu, apt-get install chromium chromium-driver"
+MISSING = "chromium and chromedriver are required: on Debian or Ubuntu, apt-get install chromium chromium-driver"
 WINDOW = (1500, 2100)
 """Width and height in pixels."""
-QUIET = (
+FLAGS = (
     "headless",
     "no-sandbox",
     "disable-gpu",
@@ -39,14 +39,14 @@ QUIET = (
 
 
 class Programs(NamedTuple):
-    """Where they are."""
+    """Paths of the programs."""
 
     browser: str
     driver: str
 
 
 def find() -> Programs | None:
-    """Return the browser and its driver; None where one of them is missing."""
+    """Return the browser and its driver; None if one of them is missing."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     return Programs(browser, driver) if browser and driver else None
@@ -54,12 +54,12 @@ def find() -> Programs | None:
 
 @contextlib.contextmanager
 def started(programs: Programs) -> Iterator[Chrome]:
-    """Run the browser, with a profile of its own, while the context lasts."""
+    """Run the browser with a temporary profile."""
     options = ChromeOptions()
     options.binary_location = programs.browser
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
-        for argument in (*QUIET, f"user-data-dir={profile}"):
+        for argument in (*FLAGS, f"user-data-dir={profile}"):
             options.add_argument(f"--{argument}")
         browser = Chrome(options=options, service=ChromeService(programs.driver))
         try:
@@ -69,16 +69,16 @@ def started(programs: Programs) -> Iterator[Chrome]:
 
 
 def main() -> None:
-    """Install what is missing, or say that the tests will be skipped."""
+    """Install the packages, or print that the tests will be skipped."""
     if find():
         return
-    why = "though the packages are installed"
+    reason = "although the packages are installed"
     try:
         packages.install(PACKAGES)
     except packages.MissingError as error:
-        why = str(error)
+        reason = str(error)
     if not find():
-        say(f"# the tests of the page are skipped: {ABSENT} ({why})")
+        say(f"# the tests of the page are skipped: {MISSING} ({reason})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A browser for all tests of the page, and how long things took at the end of the run."""
+"""The browser for all tests of the page, and a summary of measured times at the end of the run."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-TOOK = pytest.StashKey[dict[str, list[float]]]()
+TIMES = pytest.StashKey[dict[str, list[float]]]()
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Chrome]:
-    """Run a browser; without one the tests are skipped, and counted as that."""
+    """Run a browser; without one, the tests are skipped."""
     programs = chromium.find()
     if programs is None:
-        pytest.skip(chromium.ABSENT)
-    with chromium.started(programs) as started:
-        yield started
+        pytest.skip(chromium.MISSING)
+    with chromium.started(programs) as browser:
+        yield browser
 
 
 @pytest.fixture
-def took(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
-    """Return a function that notes how many seconds something took, as often as it happens."""
-    times = request.config.stash.setdefault(TOOK, {})
+def measured(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+    """Return a function that records how many seconds something took."""
+    times = request.config.stash.setdefault(TIMES, {})
 
-    def note(what: str, seconds: float) -> None:
-        times.setdefault(what, []).append(seconds)
+    def record(label: str, seconds: float) -> None:
+        times.setdefault(label, []).append(seconds)
 
-    return note
+    return record
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what was noted, and how much else the machine had to do."""
-    times = config.stash.get(TOOK, {})
+    """Print the measured times and the load of the machine."""
+    times = config.stash.get(TIMES, {})
     if times:
-        terminalreporter.section("the page with 10,000 devices: a second is wanted")
-        for what, seconds in sorted(times.items()):
-            figures = f"median {statistics.median(seconds) * 1000:5.0f} ms, worst {max(seconds) * 1000:5.0f} ms"
-            terminalreporter.write_line(f"{figures} of {len(seconds):2}: {what}")
+        terminalreporter.section("the page with 10,000 devices (target: one second)")
+        for label, seconds in sorted(times.items()):
+            figures = f"median {statistics.median(seconds) * 1000:5.0f} ms, maximum {max(seconds) * 1000:5.0f} ms"
+            terminalreporter.write_line(f"{figures} of {len(seconds):2}: {label}")
         terminalreporter.write_line(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")

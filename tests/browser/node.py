@@ -1,6 +1,6 @@
-"""A node to look at: a real ``aosp-plugin serve`` over stand-in nodes, the stand-in kubelet with pods, and what is ill.
+"""A node for the page: ``aosp-plugin serve`` with stand-in devices, and the stand-in kubelet with pods.
 
-Kubelet and plugin run in a thread of their own, since a test that drives a browser waits for that.
+The kubelet runs in an event loop in another thread, because a test that drives a browser blocks its own.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ if TYPE_CHECKING:
 
 RESOURCE = "aosp.io/binder"
 HOSTILE = "<img src=x onerror=alert(1)>"
-"""What the page must show as it is: the command line of the process that a node leaks to."""
+"""Command line of a process that holds devices open. The page must show it as text."""
 
 PATIENCE = 60.0
-"""Seconds after which something counts as not happening, on a machine that has much else to do."""
+"""Seconds after which a test gives up waiting, on a busy machine."""
 
-_HOLDS = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
+_HOLD = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
 
 
 class Node:
-    """The node. Its devices are files, its state changes by what tests do to them."""
+    """The node. Its devices are files that tests create and remove."""
 
-    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, *, told: bool) -> None:
-        """``told``: whether the kubelet says who has what."""
+    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, *, pod_resources: bool) -> None:
+        """``pod_resources``: whether the kubelet serves the podresources API."""
         self.devices = os.path.join(directory, "dev")
         os.mkdir(self.devices)
         self._loop = loop
-        # Without a checkpoint, which takes its time in the same processors that the page is measured on.
+        # Writing checkpoints would slow down the measurements.
         self.kubelet = Kubelet(os.path.join(directory, "k"), checkpoints=False)
-        self._pod_resources = PodResources(self.kubelet, os.path.join(directory, "pods.sock")) if told else None
+        self._pod_resources = (
+            PodResources(self.kubelet, os.path.join(directory, "pods.sock")) if pod_resources else None
+        )
         self._process: asyncio.subprocess.Process | None = None
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
@@ -56,27 +58,27 @@ class Node:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """URL of the page."""
         return f"http://127.0.0.1:{self.port}/"
 
     @property
     def pid(self) -> int:
-        """The plugin's process ID."""
+        """Process ID of the plugin."""
         assert self._process is not None
         return self._process.pid
 
     def report(self) -> dict[str, Any]:
-        """Return what the plugin tells of its first resource."""
-        with urllib.request.urlopen(f"{self.url}status", timeout=PATIENCE) as answer:  # noqa: S310 - our own address
+        """Return the status report of the first resource."""
+        with urllib.request.urlopen(f"{self.url}status", timeout=PATIENCE) as answer:  # noqa: S310 - a local address
             report: dict[str, Any] = json.load(answer)["resources"][0]
         return report
 
     def path(self, number: int) -> str:
-        """Return where a device is."""
+        """Return the path of a device."""
         return os.path.join(self.devices, f"aosp_binder{number}")
 
-    def make(self, *numbers: int) -> None:
-        """Make devices."""
+    def add(self, *numbers: int) -> None:
+        """Create devices."""
         for number in numbers:
             with open(self.path(number), "xb"):
                 pass
@@ -87,25 +89,25 @@ class Node:
             os.unlink(self.path(number))
 
     def listed(self, count: int) -> None:
-        """Wait until the kubelet could hand out this many devices."""
+        """Wait until the kubelet has this many allocatable devices."""
 
-        def told(kubelet: Kubelet) -> bool:
+        def is_listed(kubelet: Kubelet) -> bool:
             view = kubelet.resource(RESOURCE)
             return view.connected and view.messages > 0 and view.allocatable == count
 
-        self.do(self.kubelet.wait_for(told, PATIENCE))
+        self.run(self.kubelet.wait_for(is_listed, PATIENCE))
 
     def admit(self, name: str, count: int) -> Sequence[str]:
         """Start a pod; return its devices."""
-        admitted = self.do(self.kubelet.admit(Pod(name, [Container("android", {RESOURCE: count})])))
+        admitted = self.run(self.kubelet.admit(Pod(name, [Container("android", {RESOURCE: count})])))
         ids: Sequence[str] = admitted.containers["android"].device_ids[RESOURCE]
         return ids
 
     @contextlib.contextmanager
     def leaking(self, *numbers: int) -> Iterator[int]:
-        """Have a process that is in no pod hold devices; yield its ID."""
-        command = [HOSTILE, "-c", _HOLDS, *map(self.path, numbers)]
-        with subprocess.Popen(  # noqa: S603 - our own program, under that name
+        """Run a process outside pods that holds devices open; yield its PID."""
+        command = [HOSTILE, "-c", _HOLD, *map(self.path, numbers)]
+        with subprocess.Popen(  # noqa: S603 - a program of this test
             command, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
@@ -117,8 +119,8 @@ class Node:
         """Send the plugin a signal."""
         os.kill(self.pid, number)
 
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have something done where the kubelet runs."""
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the kubelet's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * PATIENCE)
 
     async def start(self) -> None:
@@ -138,14 +140,14 @@ class Node:
         )
 
     async def stop_plugin(self) -> None:
-        """End the plugin."""
+        """Stop the plugin."""
         assert self._process is not None
         if self._process.returncode is None:
             self._process.terminate()
         await self._process.wait()
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop kubelet and plugin."""
         await self.stop_plugin()
         if self._pod_resources:
             await self._pod_resources.__aexit__(None, None, None)
@@ -153,20 +155,20 @@ class Node:
 
 
 @contextlib.contextmanager
-def running(count: int, *, told: bool = True) -> Iterator[Node]:
-    """Run a node with ``count`` devices while the context lasts."""
+def running(count: int, *, pod_resources: bool = True) -> Iterator[Node]:
+    """Run a node with ``count`` devices."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        node = Node(directory, loop, told=told)
-        node.make(*range(count))
+        node = Node(directory, loop, pod_resources=pod_resources)
+        node.add(*range(count))
         try:
-            node.do(node.start())
+            node.run(node.start())
             node.listed(count)
             yield node
         finally:
-            node.do(node.stop())
+            node.run(node.stop())
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()

@@ -1,4 +1,4 @@
-"""What is drawn: the map's cells as they are in a screenshot."""
+"""Reads the cells of the map from a screenshot."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from selenium.webdriver import Chrome
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 STATES = ("allocated", "free", "unknown", "unhealthy", "leaked")
 
 
 class Map(NamedTuple):
-    """The picture of a map, and where its cells are."""
+    """A screenshot of the map, and the position of its cells."""
 
     image: Image.Image
     pitch: int
@@ -28,20 +28,20 @@ class Map(NamedTuple):
     top: int
 
     def cell(self, i: int) -> Image.Image:
-        """Return the picture of one cell."""
+        """Return the image of a cell."""
         x, y = self.left + i % self.columns * self.pitch, self.top + i // self.columns * self.pitch
         return self.image.crop((x, y, x + self.pitch, y + self.pitch))
 
-    def middle(self, i: int) -> Colour:
-        """Return the colour in the middle of a cell."""
+    def middle(self, i: int) -> Color:
+        """Return the color in the middle of a cell."""
         cell = self.cell(i)
         pixel = cell.getpixel((self.pitch // 2 - 1, self.pitch // 2))
         assert isinstance(pixel, tuple)
         return (int(pixel[0]), int(pixel[1]), int(pixel[2]))
 
 
-def photograph(browser: Chrome) -> Map:
-    """Return the first map on the page as it is drawn."""
+def take_screenshot(browser: Chrome) -> Map:
+    """Take a screenshot of the first map on the page."""
     canvas = browser.find_element(By.CSS_SELECTOR, ".map canvas")
     image = Image.open(io.BytesIO(canvas.screenshot_as_png)).convert("RGB")
     pitch, columns, left, top = (
@@ -50,18 +50,18 @@ def photograph(browser: Chrome) -> Map:
     return Map(image, pitch, columns, left, top)
 
 
-def colours(browser: Chrome) -> Mapping[Colour, str]:
-    """Return the state that each colour of the style sheet stands for, in the theme that is on."""
+def state_colors(browser: Chrome) -> Mapping[Color, str]:
+    """Return the state of each color of the style sheet in the current theme."""
     script = "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0]).trim()"
-    found = {}
+    states = {}
     for state in STATES:
         value = browser.execute_script(script, f"--{state}").removeprefix("#")
-        found[(int(value[0:2], 16), int(value[2:4], 16), int(value[4:6], 16))] = state
-    assert len(found) == len(STATES)
-    return found
+        states[(int(value[0:2], 16), int(value[2:4], 16), int(value[4:6], 16))] = state
+    assert len(states) == len(STATES)
+    return states
 
 
 def shape(cell: Image.Image) -> tuple[int, ...]:
-    """Return the picture of a cell without its colours: which pixels have the same one."""
+    """Return the shape in a cell: which pixels have the same color, regardless of the color."""
     numbers: dict[object, int] = {}
     return tuple(numbers.setdefault(pixel, len(numbers)) for pixel in cell.get_flattened_data())
