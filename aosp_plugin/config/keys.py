@@ -5,9 +5,10 @@ The keys themselves are in ``resource`` and ``process``.
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -31,10 +32,10 @@ class Key(NamedTuple):
 
     help: str
     """A sentence, with the unit."""
-    allowed: str
-    """The allowed values, as errors name them."""
     example: str
     """A value in YAML, other than the default."""
+    allowed: str = ""
+    """The allowed values, as errors name them; ``keys_of`` derives them from the type if it can."""
     check: Callable[[Any], object] = lambda _value: True
     """Returns a false value or raises ValueError if the value, which has the right type, is not allowed."""
     flag: bool = True
@@ -59,10 +60,26 @@ class Key(NamedTuple):
 @functools.cache
 def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
     """Return the keys of a struct by name, in the order of its fields. Every field is annotated with its key."""
-    return {
-        name: next(part for part in hint.__metadata__ if isinstance(part, Key))._replace(hint=hint)
-        for name, hint in get_type_hints(struct, include_extras=True).items()
-    }
+    keys = {}
+    for name, hint in get_type_hints(struct, include_extras=True).items():
+        key = next(part for part in hint.__metadata__ if isinstance(part, Key))
+        keys[name] = key._replace(hint=hint, allowed=key.allowed or _allowed(hint))
+    return keys
+
+
+def _allowed(hint: Any) -> str:
+    """Return a description of the values of a type: a choice, a range of numbers, an absolute path, or null."""
+    if get_origin(hint) is Annotated:
+        plain, *metadata = get_args(hint)
+        for part in metadata:
+            if isinstance(part, msgspec.Meta):
+                return "an absolute path" if part.pattern == "^/" else f"a number from {part.ge} to {part.le}"
+        return _allowed(plain)
+    if get_origin(hint) in {Union, types.UnionType}:
+        return f"{_allowed(get_args(hint)[0])}, or null"
+    if hint is bool:
+        return "true, false"
+    return ", ".join(hint if isinstance(hint, enum.EnumMeta) else get_args(hint))
 
 
 def _converted(key: Key, value: Any, source: str) -> Any:

@@ -3,7 +3,7 @@
 # No "from __future__ import annotations": the keys are in the annotations of Config.
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -24,44 +24,37 @@ class Config(Struct, frozen=True, kw_only=True):
 
     host_root: Annotated[
         AbsolutePath,
-        Key("Directory where a container has the host's root file system.", "an absolute path", "/host"),
+        Key("Directory where a container has the host's root file system.", "/host"),
     ] = "/"
     kubelet_dir: Annotated[
         AbsolutePath,
-        Key("Device plugin directory of the kubelet.", "an absolute path", "/var/lib/k0s/kubelet/device-plugins"),
+        Key("Device plugin directory of the kubelet.", "/var/lib/k0s/kubelet/device-plugins"),
     ] = KUBELET_DIRECTORY
     listen: Annotated[
         str,
         Key(
             "HTTP address of the page, /status, /metrics, /healthz and /readyz. If empty, HTTP is off.",
-            "HOST:PORT, [IPv6]:PORT, or empty",
             "10.0.0.7:9478",
+            "HOST:PORT, [IPv6]:PORT, or empty",
             lambda value: listen_address(value) or not value,
         ),
     ] = "127.0.0.1:9478"
-    log_level: Annotated[LogLevel, Key("Minimum level of log messages.", ", ".join(get_args(LogLevel)), "debug")] = (
-        "info"
-    )
-    log_format: Annotated[LogFormat, Key("Format of log messages.", ", ".join(get_args(LogFormat)), "json")] = "text"
+    log_level: Annotated[LogLevel, Key("Minimum level of log messages.", "debug")] = "info"
+    log_format: Annotated[LogFormat, Key("Format of log messages.", "json")] = "text"
     require_devices: Annotated[
         bool,
-        Key("Exit if no device is found at startup, instead of registering zero devices.", "true, false", "true"),
+        Key("Exit if no device is found at startup, instead of registering zero devices.", "true"),
     ] = False
     cdi_dir: Annotated[
         AbsolutePath,
-        Key(
-            "Host directory of CDI spec files, for the CDI strategies of device_list.",
-            "an absolute path",
-            "/etc/cdi",
-            flag=False,
-        ),
+        Key("Host directory of CDI spec files, for the CDI strategies of device_list.", "/etc/cdi", flag=False),
     ] = "/var/run/cdi"
     pod_resources_socket: Annotated[
         str,
         Key(
             "PodResources socket of the kubelet, for the pod of each device. If empty, pods are unknown.",
-            "an absolute path, or empty",
             "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+            "an absolute path, or empty",
             lambda value: not value or value.startswith("/"),
             flag=False,
         ),
@@ -70,8 +63,8 @@ class Config(Struct, frozen=True, kw_only=True):
         float,
         Key(
             "Seconds between scans for leaked devices. If 0, leak detection is off.",
-            "a number of seconds, 0 or more",
             "300",
+            "a number of seconds, 0 or more",
             lambda value: 0 <= value < math.inf,
             flag=False,
         ),
@@ -81,8 +74,8 @@ class Config(Struct, frozen=True, kw_only=True):
         Meta(min_length=1),
         Key(
             "The resources, if there are several. A key that an entry omits has its value at the top level.",
-            "a list of one or more mappings of resource keys",
             "[{resource_name: example.com/phone, sets: {size: 3}}, {device_prefix: test_binder}]",
+            "a list of one or more mappings of resource keys",
             flag=False,
             variable=False,
         ),

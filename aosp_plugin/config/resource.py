@@ -19,8 +19,6 @@ from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
 _PATHS = "a list of HOST or HOST:CONTAINER, absolute paths"
-_DEVICE_NUMBER = f"a number from 0 to {LARGEST_NUMBER}"
-_DEVICE_COUNT = f"a number from 1 to {ALL_MINORS}"
 
 _DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
 
@@ -28,21 +26,16 @@ _DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
 class NumberedSets(Struct, frozen=True, kw_only=True):
     """Sets of binder devices that belong together by their numbers."""
 
-    size: Annotated[
-        int, Meta(ge=1, le=64), Key("Number of binder devices in a device set.", "a number from 1 to 64", "3")
-    ]
+    size: Annotated[int, Meta(ge=1, le=64), Key("Number of binder devices in a device set.", "3")]
     stride: Annotated[
         Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None,
         Key(
             "Difference between the numbers of successive binder devices of a device set, and the number of device "
             "sets. If null, the numbers of a device set are consecutive.",
-            f"a number from 1 to {LARGEST_NUMBER}, or null",
             "120",
         ),
     ] = None
-    first: Annotated[
-        DeviceNumber, Key("Number of the first binder device of the first device set.", _DEVICE_NUMBER, "1")
-    ] = 0
+    first: Annotated[DeviceNumber, Key("Number of the first binder device of the first device set.", "1")] = 0
 
 
 class NamedSets(Struct, frozen=True, kw_only=True):
@@ -53,8 +46,8 @@ class NamedSets(Struct, frozen=True, kw_only=True):
         Meta(min_length=1),
         Key(
             "Names of the binder devices of a device set, in the order in which a container gets them.",
-            "a list of device names, each once",
             "[binder, hwbinder, vndbinder]",
+            "a list of device names, each once",
             values.are_device_names,
         ),
     ]
@@ -62,9 +55,9 @@ class NamedSets(Struct, frozen=True, kw_only=True):
         str,
         Key(
             "Path of a binder device below the device directory.",
+            '"{set}-{name}"',
             "a file name with {set} and {name}, or a directory name with {set}, a slash and a file name with {name}; "
             "each once",
-            '"{set}-{name}"',
             values.is_set_pattern,
         ),
     ] = "{set}/{name}"
@@ -73,16 +66,16 @@ class NamedSets(Struct, frozen=True, kw_only=True):
 class Provision(Struct, frozen=True, kw_only=True):
     """The binder devices that the plugin creates in a binderfs that it mounts."""
 
-    count: Annotated[_DeviceCount, Key("Number of binder devices to create.", _DEVICE_COUNT, "360")]
+    count: Annotated[_DeviceCount, Key("Number of binder devices to create.", "360")]
     max: Annotated[
         _DeviceCount | None,
-        Key("Mount option max= of the binderfs. If null, the kernel's limit.", f"{_DEVICE_COUNT}, or null", "4096"),
+        Key("Mount option max= of the binderfs. If null, the kernel's limit.", "4096"),
     ] = None
     directory: Annotated[
         AbsolutePath,
-        Key("Host directory that the binderfs is mounted on.", "an absolute path", "/run/aosp-binderfs/phones"),
+        Key("Host directory that the binderfs is mounted on.", "/run/aosp-binderfs/phones"),
     ] = "/run/aosp-binderfs/devices"
-    first: Annotated[DeviceNumber, Key("Number of the first binder device.", _DEVICE_NUMBER, "1")] = 0
+    first: Annotated[DeviceNumber, Key("Number of the first binder device.", "1")] = 0
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -92,20 +85,18 @@ class Resource(Struct, frozen=True, kw_only=True):
         str,
         Key(
             "Name of the resource that pods request.",
-            "DOMAIN/NAME, for example example.com/binder; kubernetes.io and its subdomains are reserved",
             "example.com/binder",
+            "DOMAIN/NAME, for example example.com/binder; kubernetes.io and its subdomains are reserved",
             is_extended_resource_name,
         ),
     ] = "aosp.io/binder"
-    device_dir: Annotated[
-        AbsolutePath, Key("Host directory of the binder devices.", "an absolute path", "/dev/binderfs")
-    ] = "/dev"
+    device_dir: Annotated[AbsolutePath, Key("Host directory of the binder devices.", "/dev/binderfs")] = "/dev"
     device_prefix: Annotated[
         str,
         Key(
             "Prefix of the names of the binder devices.",
-            f"1 to {LONGEST_NAME} printable characters except space, comma and slash",
             "binder",
+            f"1 to {LONGEST_NAME} printable characters except space, comma and slash",
             lambda value: name_problem(value) is None,
         ),
     ] = "aosp_binder"
@@ -114,7 +105,6 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key(
             "Check that a binder device must pass to be healthy: file (it exists), char (it is a character device), "
             "binder (it belongs to the binder driver), probe (the driver also answers; requires the right to open it).",
-            ", ".join(Verify),
             "binder",
         ),
     ] = Verify.CHAR
@@ -123,7 +113,6 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key(
             "Whether containers see the host's binderfs: shared (its directory, read-only), strict (only their own "
             "binder devices).",
-            ", ".join(Isolation),
             "strict",
         ),
     ] = Isolation.SHARED
@@ -131,8 +120,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         str,
         Key(
             "Device cgroup permissions of binder devices.",
-            "any of r, w and m, each once",
             "rwm",
+            "any of r, w and m, each once",
             values.are_permissions,
             flag=False,
         ),
@@ -142,8 +131,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key(
             f"Host directories that every container gets read-only; {OWN_BINDERFS} is the binderfs of its binder "
             "devices.",
-            f"{_PATHS}; HOST may be {OWN_BINDERFS}",
             f"[{OWN_BINDERFS}:/dev/binderfs, /opt/phone]",
+            f"{_PATHS}; HOST may be {OWN_BINDERFS}",
             values.are_shared_mounts,
             flag=False,
         ),
@@ -152,8 +141,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Key(
             "Other devices that every container gets, if they exist on the host.",
-            _PATHS,
             "[/dev/ashmem, /dev/fuse]",
+            _PATHS,
             values.are_shared_devices,
             flag=False,
         ),
@@ -163,8 +152,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         Key(
             "Additional paths of binder devices in a container: the first path leads to its first binder device, the "
             "second path to the second one, and so on.",
-            "a list of absolute paths, each once",
             "[/dev/binder, /dev/hwbinder, /dev/vndbinder]",
+            "a list of absolute paths, each once",
             values.are_container_paths,
             flag=False,
         ),
@@ -173,8 +162,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         str,
         Key(
             "Environment variable of containers with the names of their binder devices. If empty, it is not set.",
-            "the name of a variable, or empty",
             "VISIBLE_BINDER_DEVICES",
+            "the name of a variable, or empty",
             values.is_name_or_nothing,
             flag=False,
         ),
@@ -183,8 +172,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         str,
         Key(
             "PATH of containers. If empty, the PATH of the image.",
-            "directories separated by colons, or empty",
             '""',
+            "directories separated by colons, or empty",
             flag=False,
         ),
     ] = "/system/bin:/system/xbin"
@@ -194,8 +183,8 @@ class Resource(Struct, frozen=True, kw_only=True):
             "Strategies by which a container gets its binder devices and their names: envvar (their names in a "
             "variable), volume-mounts (devices and mounts), cdi-cri (CDI names), cdi-annotations (CDI names for "
             "containerd 1.6).",
-            f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone",
             "[envvar, cdi-cri]",
+            f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone",
             values.are_device_lists,
             flag=False,
         ),
@@ -204,8 +193,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         NumberedSets | NamedSets | None,
         Key(
             "Binder devices that form one device, by their numbers or by their names. If null, each one is a device.",
-            "a mapping with size and optionally stride and first, or with names and optionally pattern; or null",
             "{size: 3}",
+            "a mapping with size and optionally stride and first, or with names and optionally pattern; or null",
             flag=False,
             variable=False,
         ),
@@ -214,8 +203,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         Provision | None,
         Key(
             "Binder devices that the plugin creates in a binderfs of its own, instead of those in device_dir.",
-            "a mapping with count and optionally max, directory and first; or null",
             "{count: 360}",
+            "a mapping with count and optionally max, directory and first; or null",
             flag=False,
             variable=False,
         ),
@@ -224,9 +213,9 @@ class Resource(Struct, frozen=True, kw_only=True):
         Mapping[Annotated[str, Meta(pattern=values.NUMA_RANGE)], Annotated[int, Meta(ge=0, le=LAST_NUMA_NODE)]],
         Key(
             "NUMA nodes of devices, by their numbers.",
+            "{0-179: 0, 180-359: 1}",
             f"a mapping of numbers, or ranges such as 0-179, to NUMA nodes from 0 to {LAST_NUMA_NODE}; ranges must not "
             "overlap",
-            "{0-179: 0, 180-359: 1}",
             values.is_numa,
             flag=False,
             variable=False,
@@ -236,7 +225,6 @@ class Resource(Struct, frozen=True, kw_only=True):
         Recreate,
         Key(
             "When the binder devices of a container are recreated: never, on-start (before the container starts).",
-            ", ".join(Recreate),
             "on-start",
             flag=False,
         ),
@@ -244,14 +232,14 @@ class Resource(Struct, frozen=True, kw_only=True):
     replicas: Annotated[
         int,
         Meta(ge=1, le=1000),
-        Key("Number of containers that can have the same device.", "a number from 1 to 1000", "2", flag=False),
+        Key("Number of containers that can have the same device.", "2", flag=False),
     ] = 1
     missing_device_ttl: Annotated[
         float,
         Key(
             "Seconds until a missing binder device is removed from the list, and a replaced one becomes healthy.",
-            "a number of seconds, 0 or more",
             "60",
+            "a number of seconds, 0 or more",
             lambda value: 0 <= value < math.inf,
             flag=False,
         ),
@@ -264,7 +252,7 @@ class Resource(Struct, frozen=True, kw_only=True):
 
     @property
     def scanned_files(self) -> str:
-        """The files that are binder devices of the resource, and the keys that say so, for messages."""
+        """The files that are binder devices of the resource, and the keys that determine them, for messages."""
         key = "device_dir" if self.provision is None else "provision.directory"
         if isinstance(self.sets, NamedSets):
             return f"{self.scan_directory}/{self.sets.pattern} ({key}, sets.pattern)"
