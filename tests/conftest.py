@@ -56,7 +56,7 @@ def clock() -> Clock:
 @pytest.fixture
 def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable mount events, so that other mounts on this machine cause no scans."""
-    monkeypatch.setattr(MountEvents, "tell", lambda _self, _changed: None)
+    monkeypatch.setattr(MountEvents, "subscribe", lambda _self, _callback: None)
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.daemon import page
 from aosp_plugin.daemon.report import Known, Report, ResourceStatus, resource_report
-from aosp_plugin.framework.service.http import Answer, in_loop, probe
+from aosp_plugin.framework.service.http import Answer, in_loop
+from aosp_plugin.framework.service.serving import probe_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.daemon.assembly import ResourceRuntime
@@ -55,18 +56,11 @@ def routes(
     """
     collector = StatusCollector(resources, leaks, pod_resources)
 
-    async def unready() -> str:
-        return _join((resource.name, resource.plugin.unready) for resource in resources)
-
-    def unhealthy() -> str:
-        return stuck() or _join((resource.name, resource.plugin.unhealthy) for resource in resources)
-
     return {
         **page.routes(),
         "/status": StatusRoute(in_loop(collector.collect), lambda: files.polling).answer,
         "/metrics": _metrics_route(metrics, in_loop(collector.collect)),
-        "/healthz": probe(unhealthy),
-        "/readyz": probe(in_loop(unready)),
+        **probe_routes([resource.plugin for resource in resources], stuck),
     }
 
 
@@ -166,11 +160,3 @@ def _metrics_route(metrics: Metrics, refresh: Callable[[], object]) -> Route:
         return Answer(*metrics.exposition())
 
     return answer
-
-
-def _join(problems: Iterable[tuple[str, str]]) -> str:
-    """Return the problems of all resources in one line, with the resource names if there are several resources."""
-    all_problems = list(problems)
-    return "; ".join(
-        problem if len(all_problems) == 1 else f"{name}: {problem}" for name, problem in all_problems if problem
-    )

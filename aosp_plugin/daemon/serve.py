@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
-import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,22 +22,19 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import http, logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.framework.service.serving import run_plugins, stop_all, stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
     from aosp_plugin.daemon.leak_detector import LeakDetector
-    from aosp_plugin.framework import DevicePlugin
 
 LOG = logging.getLogger(__name__)
 
 GC_THRESHOLD = 20_000
 """Surviving allocations before the garbage collector runs."""
-
-EXIT_TIMEOUT = 1.8
-"""Seconds from SIGTERM to the end of the process, whatever is still running."""
 
 
 async def serve(load: Callable[[], Config]) -> None:
@@ -51,21 +46,11 @@ async def serve(load: Callable[[], Config]) -> None:
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     stop, reload = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    stop_on_signals(stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
     config = load()
     while not stop.is_set():
         config = await _run(config, load, stop, reload)
-
-
-def _stop(stop: asyncio.Event) -> None:
-    """Stop serving, and end the process after a timeout even if a call or a gRPC thread hangs."""
-    stop.set()
-    timer = threading.Timer(EXIT_TIMEOUT, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
 
 
 async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, reload: asyncio.Event) -> Config:
@@ -101,7 +86,7 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
         )
         await stack.enter_async_context(background_task(notifications))
         ended = asyncio.Event()
-        running = asyncio.create_task(_run_plugins(plugins, require_devices=config.require_devices))
+        running = asyncio.create_task(run_plugins(plugins, require_devices=config.require_devices))
         running.add_done_callback(lambda _: ended.set())
         next_config = config
         while next_config == config and not (stop.is_set() or ended.is_set()):
@@ -114,20 +99,10 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
                     for resource in resources:
                         resource.backend.forget()
                         resource.plugin.rescan()
-        for plugin in plugins:
-            plugin.stop()
+        stop_all(plugins)
         await running
     LOG.info("stopped", extra={"resources": names})
     return next_config
-
-
-async def _run_plugins(plugins: Sequence[DevicePlugin], *, require_devices: bool) -> None:
-    """Run all plugins. If one fails, stop the others and raise its error."""
-    running = [asyncio.create_task(plugin.run(require_devices=require_devices)) for plugin in plugins]
-    await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-    for plugin in plugins:
-        plugin.stop()
-    await asyncio.gather(*running)
 
 
 def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend]) -> LeakDetector | None:

@@ -1,4 +1,4 @@
-"""Waiting: for one of several asyncio events, for a burst of them to debounce, for work in a thread."""
+"""Waiting in asyncio: for one of several events, for the end of a burst, and for work in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 @contextlib.asynccontextmanager
 async def background_task(work: Coroutine[None, None, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Have ``work`` go on as a task while the context lasts. What it raises is for whoever asks the task."""
+    """Run ``work`` as a task inside the context, and cancel it at the end.
+
+    An error of the task is only raised if the caller awaits the task.
+    """
     task = asyncio.create_task(work)
     try:
         yield task
@@ -24,42 +27,45 @@ async def background_task(work: Coroutine[None, None, T]) -> AsyncIterator[async
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # seen, or asyncio would log it as never retrieved
+            task.exception()  # mark it as retrieved, or asyncio would log it
 
 
 async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool:
-    """Wait until one of ``events`` is set; return False where ``timeout`` seconds went by before."""
+    """Wait until one of ``events`` is set; return False if none is after ``timeout`` seconds."""
     if any(event.is_set() for event in events):
         return True
-    async with contextlib.AsyncExitStack() as stack:
-        tasks = [await stack.enter_async_context(background_task(event.wait())) for event in events]
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    try:
         done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
     return bool(done)
 
 
 async def debounce(changed: asyncio.Event, quiet: float, cap: float) -> None:
-    """Wait until ``changed`` was not set again for ``quiet`` seconds, but for ``cap`` seconds at the most.
+    """Wait until ``changed`` has not been set for ``quiet`` seconds, but no longer than ``cap`` seconds.
 
-    Clears the event, so that what comes after the return counts as new.
+    Clears the event: a change after the return sets it again.
     """
     end = asyncio.get_running_loop().time() + cap
     while True:
         changed.clear()
-        left = end - asyncio.get_running_loop().time()
-        if left <= 0 or not await wait_any(changed, timeout=min(quiet, left)):
+        remaining = end - asyncio.get_running_loop().time()
+        if remaining <= 0 or not await wait_any(changed, timeout=min(quiet, remaining)):
             return
 
 
 async def run_in_daemon_thread(function: Callable[[], T], name: str) -> T:
-    """Run ``function`` in a thread of its own, and return or raise what it does.
+    """Run ``function`` in a new thread, and return its result or raise its error.
 
-    A daemon, unlike those of ``asyncio.to_thread``: a call that hangs, as on a dead file system, must not keep
-    the process from ending. It has the context variables of the caller, as those have.
+    The thread is a daemon thread, unlike those of ``asyncio.to_thread``: a call that hangs, for example on a dead file
+    system, does not keep the process from ending. It has the context variables of the caller.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def settle_result(outcome: T | None, error: BaseException | None) -> None:
+    def set_result(outcome: T | None, error: BaseException | None) -> None:
         if result.done():
             return
         if error is not None:
@@ -72,12 +78,12 @@ async def run_in_daemon_thread(function: Callable[[], T], name: str) -> T:
         failure: BaseException | None = None
         try:
             outcome = function()
-        except StopIteration as error:  # which no future takes
+        except StopIteration as error:  # a future rejects it
             failure = RuntimeError(f"{name}: {error!r}")
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-            loop.call_soon_threadsafe(settle_result, outcome, failure)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(set_result, outcome, failure)
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True).start()
     return await result

@@ -117,7 +117,7 @@ def lines() -> Iterator[Lines]:
 @pytest.fixture(autouse=True)
 def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep mounts that others make on this machine from causing looks."""
-    monkeypatch.setattr(MountEvents, "tell", lambda _self, _changed: None)
+    monkeypatch.setattr(MountEvents, "subscribe", lambda _self, _callback: None)
 
 
 def binder(nodes: Nodes) -> Backend:

@@ -160,7 +160,7 @@ class Walk:
     async def _settled(self, expected: set[State]) -> set[State]:
         """Wait until it is as one of these; return those that it is like."""
         self._clock.moved.clear()
-        self._supervisor._files.tell()  # it looks once more, at whatever inotify has not told of yet
+        self._supervisor._files.notify()  # it looks once more, at whatever inotify has not told of yet
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._clock.moved.wait()

@@ -1,1 +1,1 @@
-"""File and mount events that call for a scan."""
+"""File and mount events that require a scan."""

@@ -1,45 +1,45 @@
-"""Changes of this process's mounts, which inotify doesn't tell: a binderfs mounted over another one."""
+"""Changes of this process's mounts, which inotify does not report: a binderfs mounted over another one."""
 
 from __future__ import annotations
 
 import os
 import select
-import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 
 class MountEvents:
-    """Tells of every change.
+    """Calls functions after each change of the mount table. Belongs to one event loop.
 
-    The kernel reports them as POLLPRI on /proc/self/mountinfo (fs/proc_namespace.c ``mounts_poll``). POLLIN is
-    always set there, so that it can't be left to the event loop's selector.
+    The kernel reports a change as POLLPRI on /proc/self/mountinfo (fs/proc_namespace.c ``mounts_poll``). The event
+    loop's selector waits for POLLIN only, which is always set there. The file is therefore in an epoll object of its
+    own that waits for POLLPRI alone; that object becomes readable, and the event loop waits for it.
     """
 
-    def __init__(self) -> None:
-        self._told: list[Callable[[], None]] = []
-        self._stop_reader, self._stop_writer = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="mounts", daemon=True)
-        self._thread.start()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start to watch the mount table."""
+        self._loop = loop
+        self._callbacks: list[Callable[[], None]] = []
+        self._mountinfo = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._mountinfo, select.EPOLLPRI)
+        loop.add_reader(self._epoll.fileno(), self._changed)
 
-    def tell(self, changed: Callable[[], None]) -> None:
-        """Call this after each change from now on, in a thread of this one's own."""
-        self._told.append(changed)
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in the event loop after each change from now on."""
+        self._callbacks.append(callback)
 
     def close(self) -> None:
-        """End the thread."""
-        os.write(self._stop_writer, b"!")
-        self._thread.join()
-        os.close(self._stop_reader)
-        os.close(self._stop_writer)
+        """Stop watching."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        os.close(self._mountinfo)
 
-    def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._stop_reader, select.POLLIN)
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            poll.register(mounts, select.POLLPRI)
-            while all(descriptor != self._stop_reader for descriptor, _ in poll.poll()):
-                for changed in self._told:
-                    changed()
+    def _changed(self) -> None:
+        self._epoll.poll(0)
+        for callback in self._callbacks:
+            callback()

@@ -79,7 +79,7 @@ async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[s
         stack.enter_context(contextlib.closing(files))
         if address is not None:
             routes = {
-                **probe_routes(plugins, heartbeat),
+                **probe_routes(plugins, heartbeat.problem),
                 "/metrics": lambda: http.Answer(*metrics.exposition()),
             }
             stack.enter_context(http.serving(address, routes))
@@ -118,14 +118,17 @@ def stop_all(plugins: Iterable[DevicePlugin]) -> None:
         plugin.stop()
 
 
-def probe_routes(plugins: Sequence[DevicePlugin], heartbeat: Heartbeat) -> dict[str, http.Route]:
-    """Return the routes ``/healthz`` and ``/readyz`` of plugins that run in the current event loop."""
+def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> dict[str, http.Route]:
+    """Return the routes ``/healthz`` and ``/readyz`` of plugins that run in the current event loop.
+
+    ``stuck`` returns what is wrong with the event loop, and is called in other threads.
+    """
 
     async def unready() -> str:
         return _join((plugin.resource_name, plugin.unready) for plugin in plugins)
 
     def unhealthy() -> str:
-        return heartbeat.problem() or _join((plugin.resource_name, plugin.unhealthy) for plugin in plugins)
+        return stuck() or _join((plugin.resource_name, plugin.unhealthy) for plugin in plugins)
 
     return {"/healthz": http.probe(unhealthy), "/readyz": http.probe(http.in_loop(unready))}
 

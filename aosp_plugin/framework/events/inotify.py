@@ -1,0 +1,99 @@
+"""One inotify instance with one thread for any number of directories.
+
+This is the only module that uses watchdog. It uses ``watchdog.observers.inotify_c``, the private layer below watchdog's
+Observer: the Observer delays the report of files that are moved away by half a second, hides the overflow of the
+kernel's queue, and adds two threads per directory. ``tests/unit/deviceplugin/test_inotify.py`` fails if the private
+names or signatures change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyEvent, InotifyFD, Mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from watchdog.observers.inotify_c import WatchDescriptor
+
+_MASK = Mask(
+    InotifyConstants.IN_CREATE
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | InotifyConstants.IN_DELETE_SELF
+    | InotifyConstants.IN_MOVE_SELF
+    | InotifyConstants.IN_ONLYDIR
+)
+"""Without IN_OPEN and IN_CLOSE, which every container and every probe causes."""
+
+
+class Inotify:
+    """An inotify instance."""
+
+    def __init__(self) -> None:
+        """Start the thread. Raises OSError if the host's limit of instances is reached."""
+        self._instance = InotifyFD()
+        self._instance.start()
+
+    def watch(self, path: str, notify: Callable[[str | None], None]) -> DirectoryWatch:
+        """Watch a directory.
+
+        ``notify`` is called in the thread of this object, with the path of the file that was created, deleted or moved,
+        or with None if the directory itself changed or events were lost. Raises OSError if the directory cannot be
+        watched.
+        """
+        return DirectoryWatch(self._instance, path, notify)
+
+    def close(self) -> None:
+        """End the thread; ``notify`` is not called afterwards."""
+        self._instance.stop()
+        self._instance.join()
+
+
+class DirectoryWatch:
+    """One watched directory."""
+
+    def __init__(self, instance: InotifyFD, path: str, notify: Callable[[str | None], None]) -> None:
+        """Start to watch. Raises OSError."""
+        self._instance = instance
+        self._path = path
+        self._notify = notify
+        self._removed = False
+        self._identity = _identity(path)
+        self._descriptor = instance.add_callback(os.fsencode(path), _MASK, self, CallbackId(id(self)))
+        if self._descriptor < 0:  # EACCES, the only error that watchdog does not raise; it keeps the callback
+            self.stop()
+            raise PermissionError(errno.EACCES, "inotify: permission denied", path)
+
+    def stale(self) -> bool:
+        """Return whether the path no longer leads to the directory that is watched."""
+        return self._removed or _identity(self._path) != self._identity
+
+    def stop(self) -> None:
+        """End the watch."""
+        if not self._removed:
+            self._instance.remove_callbacks([(self._descriptor, CallbackId(id(self)))])
+
+    def on_event(self, event: InotifyEvent) -> None:
+        """Handle an event of a file in the directory, or of the directory itself, which has no name."""
+        self._notify(os.path.join(self._path, os.fsdecode(event.name)) if event.name else None)
+
+    def on_watch_deleted(self, _descriptor: WatchDescriptor) -> None:
+        """Handle the end of the watch: the directory was removed, or its file system unmounted."""
+        self._removed = True
+        self._notify(None)
+
+    def on_queue_overflow(self) -> None:
+        """Handle the loss of events (fs.inotify.max_queued_events)."""
+        self._notify(None)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

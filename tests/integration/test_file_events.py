@@ -1,0 +1,499 @@
+"""File events with the real inotify and the real mount table."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from aosp_plugin.framework.events import inotify
+from aosp_plugin.framework.events.file_events import POLL_INTERVAL, SAFETY_INTERVAL, FileEvents, Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+TIMEOUT = 20
+
+
+@pytest_asyncio.fixture
+async def events() -> AsyncIterator[FileEvents]:
+    """Return the file events of this test's event loop."""
+    events = FileEvents()
+    yield events
+    events.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    directory = tmp_path / "dev"
+    directory.mkdir()
+    return directory
+
+
+async def change(subscription: Subscription) -> None:
+    """Wait for a change, and clear it."""
+    async with asyncio.timeout(TIMEOUT):
+        await subscription.changed.wait()
+    subscription.changed.clear()
+
+
+async def no_change(events: FileEvents, subscription: Subscription, barrier: Path) -> None:
+    """Check that no change is pending: events arrive in order, and one in the directory ``barrier`` arrives last."""
+    last = subscribe(events, barrier)
+    (barrier / "barrier").touch()
+    await change(last)
+    assert not subscription.changed.is_set()
+
+
+def subscribe(events: FileEvents, *directories: Path) -> Subscription:
+    """Return a subscription to these directories."""
+    subscription = events.subscribe()
+    subscription.watch([str(path) for path in directories])
+    return subscription
+
+
+async def test_created_removed_and_moved_files_are_changes(events: FileEvents, directory: Path) -> None:
+    outside = directory.parent / "outside"
+    subscription = subscribe(events, directory)
+    assert subscription.interval == SAFETY_INTERVAL
+    (directory / "a").touch()
+    await change(subscription)
+    (directory / "link").symlink_to("nowhere")
+    await change(subscription)
+    (directory / "a").rename(directory / "b")
+    await change(subscription)
+    (directory / "b").rename(outside)
+    await change(subscription)
+    outside.rename(directory / "c")
+    await change(subscription)
+    (directory / "c").unlink()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_opening_writing_and_changing_modes_are_no_changes(
+    events: FileEvents, directory: Path, tmp_path: Path
+) -> None:
+    """Every container and every probe opens devices, and a scan each time would never end."""
+    path = directory / "device"
+    path.touch()
+    subscription = subscribe(events, directory)
+    with path.open("r+b") as file:
+        file.write(b"x")
+    path.chmod(0o600)
+    os.utime(path)
+    os.listdir(directory)
+    await no_change(events, subscription, tmp_path)
+
+
+async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvents, directory: Path) -> None:
+    subscription = subscribe(events, directory)
+    os.rmdir(directory)
+    await change(subscription)
+    subscription.watch([str(directory)])
+    assert subscription.interval == POLL_INTERVAL
+    os.mkdir(directory)
+    subscription.watch([str(directory)])
+    assert subscription.interval == SAFETY_INTERVAL
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_recreated_directory_with_the_same_inode_number_is_watched(
+    events: FileEvents, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems reuse inode numbers at once, so the end of the watch must count."""
+    monkeypatch.setattr(inotify, "_identity", lambda _path: (1, 1))
+    subscription = subscribe(events, directory)
+    os.rmdir(directory)
+    await change(subscription)
+    os.mkdir(directory)
+    last = subscribe(events, tmp_path)
+    (tmp_path / "barrier").touch()
+    await change(last)
+    subscription.watch([str(directory)])
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_end_of_a_watch_is_a_change_of_its_own(events: FileEvents, directory: Path) -> None:
+    """It arrives after the event with its cause, when the scan for that event may be running already."""
+    subscription = subscribe(events, directory)
+    watch = subscription._watches[str(directory)]
+    watch.stop()
+    watch.on_watch_deleted(watch._descriptor)
+    await change(subscription)
+    subscription.watch([str(directory)])
+    (directory / "a").touch()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_replaced_directory_is_no_longer_watched(events: FileEvents, directory: Path, tmp_path: Path) -> None:
+    subscription = subscribe(events, directory)
+    moved = tmp_path / "moved"
+    os.rename(directory, moved)
+    await change(subscription)
+    os.mkdir(directory)
+    subscription.watch([str(directory)])
+    assert subscription.interval == SAFETY_INTERVAL
+    subscription.changed.clear()
+    (moved / "a").touch()
+    await no_change(events, subscription, tmp_path)
+    (directory / "a").touch()
+    await change(subscription)
+
+
+async def test_link_is_watched_at_its_current_target(events: FileEvents, directory: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    subscription = subscribe(events, link)
+    (directory / "a").touch()
+    await change(subscription)
+    link.unlink()
+    link.symlink_to(target)
+    subscription.watch([str(link)])
+    (target / "a").touch()
+    await change(subscription)
+
+
+async def test_missing_directory_is_polled_until_it_exists(
+    events: FileEvents, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This is no fault of inotify, and is not logged."""
+    missing = directory / "later"
+    subscription = events.subscribe()
+    assert subscription.interval == POLL_INTERVAL
+    subscription.watch([str(directory), str(missing)])
+    assert subscription.interval == POLL_INTERVAL
+    missing.mkdir()
+    subscription.watch([str(directory), str(missing)])
+    assert subscription.interval == SAFETY_INTERVAL
+    await change(subscription)
+    (missing / "a").touch()
+    await change(subscription)
+    assert caplog.records == []
+
+
+async def test_file_in_place_of_a_directory_is_polled(
+    events: FileEvents, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = directory / "file"
+    path.touch()
+    subscription = subscribe(events, path)
+    assert subscription.interval == POLL_INTERVAL
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_watch_replaces_the_list_of_directories(events: FileEvents, directory: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    subscription = subscribe(events, directory, kept)
+    subscription.watch([str(kept)])
+    (directory / "a").touch()
+    await no_change(events, subscription, tmp_path)
+    (kept / "a").touch()
+    await change(subscription)
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_subscriptions_to_the_same_directory_are_independent(
+    events: FileEvents, directory: Path, tmp_path: Path
+) -> None:
+    ending, lasting = subscribe(events, directory), subscribe(events, directory)
+    (directory / "a").touch()
+    await change(ending)
+    await change(lasting)
+    ending.watch([])
+    assert ending.interval == SAFETY_INTERVAL
+    (directory / "b").touch()
+    await change(lasting)
+    await no_change(events, ending, tmp_path)
+
+
+async def test_all_subscriptions_share_one_inotify_instance(events: FileEvents, directory: Path) -> None:
+    """A host has 128 instances for all its containers."""
+    instance = events.inotify()
+    subscribe(events, directory)
+    subscribe(events, directory.parent)
+    assert instance is not None
+    assert events.inotify() is instance
+    assert fds()["anon_inode:inotify"] == 1
+
+
+async def test_pending_change_is_not_reported_to_the_loop_again(
+    events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst of ten thousand events must not fill the event loop with callbacks."""
+    subscription = subscribe(events, directory)
+    subscription.changed.set()
+    calls: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", calls.append)
+        subscription.notify()
+        assert calls == []
+        subscription.changed.clear()
+        subscription.notify()
+        assert calls == [subscription.changed.set]
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_queue_overflow_is_a_change(events: FileEvents, directory: Path) -> None:
+    subscription = subscribe(events, directory)
+    subscription.changes()
+    subscription._watches[str(directory)].on_queue_overflow()
+    await change(subscription)
+    assert subscription.changes() is None
+
+
+def fds() -> collections.Counter[str]:
+    """Count the open files of this process by target."""
+    targets: collections.Counter[str] = collections.Counter()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            targets[os.readlink(f"/proc/self/fd/{name}")] += 1
+    return targets
+
+
+async def test_close_ends_threads_and_files_and_changes(directory: Path) -> None:
+    threads, files = set(threading.enumerate()), fds()
+    events = FileEvents()
+    subscription = subscribe(events, directory)
+    assert len(set(threading.enumerate()) - threads) == 1
+    assert fds() - files
+    subscription.changed.clear()
+    events.close()
+    (directory / "a").touch()
+    await asyncio.sleep(0)
+    assert not subscription.changed.is_set()
+    assert set(threading.enumerate()) <= threads
+    assert not fds() - files
+
+
+async def test_close_without_directories_leaves_nothing() -> None:
+    files = fds()
+    FileEvents().close()
+    assert not fds() - files
+
+
+def test_change_after_the_loop_is_closed_is_ignored(directory: Path) -> None:
+    async def create() -> tuple[FileEvents, Subscription]:
+        events = FileEvents()
+        return events, subscribe(events, directory)
+
+    events, subscription = asyncio.run(create())
+    subscription.notify()
+    assert not subscription.changed.is_set()
+    events.close()
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Prevent this process from opening files, even after it closes others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_directories_are_polled_until_inotify_is_available(
+    events: FileEvents, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fallback and the recovery are logged once each."""
+    caplog.set_level(logging.INFO)
+    subscription = events.subscribe()
+    with no_more_files():
+        for _ in range(3):
+            subscription.watch([str(directory)])
+            assert subscription.interval == POLL_INTERVAL
+        assert events.inotify() is None
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert warning.getMessage() == "inotify unavailable, falling back to polling"
+    assert vars(warning)["interval"] == POLL_INTERVAL
+    assert "limit reached" in vars(warning)["error"]
+    for _ in range(2):
+        subscription.watch([str(directory)])
+        assert subscription.interval == SAFETY_INTERVAL
+    assert not events.polling
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    (directory / "a").touch()
+    await change(subscription)
+
+
+PREAMBLE = """
+import asyncio, gc, json, logging, os, subprocess, sys
+from aosp_plugin.framework.events.file_events import FileEvents
+
+logged = []
+intervals = []
+
+class Keep(logging.Handler):
+    def emit(self, record):
+        logged.append([record.levelname, getattr(record, "error", "")])
+
+logging.getLogger("aosp_plugin").addHandler(Keep())
+logging.getLogger("aosp_plugin").setLevel("INFO")
+
+def limit(name, number):
+    with open(f"/proc/sys/user/max_inotify_{name}", "w") as file:
+        file.write(str(number))
+
+async def changed(subscription):
+    await asyncio.wait_for(subscription.changed.wait(), 20)
+    subscription.changed.clear()
+
+def watch(subscription, *directories):
+    subscription.watch(directories)
+    intervals.append(subscription.interval)
+"""
+
+
+def in_process(script: str, *arguments: str, wrapper: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run a script in a process, optionally in namespaces that ``wrapper`` creates; return the JSON that it prints."""
+    if wrapper and subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:  # noqa: S603
+        pytest.skip(f"{' '.join(wrapper)} is not allowed here")
+    body = textwrap.dedent(script)
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [*wrapper, sys.executable, "-W", "error", "-c", f"{PREAMBLE}\n{body}", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+OWN_LIMITS = ("unshare", "--user", "--map-root-user")
+OWN_MOUNTS = ("unshare", "--mount") if ROOT else (*OWN_LIMITS, "--mount")
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [("instances", "[Errno 24] inotify instance limit reached"), ("watches", "[Errno 28] inotify watch limit reached")],
+)
+def test_exhausted_host_limits_cause_polling_until_they_are_raised(directory: Path, what: str, error: str) -> None:
+    script = """
+        async def main():
+            what, directory = sys.argv[1:]
+            events = FileEvents()
+            subscription = events.subscribe()
+            limit(what, 0)
+            for _ in range(3):
+                watch(subscription, directory)
+            limit(what, 100)
+            watch(subscription, directory)
+            os.mkdir(directory + "/new")
+            await changed(subscription)
+            events.close()
+
+        asyncio.run(main())
+        print(json.dumps({"logged": logged, "intervals": intervals}))
+    """
+    assert in_process(script, what, str(directory), wrapper=OWN_LIMITS) == {
+        "logged": [["WARNING", error], ["INFO", ""]],
+        "intervals": [POLL_INTERVAL] * 3 + [SAFETY_INTERVAL],
+    }
+
+
+def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
+    """The next call watches the mounted file system, and after the unmount the original directory again."""
+    script = """
+        async def main():
+            directory, = sys.argv[1:]
+            events = FileEvents()
+            first, second = events.subscribe(), events.subscribe()
+            watch(first, directory)
+            subprocess.run(["mount", "-t", "tmpfs", "none", directory], check=True)
+            await changed(first)
+            await changed(second)
+            watch(first, directory)
+            os.mkdir(directory + "/on-the-mount")
+            await changed(first)
+            os.rmdir(directory + "/on-the-mount")
+            await changed(first)
+            subprocess.run(["umount", directory], check=True)
+            await changed(first)
+            watch(first, directory)
+            await asyncio.sleep(0)
+            first.changed.clear()
+            os.mkdir(directory + "/below")
+            await changed(first)
+            events.close()
+
+        asyncio.run(main())
+        print(json.dumps({"logged": logged, "intervals": intervals}))
+    """
+    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": [], "intervals": [SAFETY_INTERVAL] * 3}
+    assert os.listdir(directory) == ["below"]
+
+
+UNREADABLE = """
+    async def main():
+        directory, = sys.argv[1:]
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        events = FileEvents()
+        subscription = events.subscribe()
+        for _ in range(3):
+            watch(subscription, directory)
+        gc.collect()
+        held = sum(type(thing).__name__ == "DirectoryWatch" for thing in gc.get_objects())
+        subscription.changed.clear()
+        events.close()
+        await asyncio.sleep(0)
+        print(json.dumps({"logged": logged, "intervals": intervals, "held": held,
+                          "changed_at_the_end": subscription.changed.is_set()}))
+
+    asyncio.run(main())
+"""
+
+
+def unreadable(path: str) -> dict[str, Any]:
+    """Watch a directory that the user, who is not root, may enter but not read."""
+    if ROOT:
+        os.chown(path, NOBODY, NOBODY)
+    os.chmod(path, 0o300)
+    try:
+        return in_process(UNREADABLE, path)
+    finally:
+        os.chmod(path, 0o700)
+
+
+def test_unreadable_directory_is_polled_with_one_warning(kubelet_dir: str) -> None:
+    answer = unreadable(kubelet_dir)
+    assert answer["intervals"] == [POLL_INTERVAL] * 3
+    assert answer["logged"] == [["WARNING", f"[Errno 13] inotify: permission denied: '{kubelet_dir}'"]]
+
+
+def test_attempts_to_watch_an_unreadable_directory_leave_nothing_behind(kubelet_dir: str) -> None:
+    """They are repeated every second for the life of the process."""
+    answer = unreadable(kubelet_dir)
+    assert answer["held"] == 0
+    assert not answer["changed_at_the_end"]

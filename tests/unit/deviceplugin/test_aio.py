@@ -1,0 +1,279 @@
+"""Waiting for events, for the end of a burst, and for work in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+async def spin(turns: int = 20) -> None:
+    """Let other tasks run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def other_tasks() -> set[asyncio.Task[Any]]:
+    """Return the tasks beside the running one, after cancelled ones have ended."""
+    await spin()
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def test_wait_any_returns_at_once_if_an_event_is_set() -> None:
+    unset, is_set = asyncio.Event(), asyncio.Event()
+    is_set.set()
+    waiting = wait_any(unset, is_set)
+    with pytest.raises(StopIteration) as done:
+        waiting.send(None)
+    assert done.value.value is True
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_wait_any_returns_when_any_event_is_set(which: int) -> None:
+    events = [asyncio.Event() for _ in range(3)]
+    waiting = asyncio.create_task(wait_any(*events))
+    await spin()
+    assert not waiting.done()
+    events[which].set()
+    assert await waiting is True
+    assert await other_tasks() == set()
+
+
+async def test_wait_any_returns_false_after_the_timeout() -> None:
+    assert await wait_any(asyncio.Event(), asyncio.Event(), timeout=0.001) is False
+    assert await other_tasks() == set()
+
+
+async def test_cancelled_wait_any_leaves_no_tasks() -> None:
+    waiting = asyncio.create_task(wait_any(asyncio.Event(), asyncio.Event()))
+    await spin()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await other_tasks() == set()
+
+
+class WaitClock:
+    """Replaces ``wait_any`` and the loop's clock: time passes only during a wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *events_after: float) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+        self._events_after = list(events_after)
+        """Seconds after which the event is set, one entry per wait; without an entry it is not set."""
+        monkeypatch.setattr("aosp_plugin.framework.aio.wait_any", self.wait_any)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    async def wait_any(self, event: asyncio.Event, *, timeout: float) -> bool:
+        """Wait as ``wait_any`` does."""
+        assert not event.is_set()
+        self.waits.append(timeout)
+        after = self._events_after.pop(0) if self._events_after else timeout + 1
+        self.now += min(after, timeout)
+        if after <= timeout:
+            event.set()
+        return event.is_set()
+
+
+@pytest.mark.parametrize(
+    ("events_after", "quiet", "cap", "waits", "duration"),
+    [
+        pytest.param([], 0.01, 0.25, [0.01], 0.01, id="single event"),
+        pytest.param([0.005] * 3, 0.01, 0.25, [0.01] * 4, 0.025, id="burst"),
+        pytest.param([0.75] * 99, 1.0, 2.0, [1.0, 1.0, 0.5], 2.0, id="burst longer than the cap"),
+        pytest.param([1.0] * 3, 1.0, 2.0, [1.0, 1.0], 2.0, id="event exactly at the cap"),
+    ],
+)
+async def test_debounce_waits_for_the_end_of_a_burst(
+    monkeypatch: pytest.MonkeyPatch,
+    events_after: list[float],
+    quiet: float,
+    cap: float,
+    waits: list[float],
+    duration: float,
+) -> None:
+    changed = asyncio.Event()
+    changed.set()
+    with monkeypatch.context() as patch:
+        clock = WaitClock(patch, *events_after)
+        await debounce(changed, quiet, cap)
+    assert clock.waits == waits
+    assert clock.now == pytest.approx(100.0 + duration)
+    assert not changed.is_set()
+
+
+async def test_debounce_returns_with_the_real_clock() -> None:
+    changed = asyncio.Event()
+    changed.set()
+    await debounce(changed, 0.001, 0.002)
+    assert not changed.is_set()
+
+
+async def test_thread_returns_its_result_while_the_loop_goes_on() -> None:
+    threads: list[threading.Thread] = []
+    go = threading.Event()
+
+    def work() -> int:
+        threads.append(threading.current_thread())
+        assert go.wait(30)
+        return 42
+
+    waiting = asyncio.create_task(run_in_daemon_thread(work, "scan"))
+    await spin()
+    go.set()
+    assert await waiting == 42
+    assert (threads[0].name, threads[0].daemon) == ("scan", True)
+    assert threads[0] is not threading.current_thread()
+
+
+async def test_thread_may_return_none() -> None:
+    nothing: Callable[[], None] = lambda: None  # noqa: E731
+    assert await run_in_daemon_thread(nothing, "x") is None  # type: ignore[func-returns-value]
+
+
+class OddError(BaseException):
+    """Not an Exception."""
+
+
+@pytest.mark.parametrize("error", [OSError("away"), OddError("odd")])
+async def test_thread_raises_its_error_in_the_caller(error: BaseException) -> None:
+    def work() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await run_in_daemon_thread(work, "x")
+    assert raised.value is error
+
+
+async def test_stop_iteration_of_a_thread_is_a_runtime_error() -> None:
+    with pytest.raises(RuntimeError, match=r"scan: StopIteration"):
+        await asyncio.wait_for(run_in_daemon_thread(lambda: next(iter([])), "scan"), 10)
+
+
+class BlockedWork:
+    """Work in a thread that blocks until a test ends it."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self._started, self._go = threading.Event(), threading.Event()
+        self._thread = threading.current_thread()
+
+    def work(self) -> None:
+        """Block."""
+        self._thread = threading.current_thread()
+        self._started.set()
+        assert self._go.wait(30)
+        if self._fails:
+            raise OSError
+
+    def finish(self) -> None:
+        """End the work, and wait for its thread."""
+        assert self._started.wait(30)
+        self._go.set()
+        self._thread.join()
+
+
+def collect_loop_errors() -> list[object]:
+    """Return a list to which the event loop adds errors that are not retrieved."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    return errors
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_thread_of_a_cancelled_caller_ends_silently(*, fails: bool) -> None:
+    errors = collect_loop_errors()
+    blocked = BlockedWork(fails=fails)
+    waiting = asyncio.create_task(run_in_daemon_thread(blocked.work, "x"))
+    await spin()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    blocked.finish()
+    await spin()
+    gc.collect()
+    assert errors == []
+
+
+def test_thread_that_outlives_the_loop_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    blocked = BlockedWork()
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(run_in_daemon_thread(blocked.work, "x"))
+        await spin()
+        waiting.cancel()
+
+    asyncio.run(give_up())
+    blocked.finish()
+    assert errors == []
+
+
+async def test_background_task_runs_inside_the_context_and_is_awaited_at_the_end() -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        steps.append("started")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("ended")
+
+    async with background_task(work()) as task:
+        await spin()
+        assert steps == ["started"]
+    assert steps == ["started", "ended"]
+    assert task.cancelled()
+
+
+async def test_background_task_keeps_its_result() -> None:
+    async def work() -> int:
+        return 3
+
+    async with background_task(work()) as task:
+        assert await task == 3
+    assert task.result() == 3
+
+
+async def test_error_of_a_background_task_is_raised_only_on_request() -> None:
+    errors = collect_loop_errors()
+
+    async def fail() -> None:
+        raise OSError("away")
+
+    async def fail_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("away")
+
+    async with background_task(fail()) as task:
+        await spin()
+    with pytest.raises(OSError, match="away"):
+        task.result()
+
+    async def ignore(work: Callable[[], Coroutine[None, None, None]]) -> None:
+        async with background_task(work()):
+            await spin()
+
+    await ignore(fail)
+    await ignore(fail_at_the_end)
+    gc.collect()
+    assert errors == []
+
+
+async def test_error_in_the_context_ends_the_background_task() -> None:
+    with pytest.raises(ValueError, match="here"):
+        async with background_task(asyncio.Event().wait()) as task:
+            raise ValueError("here")
+    assert task.cancelled()
