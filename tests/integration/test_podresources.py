@@ -1,4 +1,4 @@
-"""Who has which device: the client of the podresources API, and the stand-in that answers it, over a real socket."""
+"""The client of the podresources API, and the stand-in server, over a real socket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.deviceplugin.kubelet_client import identify
-from aosp_plugin.framework.podresources_client import Allocations, Owner, owners_in
+from aosp_plugin.framework.podresources_client import MAX_AGE, MIN_INTERVAL, Allocations, Owner, owners_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, Nodes, listed, running
+from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,20 +26,9 @@ if TYPE_CHECKING:
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2}), Container("agent", {RESOURCE: 1})])
 
 
-class Clock:
-    """A time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Return the time, of which only what the test moves counts: a busy machine is waited for."""
+    """Return the clock of the client, and disable its other timeouts."""
     monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
     monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
     return Clock()
@@ -50,280 +39,245 @@ def socket(kubelet_dir: str) -> str:
     return os.path.join(kubelet_dir, "pod-resources.sock")
 
 
-class Answers(rpc.PodResourcesListerServicer):
-    """A kubelet that a test gives its words."""
+@pytest.fixture
+def client(socket: str, clock: Clock) -> Client:
+    return Client(socket, [RESOURCE], clock)
+
+
+class Server(rpc.PodResourcesListerServicer):
+    """A kubelet whose List is a function of the test."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
-        self.answer = answer
-        self.asked = 0
+        self._answer = answer
+        self.calls = 0
 
     async def List(self, _request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer."""
-        self.asked += 1
-        return await self.answer(context)
+        """Answer with the function's result."""
+        self.calls += 1
+        return await self._answer(context)
 
     async def Get(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Nobody asks."""
+        """Fail: the client does not call this method."""
         raise NotImplementedError
 
     GetAllocatableResources = Get
 
 
 @contextlib.asynccontextmanager
-async def answering(socket: str, answer: Callable[[Any], Any]) -> AsyncIterator[Answers]:
-    """Serve a kubelet whose List does what ``answer`` does."""
-    server = grpc.aio.server()
-    answers = Answers(answer)
-    rpc.add_PodResourcesListerServicer_to_server(answers, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
+async def serving(socket: str, answer: Callable[[Any], Any]) -> AsyncIterator[Server]:
+    """Serve the API with ``answer`` as List."""
+    grpc_server = grpc.aio.server()
+    server = Server(answer)
+    rpc.add_PodResourcesListerServicer_to_server(server, grpc_server)
+    grpc_server.add_insecure_port(f"unix:{socket}")
+    await grpc_server.start()
     try:
-        yield answers
+        yield server
     finally:
-        await server.stop(None)
+        await grpc_server.stop(None)
 
 
-def message(*devices: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
-    """Return an answer with a pod for each of namespace, pod, container, resource and device IDs."""
-    answer = pb.ListPodResourcesResponse()
-    for namespace, name, container, resource, ids in devices:
-        pod = answer.pod_resources.add(name=name, namespace=namespace)
+def response(*containers: tuple[str, str, str, str, list[str]]) -> pb.ListPodResourcesResponse:
+    """Return a response with a pod for each tuple of namespace, pod, container, resource and device IDs."""
+    result = pb.ListPodResourcesResponse()
+    for namespace, name, container, resource, ids in containers:
+        pod = result.pod_resources.add(name=name, namespace=namespace)
         pod.containers.add(name=container).devices.add(resource_name=resource, device_ids=ids)
-    return answer
+    return result
 
 
-async def given(_context: Any) -> pb.ListPodResourcesResponse:
-    """Answer with one pod."""
-    return message(("games", "phone-1", "android", RESOURCE, ["n1"]))
+async def one_pod(_context: Any) -> pb.ListPodResourcesResponse:
+    return response(("games", "phone-1", "android", RESOURCE, ["n1"]))
 
 
-GIVEN = Allocations("", {RESOURCE: {"n1": (Owner("games", "phone-1", "android"),)}})
+ONE_POD = Allocations("", {RESOURCE: {"n1": (Owner("games", "phone-1", "android"),)}})
 
 
-# From the answer to who has what
+# -- owners in a response
 
 
-def test_devices_are_told_by_resource() -> None:
-    """Those of others are passed over, and a resource of ours that nobody has is there, empty."""
-    answer = message(
+def test_owners_are_grouped_by_resource() -> None:
+    """Other resources are ignored. A requested resource without allocations is present and empty."""
+    containers = response(
         ("a", "p", "c", "x.io/one", ["n1", "n2"]),
         ("a", "q", "c", "x.io/other", ["n1"]),
         ("a", "r", "c", "y.io/y", ["n"]),
     )
-    assert owners_in(answer, ["x.io/one", "x.io/other", "x.io/none"]) == {
+    assert owners_in(containers, ["x.io/one", "x.io/other", "x.io/none"]) == {
         "x.io/one": {"n1": (Owner("a", "p", "c"),), "n2": (Owner("a", "p", "c"),)},
         "x.io/other": {"n1": (Owner("a", "q", "c"),)},
         "x.io/none": {},
     }
 
 
-def test_a_device_near_two_numa_nodes_has_one_owner() -> None:
-    """The kubelet tells of it once for each."""
-    answer = message(("a", "p", "c", RESOURCE, ["n1"]))
-    answer.pod_resources[0].containers[0].devices.add(resource_name=RESOURCE, device_ids=["n1"])
-    assert owners_in(answer, [RESOURCE]) == {RESOURCE: {"n1": (Owner("a", "p", "c"),)}}
+def test_device_near_two_numa_nodes_has_one_owner() -> None:
+    """The kubelet lists it once for each NUMA node."""
+    containers = response(("a", "p", "c", RESOURCE, ["n1"]))
+    containers.pod_resources[0].containers[0].devices.add(resource_name=RESOURCE, device_ids=["n1"])
+    assert owners_in(containers, [RESOURCE]) == {RESOURCE: {"n1": (Owner("a", "p", "c"),)}}
 
 
-def test_a_replicated_device_has_every_owner() -> None:
-    """In the kubelet's order; also two containers of one pod."""
-    answer = message(("b", "p", "c", RESOURCE, ["n1"]), ("a", "p", "c", RESOURCE, ["n1"]))
-    answer.pod_resources[0].containers.add(name="d").devices.add(resource_name=RESOURCE, device_ids=["n1"])
-    assert owners_in(answer, [RESOURCE])[RESOURCE]["n1"] == (
+def test_replicated_device_has_several_owners() -> None:
+    """They may be containers of one pod, and are in the order of the response."""
+    containers = response(("b", "p", "c", RESOURCE, ["n1"]), ("a", "p", "c", RESOURCE, ["n1"]))
+    containers.pod_resources[0].containers.add(name="d").devices.add(resource_name=RESOURCE, device_ids=["n1"])
+    assert owners_in(containers, [RESOURCE])[RESOURCE]["n1"] == (
         Owner("b", "p", "c"),
         Owner("b", "p", "d"),
         Owner("a", "p", "c"),
     )
 
 
-# Asking
+# -- queries
 
 
-async def test_the_kubelet_s_answer_is_told(socket: str, clock: Clock) -> None:
-    """Once for a question."""
-    async with answering(socket, given) as kubelet:
-        assert await Client(socket, [RESOURCE], clock).current() == GIVEN
-    assert kubelet.asked == 1
-
-
-async def test_it_is_not_asked_before_it_is_wanted_nor_again_at_once(socket: str, clock: Clock) -> None:
-    """Nobody who looks is nobody who asks; many who look ask once every few seconds."""
-    async with answering(socket, given) as kubelet:
-        client = Client(socket, [RESOURCE], clock)
-        assert kubelet.asked == 0
-        first = await client.current()
-        clock.now += podresources_client.MIN_INTERVAL - 0.01
+async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock: Clock, client: Client) -> None:
+    """Equal results are the same object. Concurrent calls share a query."""
+    async with serving(socket, one_pod) as server:
+        assert server.calls == 0
+        first, *others = await asyncio.gather(*(client.current() for _ in range(5)))
+        assert (first, client.latest) == (ONE_POD, ONE_POD)
+        assert all(result is first for result in others)
+        clock.now += MIN_INTERVAL - 0.01
         assert await client.current() is first
-        assert kubelet.asked == 1
+        assert server.calls == 1
         clock.now += 0.02
-        assert await client.current() is first, "it says the same, and equal answers are the same object"
-        assert kubelet.asked == 2
+        assert await client.current() is first
+        assert server.calls == 2
 
 
-async def test_several_at_once_ask_once(socket: str, clock: Clock) -> None:
-    """Each of them gets the answer."""
-    async with answering(socket, given) as kubelet:
-        client = Client(socket, [RESOURCE], clock)
-        assert await asyncio.gather(*(client.current() for _ in range(5))) == [GIVEN] * 5
-    assert kubelet.asked == 1
-
-
-async def test_a_kubelet_that_is_slow_keeps_nobody_waiting(
-    socket: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+async def test_slow_kubelet_does_not_delay_callers(
+    socket: str, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it said before is told meanwhile; once that is old, that it is not known."""
+    """They get the previous result until it is too old, and then an unknown one."""
     monkeypatch.setattr(podresources_client, "PATIENCE", 0.01)
-    go, asked = asyncio.Event(), asyncio.Event()
-    go.set()
+    proceed, called = asyncio.Event(), asyncio.Event()
+    proceed.set()
 
     async def slow(context: Any) -> pb.ListPodResourcesResponse:
-        asked.set()
-        await go.wait()
-        return await given(context)
+        called.set()
+        await proceed.wait()
+        return await one_pod(context)
 
-    async with answering(socket, slow) as kubelet:
-        client = Client(socket, [RESOURCE], clock)
-        while await client.current() != GIVEN:
+    async with serving(socket, slow) as server:
+        while await client.current() != ONE_POD:
             pass
-        go.clear()
-        asked.clear()
-        clock.now += podresources_client.MAX_AGE
-        assert await client.current() == GIVEN
-        await asked.wait()
+        proceed.clear()
+        called.clear()
+        clock.now += MAX_AGE
+        assert await client.current() == ONE_POD
+        await called.wait()
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
-        clock.now += podresources_client.MIN_INTERVAL
+        clock.now += MIN_INTERVAL
         await client.current()
-        go.set()
+        proceed.set()
         monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
-        assert await client.current() == GIVEN
-        assert kubelet.asked == 2
+        assert await client.current() == ONE_POD
+        assert server.calls == 2
 
 
-async def test_a_kubelet_that_never_answers_is_given_up(
-    socket: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the deadline; the reason says so."""
+async def test_query_has_a_deadline(socket: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podresources_client, "DEADLINE", 0.1)
 
-    async def never(_context: Any) -> None:
+    async def hang(_context: Any) -> None:
         await asyncio.Event().wait()
 
-    async with answering(socket, never):
-        told = await Client(socket, [RESOURCE], clock).current()
-    assert told == Allocations(f"List at {socket} failed: no answer within 0 s")
+    async with serving(socket, hang):
+        assert await client.current() == Allocations(f"List at {socket} failed: no answer within 0 s")
 
 
-async def test_its_refusal_is_told(socket: str, clock: Clock) -> None:
-    """In its own words; and asked again later, it may say more."""
-    refusing = True
+async def test_error_of_the_kubelet_is_reported_until_a_query_succeeds(
+    socket: str, clock: Clock, client: Client
+) -> None:
+    fail = True
 
-    async def refuse(context: Any) -> pb.ListPodResourcesResponse:
-        if refusing:
+    async def answer(context: Any) -> pb.ListPodResourcesResponse:
+        if fail:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many")
-        return await given(context)
+        return await one_pod(context)
 
-    async with answering(socket, refuse):
-        client = Client(socket, [RESOURCE], clock)
-        told = await client.current()
-        assert told.problem == f"List at {socket} failed: RESOURCE_EXHAUSTED: too many"
-        assert told.owners == {}
-        refusing = False
-        clock.now += podresources_client.MIN_INTERVAL
-        assert await client.current() == GIVEN
+    async with serving(socket, answer):
+        assert await client.current() == Allocations(f"List at {socket} failed: RESOURCE_EXHAUSTED: too many")
+        fail = False
+        clock.now += MIN_INTERVAL
+        assert await client.current() == ONE_POD
 
 
-async def test_an_answer_of_more_than_four_mebibytes_is_taken(socket: str, clock: Clock) -> None:
-    """GRPC's own limit is that, and the kubelet may send four times as much."""
+async def test_response_may_exceed_the_default_message_size_of_grpc(socket: str, client: Client) -> None:
+    """The default is 4 MiB; the kubelet may send 16."""
     devices = [f"aosp_binder{number:060}" for number in range(70_000)]
 
-    async def much(_context: Any) -> pb.ListPodResourcesResponse:
-        answer = message(("games", "phone-1", "android", RESOURCE, devices))
-        assert answer.ByteSize() > 5_000_000
-        return answer
+    async def large(_context: Any) -> pb.ListPodResourcesResponse:
+        result = response(("games", "phone-1", "android", RESOURCE, devices))
+        assert result.ByteSize() > 5_000_000
+        return result
 
-    async with answering(socket, much):
-        told = await Client(socket, [RESOURCE], clock).current()
-    assert told.problem == ""
-    assert len(told.owners[RESOURCE]) == 70_000
-
-
-async def test_without_a_socket_the_reason_is_told(socket: str, clock: Clock) -> None:
-    """And once there is one, who has what."""
-    client = Client(socket, [RESOURCE], clock)
-    assert (await client.current()).problem.startswith(f"{socket} does not exist: ")
-    async with answering(socket, given):
-        clock.now += podresources_client.MIN_INTERVAL
-        assert await client.current() == GIVEN
+    async with serving(socket, large):
+        allocations = await client.current()
+    assert allocations.problem == ""
+    assert len(allocations.owners[RESOURCE]) == 70_000
 
 
-async def test_a_socket_that_nobody_listens_at_is_told(socket: str, clock: Clock) -> None:
-    """As a kubelet leaves it that was killed; the next one is asked at once."""
-    async with await asyncio.start_unix_server(lambda *_: None, socket):
-        pass
-    assert identify(socket) is not None
-    client = Client(socket, [RESOURCE], clock)
-    assert (await client.current()).problem.startswith(f"List at {socket} failed: UNAVAILABLE: ")
-    os.unlink(socket)
-    async with answering(socket, given):
-        clock.now += podresources_client.MIN_INTERVAL
-        assert await client.current() == GIVEN, "gRPC does not go on waiting for the one before"
+@pytest.mark.parametrize("left_behind", [False, True])
+async def test_kubelet_is_found_when_it_starts(socket: str, clock: Clock, client: Client, *, left_behind: bool) -> None:
+    """Its socket is missing before, or left behind by a killed kubelet. gRPC's backoff does not delay the query."""
+    problem = f"{socket} does not exist: "
+    if left_behind:
+        async with await asyncio.start_unix_server(lambda *_: None, socket):
+            pass
+        assert identify(socket) is not None
+        problem = f"List at {socket} failed: UNAVAILABLE: "
+    assert (await client.current()).problem.startswith(problem)
+    if left_behind:
+        os.unlink(socket)
+    async with serving(socket, one_pod):
+        clock.now += MIN_INTERVAL
+        assert await client.current() == ONE_POD
 
 
-async def test_what_is_no_answer_is_told(socket: str, clock: Clock) -> None:
-    """Something else than a kubelet may listen there."""
+async def test_server_that_is_no_kubelet_is_an_error(socket: str, client: Client) -> None:
     connected = asyncio.Event()
 
-    async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def reply(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connected.set()
-        writer.write(b"220 this is no gRPC\r\n" * 8)
+        writer.write(b"220 not gRPC\r\n" * 8)
         writer.close()
 
-    async with await asyncio.start_unix_server(chatter, socket):
-        told = await Client(socket, [RESOURCE], clock).current()
+    async with await asyncio.start_unix_server(reply, socket):
+        assert (await client.current()).problem.startswith(f"List at {socket} failed: ")
     assert connected.is_set()
-    assert told.problem.startswith(f"List at {socket} failed: ")
 
 
-async def test_the_kubelet_is_called_localhost(socket: str, clock: Clock) -> None:
-    """Left alone, gRPC sends the socket's path as the authority, which a Go server may refuse."""
-    sent = b""
+async def test_authority_is_localhost(socket: str, client: Client) -> None:
+    """By default gRPC sends the path of the socket, which a Go server may reject."""
+    received = b""
 
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # SETTINGS, none: HTTP/2 goes on from here
-        while b"PodResourcesLister" not in sent:
-            sent += await reader.read(4096)
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # an empty SETTINGS frame starts HTTP/2
+        while b"PodResourcesLister" not in received:
+            received += await reader.read(4096)
         writer.close()
 
-    async with await asyncio.start_unix_server(take, socket):
-        await Client(socket, [RESOURCE], clock).current()
-    assert b"localhost" in sent
-    assert os.path.basename(socket).encode() not in sent
+    async with await asyncio.start_unix_server(record, socket):
+        await client.current()
+    assert b"localhost" in received
+    assert os.path.basename(socket).encode() not in received
 
 
-async def test_turned_off_it_is_never_asked(clock: Clock) -> None:
-    """An empty path is no socket."""
-    told = await Client("", [RESOURCE], clock).current()
-    assert told.problem == "disabled (pod_resources_socket is empty)"
+async def test_empty_path_disables_the_client(clock: Clock) -> None:
+    assert (await Client("", [RESOURCE], clock).current()).problem == "disabled (pod_resources_socket is empty)"
 
 
-def test_nobody_who_looks_is_kept_from_a_change_for_long() -> None:
-    """The page asks twice a second, and its first answer is to be there within one."""
-    assert podresources_client.PATIENCE < 0.5
-    assert podresources_client.DEADLINE <= 2.0
-    assert 1.0 <= podresources_client.MIN_INTERVAL < podresources_client.MAX_AGE
-    assert podresources_client.RECEIVE_LIMIT == 16 * 1024 * 1024
+# -- the stand-in server
 
 
-# The stand-in
-
-
-async def test_the_stand_in_tells_what_its_kubelet_has_given(nodes: Nodes, kubelet_dir: str, socket: str) -> None:
-    """Each container by itself, until its pod is over."""
-    nodes.make(0, 1, 2, 3, 4)
+async def test_server_lists_the_devices_of_running_pods(nodes: DeviceDirectory, kubelet_dir: str, socket: str) -> None:
+    nodes.add(0, 1, 2, 3, 4)
     async with (
         Kubelet(kubelet_dir) as kubelet,
-        PodResources(kubelet, socket, {"phone-1": "games"}) as told,
+        PodResources(kubelet, socket, {"phone-1": "games"}) as server,
         running(nodes, kubelet_dir),
         grpc.aio.insecure_channel(f"unix:{socket}") as channel,
     ):
@@ -332,26 +286,23 @@ async def test_the_stand_in_tells_what_its_kubelet_has_given(nodes: Nodes, kubel
         assert await stub.List(pb.ListPodResourcesRequest()) == pb.ListPodResourcesResponse()
         admitted = await kubelet.admit(PHONE)
         await kubelet.admit(Pod("phone-2", [Container("android", {RESOURCE: 1})]))
-        answer = await stub.List(pb.ListPodResourcesRequest())
-        assert [(pod.namespace, pod.name) for pod in answer.pod_resources] == [
-            ("games", "phone-1"),
-            ("default", "phone-2"),
-        ]
-        for container in answer.pod_resources[0].containers:
+        pods = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
+        assert [(pod.namespace, pod.name) for pod in pods] == [("games", "phone-1"), ("default", "phone-2")]
+        for container in pods[0].containers:
             (devices,) = container.devices
             assert devices.resource_name == RESOURCE
             assert tuple(devices.device_ids) == admitted.containers[container.name].device_ids[RESOURCE]
         await kubelet.finish(PHONE)
-        answer = await stub.List(pb.ListPodResourcesRequest())
-        assert [pod.name for pod in answer.pod_resources] == ["phone-2"]
-        assert told.asked == 3
+        pods = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
+        assert [pod.name for pod in pods] == ["phone-2"]
+        assert server.asked == 3
 
 
-async def test_the_stand_in_tells_of_one_pod_and_of_what_can_be_given(
-    nodes: Nodes, kubelet_dir: str, socket: str
+async def test_server_has_get_and_get_allocatable_resources(
+    nodes: DeviceDirectory, kubelet_dir: str, socket: str
 ) -> None:
-    """Get by namespace and name; GetAllocatableResources: the healthy devices, used ones too."""
-    nodes.make(0, 1, 2)
+    """Allocatable resources are the healthy devices, including allocated ones."""
+    nodes.add(0, 1, 2)
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, socket),
@@ -361,8 +312,8 @@ async def test_the_stand_in_tells_of_one_pod_and_of_what_can_be_given(
         stub = rpc.PodResourcesListerStub(channel)
         await listed(kubelet, 3)
         await kubelet.admit(PHONE)
-        one = await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="default"))
-        assert {container.name for container in one.pod_resources.containers} == {"android", "agent"}
+        pod = (await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="default"))).pod_resources
+        assert {container.name for container in pod.containers} == {"android", "agent"}
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="games"))
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
@@ -372,13 +323,15 @@ async def test_the_stand_in_tells_of_one_pod_and_of_what_can_be_given(
         assert (devices.resource_name, list(devices.device_ids)) == (RESOURCE, ["aosp_binder0", "aosp_binder1"])
 
 
-async def test_the_stand_in_removes_its_socket(kubelet_dir: str, socket: str) -> None:
-    """A second one can listen at the same path."""
+async def test_server_removes_its_socket(kubelet_dir: str, socket: str) -> None:
     async with Kubelet(kubelet_dir) as kubelet:
         for _ in range(2):
-            async with PodResources(kubelet, socket) as told:
-                assert identify(told.path) is not None
+            async with PodResources(kubelet, socket) as server:
+                assert identify(server.path) is not None
             assert identify(socket) is None
+
+
+# -- messages
 
 
 @pytest.mark.parametrize(
@@ -394,22 +347,19 @@ async def test_the_stand_in_removes_its_socket(kubelet_dir: str, socket: str) ->
         (pb.AllocatableResourcesResponse(devices=[pb.ContainerDevices()]), b"\x0a\x00"),
     ],
 )
-def test_messages_are_the_kubelets_on_the_wire(part: Any, encoded: bytes) -> None:
-    """Field numbers and types are those of the kubelet's podresources v1 api.proto."""
+def test_messages_have_the_field_numbers_of_the_kubelet(part: Any, encoded: bytes) -> None:
+    """They are those of the kubelet's podresources v1 api.proto."""
     assert part.SerializeToString(deterministic=True) == encoded
 
 
-def test_what_it_does_not_know_is_skipped() -> None:
-    """The kubelet's messages have more fields: CPUs, memory and topology."""
-    extended = (
-        pb.ContainerDevices(resource_name="r", device_ids=["d"]).SerializeToString() + b"\x1a\x04\x0a\x02\x08\x01"
-    )
-    known = pb.ContainerDevices.FromString(extended)
-    assert (known.resource_name, list(known.device_ids)) == ("r", ["d"])
+def test_unknown_fields_are_skipped() -> None:
+    """The kubelet also sends CPUs, memory and topology."""
+    known = pb.ContainerDevices(resource_name="r", device_ids=["d"]).SerializeToString()
+    devices = pb.ContainerDevices.FromString(known + b"\x1a\x04\x0a\x02\x08\x01")
+    assert (devices.resource_name, list(devices.device_ids)) == ("r", ["d"])
 
 
-def test_it_is_the_kubelets_service() -> None:
-    """The path of the calls."""
+def test_service_has_the_name_and_methods_of_the_kubelet() -> None:
     service = pb.DESCRIPTOR.services_by_name["PodResourcesLister"]
     assert service.full_name == "v1.PodResourcesLister"
     assert [method.name for method in service.methods] == ["List", "GetAllocatableResources", "Get"]
