@@ -189,9 +189,17 @@ def sockets(kubelet_dir: str) -> list[str]:
 class Serve:
     """``aosp-plugin serve`` as a process."""
 
-    def __init__(self, nodes: Nodes, kubelet_dir: str, *flags: str, environment: dict[str, str] | None = None) -> None:
-        """Build the command line; ``flags`` are added to the usual ones."""
+    def __init__(
+        self,
+        nodes: Nodes,
+        kubelet_dir: str,
+        *flags: str,
+        environment: dict[str, str] | None = None,
+        usual_flags: bool = True,
+    ) -> None:
+        """Build the command line; ``flags`` are added to the usual ones, or replace them."""
         usual = ["--device-dir", str(nodes.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", ""]
+        usual = usual if usual_flags else []
         self._command = [sys.executable, "-m", "aosp_plugin", "serve", *usual, *flags]
         self._environment = os.environ | (environment or {})
         self._process: asyncio.subprocess.Process | None = None
