@@ -1,7 +1,6 @@
-"""What somebody without root could hope to make of the plugin's own files, names and port.
+"""Attacks on the plugin's files, names and port, without root.
 
-What a container can do with what it was given is tried on a real kernel (``tests/e2e/kernel``); ``docs/security.md``
-has both in one table.
+``tests/e2e/kernel`` tests attacks from containers on a real kernel. ``docs/security.md`` lists both.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from aosp_plugin.framework.service.http import serving
 from aosp_plugin.testing import Kubelet
 from tests.integration.test_binder_backend import backend, looked, needs_root
 from tests.integration.test_http import LOCAL, raw
-from tests.support import Nodes, listed, names, running, sockets
+from tests.support import DeviceDirectory, listed, names, running, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,126 +37,122 @@ NULL, ZERO = os.makedev(1, 3), os.makedev(1, 5)
 
 @pytest.fixture(params=[0o000, 0o077], ids=["umask-000", "umask-077"])
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have files made under this umask."""
+    """Set the umask for the test."""
     before = os.umask(request.param)
     yield
     os.umask(before)
 
 
 def mode(path: str | Path) -> int:
-    """Return the permissions of the file itself."""
+    """Return the permissions of a file, without following links."""
     return stat.S_IMODE(os.lstat(path).st_mode)
 
 
-# Modes
+# -- file modes
 
 
-async def test_the_socket_is_root_s_alone_whatever_the_umask(nodes: Nodes, kubelet_dir: str, umask: None) -> None:
-    """Who may write to it could ask for devices in the kubelet's name."""
+async def test_socket_is_private_under_any_umask(nodes: DeviceDirectory, kubelet_dir: str, umask: None) -> None:
+    """Other users cannot request devices in the name of the kubelet."""
     async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
         await listed(kubelet, 0)
         assert [mode(os.path.join(kubelet_dir, name)) for name in sockets(kubelet_dir)] == [0o600]
 
 
-def test_a_cdi_spec_is_never_anybody_else_s_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None
-) -> None:
-    """Neither the file, nor the temporary one before it, nor the directory: a runtime does as root what it says."""
-    seen: list[int] = []
-    opened: Callable[..., int] = os.open
+def test_cdi_spec_is_not_writable_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None) -> None:
+    """Nor are its temporary file and its directory. A container runtime applies the spec as root."""
+    modes: list[int] = []
+    os_open: Callable[..., int] = os.open
 
-    def watching(path: str, flags: int, mode_: int = 0o777, **more: Any) -> int:
-        descriptor = opened(path, flags, mode_, **more)
-        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+    def record(path: str, flags: int, mode_: int = 0o777, **keywords: Any) -> int:
+        descriptor = os_open(path, flags, mode_, **keywords)
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
-    monkeypatch.setattr(os, "open", watching)
+    monkeypatch.setattr(os, "open", record)
     spec = SpecFile(str(tmp_path / "cdi"), "aosp.io/binder")
     spec.write(b"{}")
-    assert seen == [0o600], "the temporary file"
+    assert modes == [0o600]
     assert (mode(spec.path), mode(tmp_path / "cdi")) == (0o644, 0o755)
 
 
-# Links
+# -- links
 
 
 def block(directory: Path) -> str:
-    """Make a block device, and return its path."""
+    """Create a block device and return its path."""
     os.mknod(directory / "disk", stat.S_IFBLK | 0o600, BLOCK)
     return str(directory / "disk")
 
 
 def character(directory: Path) -> str:
-    """Make a character device of another driver than before, and return its path."""
+    """Create a character device of another driver and return its path."""
     os.mknod(directory / "zero", stat.S_IFCHR | 0o600, ZERO)
     return str(directory / "zero")
 
 
 def subdirectory(directory: Path) -> str:
-    """Make a directory, and return its path."""
+    """Create a directory and return its path."""
     (directory / "inner").mkdir()
     return str(directory / "inner")
 
 
-TRICKS: dict[str, tuple[Callable[[Path], str], str]] = {
+TARGETS: dict[str, tuple[Callable[[Path], str], str]] = {
     "a block device": (block, "not-a-device"),
     "a directory": (subdirectory, "missing"),
     "itself": (lambda _: "aosp_binder0", "missing"),
     "nowhere": (lambda _: "/nowhere", "missing"),
     "a file of /proc": (lambda _: "/proc/self/mem", "not-a-device"),
-    "a descriptor of ours": (lambda _: "/proc/self/fd/0/../../mem", "missing"),
-    "the disk by way of /proc": (lambda directory: f"/proc/self/root{block(directory)}", "not-a-device"),
+    "a descriptor of the plugin": (lambda _: "/proc/self/fd/0/../../mem", "missing"),
+    "a block device through /proc": (lambda directory: f"/proc/self/root{block(directory)}", "not-a-device"),
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("target", TARGETS)
 @needs_root
-def test_a_link_to_what_is_no_node_is_never_handed_out(tmp_path: Path, trick: str) -> None:
-    """It is no device, or an Unhealthy one, and Allocate refuses it by its name."""
-    dev, (make, _) = tmp_path / "dev", TRICKS[trick]
+def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) -> None:
+    dev, (create, _) = tmp_path / "dev", TARGETS[target]
     dev.mkdir()
-    (dev / "aosp_binder0").symlink_to(make(tmp_path))
-    made = backend(dev, verify=Verify.CHAR)
-    assert looked(made).get("aosp_binder0") != "", "it is healthy"
+    (dev / "aosp_binder0").symlink_to(create(tmp_path))
+    binder = backend(dev, verify=Verify.CHAR)
+    assert looked(binder).get("aosp_binder0") != ""
     with pytest.raises((UnhealthyDeviceError, UnknownDeviceError), match="aosp_binder0"):
-        made.allocate(["aosp_binder0"])
+        binder.allocate(["aosp_binder0"])
 
 
-@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("target", TARGETS)
 @needs_root
-def test_a_link_that_changes_between_look_and_use_is_refused(tmp_path: Path, trick: str) -> None:
-    """Allocate looks at what stands there now; led back to the node, it is handed out again."""
-    dev, (make, reason) = tmp_path / "dev", TRICKS[trick]
+def test_link_that_changes_between_scan_and_allocation_is_rejected(tmp_path: Path, target: str) -> None:
+    """Allocate checks the current target. If the link leads to the device again, it is allocated."""
+    dev, (create, reason) = tmp_path / "dev", TARGETS[target]
     dev.mkdir()
-    os.mknod(tmp_path / "node", stat.S_IFCHR | 0o600, NULL)
+    os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, NULL)
     link = dev / "aosp_binder0"
-    link.symlink_to(tmp_path / "node")
-    made = backend(dev, verify=Verify.CHAR)
-    assert looked(made) == {"aosp_binder0": ""}
+    link.symlink_to(tmp_path / "device")
+    binder = backend(dev, verify=Verify.CHAR)
+    assert looked(binder) == {"aosp_binder0": ""}
     link.unlink()
-    link.symlink_to(make(tmp_path))
+    link.symlink_to(create(tmp_path))
     with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
-        made.allocate(["aosp_binder0"])
+        binder.allocate(["aosp_binder0"])
     link.unlink()
-    link.symlink_to(tmp_path / "node")
-    assert [one.host_path for one in made.allocate(["aosp_binder0"]).devices] == [str(link)]
+    link.symlink_to(tmp_path / "device")
+    assert [device.host_path for device in binder.allocate(["aosp_binder0"]).devices] == [str(link)]
 
 
 @needs_root
-def test_a_link_to_another_driver_s_device_is_refused_by_verify_binder(tmp_path: Path) -> None:
-    """Told to the kubelet as not-binder; the default takes any character device that root links to."""
+def test_verify_binder_rejects_devices_of_other_drivers(tmp_path: Path) -> None:
+    """``verify: char`` accepts every character device that root links to."""
     dev = tmp_path / "dev"
     dev.mkdir()
     (dev / "aosp_binder0").symlink_to(character(tmp_path))
     assert looked(backend(dev, verify=Verify.CHAR)) == {"aosp_binder0": ""}
-    made = backend(dev, verify=Verify.BINDER)
-    assert looked(made) == {"aosp_binder0": "not-binder"}
+    binder = backend(dev, verify=Verify.BINDER)
+    assert looked(binder) == {"aosp_binder0": "not-binder"}
     with pytest.raises(UnhealthyDeviceError, match="not-binder"):
-        made.allocate(["aosp_binder0"])
+        binder.allocate(["aosp_binder0"])
 
 
-# Names
-
+# -- names
 
 PATHS = [
     "../../etc/passwd",
@@ -174,9 +169,9 @@ PATHS = [
 ]
 
 
-async def test_an_id_that_tries_to_be_a_path_is_unknown(nodes: Nodes, kubelet_dir: str) -> None:
-    """To Allocate and to PreStartContainer; what they answer has it quoted, on one line."""
-    nodes.make(0)
+async def test_device_id_that_is_a_path_is_unknown(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """The error quotes the ID in one line."""
+    nodes.add(0)
     async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
         await listed(kubelet, 1)
         async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
@@ -187,18 +182,17 @@ async def test_an_id_that_tries_to_be_a_path_is_unknown(nodes: Nodes, kubelet_di
                     stub.Allocate(pb.AllocateRequest(container_requests=[container])),
                     stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=[path])),
                 ):
-                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    with pytest.raises(grpc.aio.AioRpcError) as raised:
                         await call
-                    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-                    assert refused.value.details() == f"device {path!r} is unknown"
+                    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+                    assert raised.value.details() == f"device {path!r} is unknown"
         await listed(kubelet, 1)
 
 
-async def test_a_file_name_that_tries_to_be_more_is_no_device(nodes: Nodes, kubelet_dir: str) -> None:
-    """With a line's end, a comma, a space, an escape, bytes that are no text or too many: the others go on."""
-    nodes.make(0)
-    hostile = [b"\n", b",x", b" x", b"\x1b[2J", b"\xff\xfe", b"\xe2\x80\xae", b"x" * 60]
-    for suffix in hostile:
+async def test_hostile_file_names_are_not_advertised(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+    """Other devices are still served."""
+    nodes.add(0)
+    for suffix in (b"\n", b",x", b" x", b"\x1b[2J", b"\xff\xfe", b"\xe2\x80\xae", b"x" * 60):
         os.mknod(os.fsencode(nodes.directory) + b"/aosp_binder1" + suffix)
     async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
         await listed(kubelet, 1)
@@ -207,15 +201,15 @@ async def test_a_file_name_that_tries_to_be_more_is_no_device(nodes: Nodes, kube
 
 @pytest.mark.parametrize("key", ["resource_name", "device_prefix"])
 @pytest.mark.parametrize("value", ["../x", "/etc/x", "a.io/../x", "a.io/b/c", "a\0", "a.io/b\n", "..", "", "x" * 5000])
-def test_a_resource_and_a_prefix_are_never_paths(tmp_path: Path, key: str, value: str) -> None:
-    """A socket, a CDI file and a path in the container are called after them."""
+def test_resource_name_and_prefix_cannot_be_paths(tmp_path: Path, key: str, value: str) -> None:
+    """Names of sockets, CDI files and container paths contain them."""
     file = tmp_path / "config.yaml"
     file.write_text(f"version: v1\n{key}: {json.dumps(value)}\n")
     with pytest.raises(ConfigError, match=key):
         load({}, {}, str(file))
 
 
-# The port
+# -- the port
 
 
 @pytest.mark.parametrize(
@@ -226,11 +220,9 @@ def test_a_resource_and_a_prefix_are_never_paths(tmp_path: Path, key: str, value
         *("/page/" + "../" * 3000 + "etc/passwd", "http://127.0.0.1/page/main.js", "/PAGE/main.js", "/index.html"),
     ],
 )
-def test_a_path_is_looked_up_and_never_followed(path: str) -> None:
-    """There are a few, which stand for themselves; what is answered to others has nothing of the request in it."""
-    routes = page.routes()
-    with serving(LOCAL, routes) as port:
-        reply = raw(port, f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    head, _, body = reply.decode().partition("\r\n\r\n")
+def test_request_path_is_never_a_file_path(path: str) -> None:
+    """The answer does not repeat the request."""
+    with serving(LOCAL, page.routes()) as port:
+        head, _, body = raw(port, f"GET {path} HTTP/1.0\r\n\r\n".encode()).decode().partition("\r\n\r\n")
     assert head.startswith("HTTP/1.0 404 ")
     assert body == "not found\n"

@@ -1,4 +1,4 @@
-"""What the sockets of a resource are called."""
+"""The names of the sockets of a resource."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from aosp_plugin.framework.resource_names import socket_name
 LONGEST = f"{'d' * 63}.{'d' * 63}.{'d' * 63}.{'d' * 52}/{'n' * 63}"
 
 
-def test_a_socket_is_named_after_its_resource() -> None:
-    """Whoever looks into the kubelet's directory sees whose socket it is."""
+def test_socket_name_contains_the_resource_name() -> None:
     assert socket_name("aosp.io/binder") == "aosp-aosp.io_binder"
 
 
-def test_the_longest_name_still_makes_a_socket() -> None:
-    """With the longest resource name, process ID and number, the path fits into a socket's address."""
+def test_socket_path_of_the_longest_resource_name_is_valid() -> None:
+    """It leaves room for the largest process ID and a number."""
     path = os.path.join(KUBELET_DIRECTORY, f"{socket_name(LONGEST)}-4194304-1795243435980.sock")
     assert len(path) <= LONGEST_SOCKET_PATH
 
 
-def test_long_names_that_begin_alike_differ() -> None:
-    """Two resources never sweep away each other's sockets."""
+def test_truncated_socket_names_are_unique() -> None:
     assert socket_name(LONGEST) != socket_name(LONGEST + "m")
-    assert socket_name(LONGEST) == socket_name(LONGEST)
