@@ -1,45 +1,44 @@
-"""Chaos: the real ``aosp-plugin serve`` among everything that goes wrong on a node, chosen by a seed.
+"""Chaos tests: a real ``aosp-plugin serve`` under injected faults that a seed selects.
 
-``make chaos`` runs it. A run is one seed: a setup (plain nodes, sets, replicas ...), and steps of one to four faults
-that happen one after the other or while another one lasts. After each step everything has to be right again within
-30 s, by checks that don't use the plugin's own code: what the kubelet knows is what is in the directory, by a model of
-its own; one registration is left, and one socket; nothing leaks and nothing spins; no container was ever given what
-is not fit for it. What fails is printed with the command that does the same again::
+``make chaos`` runs them. A run is one seed: a setup (plain devices, sets, replicas ...), and steps of one to four
+faults that happen one after the other or while another one lasts. After each step everything must be right again
+within 30 s, by checks that do not use the plugin's code: the kubelet has the devices that a model derives from the
+directory, with one registration and one socket; nothing leaks or spins; and no container ever got an unhealthy device.
+A failure is printed with the command that repeats it::
 
     make chaos                                   # six seeds, one of each setup
-    make chaos CHAOS="--seed 17 --steps 9"       # one seed again, up to the step that failed
-    make chaos CHAOS="--faults 1000 --seed 100"  # as many seeds as a thousand faults take
-    make chaos CHAOS="--list"                    # what can happen, and what is checked
+    make chaos CHAOS="--seed 17 --steps 9"       # one seed, up to the step that failed
+    make chaos CHAOS="--faults 1000 --seed 100"  # as many seeds as a thousand faults require
+    make chaos CHAOS="--list"                    # the faults and the checks
 
-Where to find, and to add, what::
+Modules::
 
-    faults/       what happens: a function each, decorated; its docstring is what is printed
-      kubelet       the kubelet's life: killed, slow, deaf, forgetful, another version
+    faults/       the faults: decorated functions, whose docstrings are printed
+      kubelet       start, stop, crash and change of the kubelet
       streams       connections: the plugin's socket, streams, Register
-      nodes         nodes that come, go, and become something else
-      links         nodes that are links, and what they lead to
-      directories   the directories themselves: replaced, gone, mounted over
-      process       signals: stopped, killed, configured anew
-      limits        what runs out: inotify, descriptors, space, inodes
+      devices       binder devices that appear, disappear and are replaced
+      links         devices that are links, and their targets
+      directories   the directories themselves: replaced, removed, mounted over
+      process       signals and configuration of the plugin
+      limits        exhausted resources: inotify, file descriptors, disk space, inodes
       clock         steps of the clock
-    invariants    what has to hold after each step: a function each
-    pods          containers that ask for devices between faults, and what they are given
-    expected      which devices there should be: the model, a function of the directory and of what was there before
+    invariants    what must hold after each step: a function each
+    pods          containers that request devices between faults, and checks of their allocations
+    expected      the model: the expected devices, from the directory and its history
     choice        seed -> steps; a pure function
-    registry      what a fault is
+    registry      the definition of a fault, and all faults by name
     setups        configurations of the plugin
-    world         the directories, the kubelet, the plugin's process, the nodes: what faults work on
-    files         stand-in nodes
-    plugin        the process and its figures in /proc
-    place         the namespaces in which all this happens
+    world         directories, kubelet, plugin process and devices, which faults change
+    files         stand-ins for binder devices
+    plugin        the process and its resource usage in /proc
+    place         the namespaces of a run
     run           one seed from start to end
-    tally         counts and times, and the table at the end
+    tally         counts, durations and the final table
 
-All of it happens in a user and a mount namespace of its own (unshare), where anybody may mount, make character devices
-(0:0, which the kernel lets everybody make) and limit inotify without any effect on the rest of the machine. Where there
-are no namespaces, nodes are files, and the faults that need one are left out and named.
+A run happens in a user and a mount namespace of its own (unshare), in which it may mount, create character devices with
+the number 0:0 and limit inotify without effect on the rest of the machine. Without namespaces the devices are files,
+and the faults that require namespaces are skipped and listed.
 
-Not here: a binderfs that is mounted anew, as binder is needed for that (``tests/e2e/kernel`` does it on real kernels);
-and a clock that is stepped for the whole system: the plugin's process alone is shown another time, by a library in
-front of the C library's.
+Not covered: a binderfs that is mounted again, which requires binder (``tests/e2e/kernel`` covers it), and a step of the
+system clock: only the plugin's Python code sees another time.
 """

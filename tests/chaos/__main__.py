@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: see the package."""
+"""``python -m tests.chaos``: the package's docstring describes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 
 import click
-from rich.console import Console
 
 from tests.chaos import faults, place, setups
 from tests.chaos.invariants import BOUND, INVARIANTS
@@ -19,15 +18,17 @@ from tests.chaos.tally import Tally
 
 @click.command()
 @click.option("--seed", default=1, show_default=True, help="The first seed.")
-@click.option("--seeds", type=int, help="How many seeds in a row.  [default: 1 with --seed, else one of each setup]")
-@click.option("--steps", default=12, show_default=True, help="Steps of each seed.")
-@click.option("--faults", "enough", type=int, help="As many seeds as this many faults take.")
-@click.option("--list", "listing", is_flag=True, help="Print what can happen, and what is checked.")
+@click.option(
+    "--seeds", type=int, help="The number of consecutive seeds.  [default: 1 with --seed, else one per setup]"
+)
+@click.option("--steps", default=12, show_default=True, help="The number of steps of each seed.")
+@click.option("--faults", "fault_count", type=int, help="Run seeds until this many faults have happened.")
+@click.option("--list", "listing", is_flag=True, help="Print the faults and the checks.")
 @click.pass_context
 def chaos(
-    context: click.Context, *, seed: int, seeds: int | None, steps: int, enough: int | None, listing: bool
+    context: click.Context, *, seed: int, seeds: int | None, steps: int, fault_count: int | None, listing: bool
 ) -> None:
-    """Run the plugin among faults."""
+    """Run the plugin under injected faults."""
     if listing:
         show()
         return
@@ -35,18 +36,18 @@ def chaos(
     count = seeds or (1 if given else len(setups.SETUPS))
     namespace = place.enter(sys.argv[1:])
     if not namespace:
-        click.echo(f"no namespaces here; left out: {', '.join(without_namespaces())}")
+        click.echo(f"namespaces are not available; skipped faults: {', '.join(without_namespaces())}")
     tally, failed = Tally(), 0
-    every = itertools.count(seed) if enough else range(seed, seed + count)
-    for one in every:
+    numbers = itertools.count(seed) if fault_count else range(seed, seed + count)
+    for number in numbers:
         try:
-            asyncio.run(run(one, steps, tally, namespace=namespace))
+            asyncio.run(run(number, steps, tally, namespace=namespace))
         except FailedError as error:
             failed += 1
             click.echo(error)
-        if enough and tally.faults >= enough:
+        if fault_count and tally.faults >= fault_count:
             break
-    Console(width=None if sys.stdout.isatty() else 120).print(tally.table())
+    click.echo(tally.table())
     for line in tally.lines():
         click.echo(line)
     if failed:
@@ -55,15 +56,15 @@ def chaos(
 
 def show() -> None:
     """Print the faults and the invariants."""
-    for fault in sorted(FAULTS.values(), key=lambda one: (one.place, one.name)):
+    for fault in sorted(FAULTS.values(), key=lambda fault: (fault.place, fault.name)):
         click.echo(f"{fault.place:12} {fault.name:42} {fault.sentence}")
-    click.echo(f"\nwithin {BOUND:g} s after each step, measured as time:")
+    click.echo(f"\ninvariants, which must hold within {BOUND:g} s after each step:")
     for check in INVARIANTS:
         click.echo(f"  {check.__name__.replace('_', ' '):42} {(check.__doc__ or '').strip()}")
 
 
 if __name__ == "__main__":
     assert faults.__all__
-    # A shell that started this in the background has made it ignore Ctrl-C; and gRPC is loud where a kubelet dies.
+    # gRPC logs each connection that a dying kubelet closes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     chaos()

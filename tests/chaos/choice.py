@@ -1,4 +1,4 @@
-"""Which faults happen at which step: a pure function of the seed."""
+"""Select the faults of each step: a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
 
     from tests.chaos.registry import Fault
 
-MORE = 0.45
-"""Probability that one more fault happens in a step."""
+CONTINUE = 0.45
+"""The probability that a step has another fault."""
 
-MOST = 4
-"""Faults in a step."""
+MAX_FAULTS = 4
+"""The maximum number of faults in a step."""
 
-LASTING = 2
-"""Of those, how many may last."""
+MAX_LASTING = 2
+"""The maximum number of faults in a step that last."""
 
 
 class Step(NamedTuple):
-    """What happens between two checks."""
+    """The faults between two checks."""
 
     faults: tuple[str, ...]
-    """Names, those that last first: the others happen while they do."""
+    """Their names; faults that last come first, and the others happen during them."""
     seed: str
-    """For what a fault itself leaves to chance."""
+    """The seed for the faults' own random choices."""
 
 
 def plan(seed: int, steps: int, faults: Iterable[Fault]) -> list[Step]:
-    """Return the steps of a seed. Those of a longer run begin with those of a shorter one."""
+    """Return the steps of a seed. A longer run starts with the steps of a shorter one."""
     catalogue = sorted(faults, key=lambda fault: fault.name)
     return [_step(f"{seed}/{number}", catalogue) for number in range(1, steps + 1)]
 
@@ -40,23 +40,23 @@ def _step(seed: str, catalogue: Sequence[Fault]) -> Step:
     chosen: list[Fault] = []
     while fitting := [fault for fault in catalogue if goes_with(fault, chosen)]:
         chosen += rng.choices(fitting, [fault.weight for fault in fitting])
-        if len(chosen) == MOST or rng.random() >= MORE:
+        if len(chosen) == MAX_FAULTS or rng.random() >= CONTINUE:
             break
     chosen.sort(key=lambda fault: not fault.lasts)
     return Step(tuple(fault.name for fault in chosen), seed)
 
 
 def goes_with(fault: Fault, others: Sequence[Fault]) -> bool:
-    """Say whether a fault can happen in one step with others."""
+    """Return whether a fault can happen in the same step as others."""
     if fault in others:
         return False
     lasting = [other for other in others if other.lasts]
-    if fault.lasts and (len(lasting) == LASTING or fault.place in {other.place for other in lasting}):
+    if fault.lasts and (len(lasting) == MAX_LASTING or fault.place in {other.place for other in lasting}):
         return False
     if any(other.alone for other in others):
-        return _is_of_nodes(fault)
-    return not fault.alone or all(map(_is_of_nodes, others))
+        return _changes_devices(fault)
+    return not fault.alone or all(map(_changes_devices, others))
 
 
-def _is_of_nodes(fault: Fault) -> bool:
-    return fault.place == "nodes" and not fault.lasts
+def _changes_devices(fault: Fault) -> bool:
+    return fault.place == "devices" and not fault.lasts

@@ -1,4 +1,4 @@
-"""Stand-in nodes: the device directory, and a second one that links lead into."""
+"""Stand-ins for binder devices: the device directory, and a second directory with the targets of links."""
 
 from __future__ import annotations
 
@@ -14,81 +14,81 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NUMBERS = range(200)
-"""Those that nodes come and go with, some at a time; others are for bursts."""
+"""The numbers of devices that faults create and delete; bursts use higher ones."""
 
 
-class Nodes:
-    """What stands in the device directory, and what ever did."""
+class DeviceDirectory:
+    """The device directory, and all names that it ever had."""
 
-    def __init__(self, directory: str, elsewhere: str, prefixes: Sequence[str]) -> None:
+    def __init__(self, directory: str, targets: str, prefixes: Sequence[str]) -> None:
         self.directory = directory
-        self.elsewhere = elsewhere
+        self.targets = targets
         self.prefixes = prefixes
         self.ever: set[str] = set()
-        """All names that there were, be it for a moment."""
+        """All names so far, even those that existed for a moment."""
         os.makedirs(directory)
-        os.makedirs(elsewhere)
-        self.device = _device(elsewhere)
+        os.makedirs(targets)
+        self.device = _device(targets)
 
     @property
     def kind(self) -> str:
-        """What the nodes are, as the configuration's ``verify`` has it."""
+        """The value for the configuration's ``verify``: what the stand-ins are."""
         return "file" if self.device is None else "char"
 
     def path(self, name: str) -> str:
-        """Return the path of a node, and note its name."""
+        """Return the path of a device, and record its name."""
         self.ever.add(name)
         return os.path.join(self.directory, name)
 
     def target(self, name: str) -> str:
-        """Return the path of what a link of this name leads to."""
-        return os.path.join(self.elsewhere, name)
+        """Return the path of a link's target."""
+        return os.path.join(self.targets, name)
 
     def names(self) -> list[str]:
-        """Return the names that stand there now, in a fixed order."""
+        """Return the current names, sorted."""
         return sorted(name for name in os.listdir(self.directory) if name.startswith(tuple(self.prefixes)))
 
     def some(self, rng: random.Random, most: int) -> list[str]:
-        """Return one name or more of those that stand there."""
-        there = self.names()
-        return rng.sample(there, min(rng.randint(1, most), len(there)))
+        """Return one or more random names that exist."""
+        names = self.names()
+        return rng.sample(names, min(rng.randint(1, most), len(names)))
 
     def new_names(self, rng: random.Random, most: int) -> list[str]:
-        """Return one name or more of those that nothing stands under."""
-        there = set(self.names())
+        """Return one or more random names that do not exist."""
+        names = set(self.names())
         prefix = rng.choice(self.prefixes)
-        free = [name for number in NUMBERS if (name := f"{prefix}{number}") not in there]
+        free = [name for number in NUMBERS if (name := f"{prefix}{number}") not in names]
         return rng.sample(free, min(rng.randint(1, most), len(free)))
 
     def make(self, name: str) -> None:
-        """Put a node there, in the place of whatever stands there."""
+        """Create a device, and replace whatever has its name."""
         self.remove(name)
-        make_node(self.path(name), self.device)
+        make_device(self.path(name), self.device)
 
     def link(self, name: str, *, to: str | None = None) -> None:
-        """Put a link there: to a node of the same name in the second directory, which is made, or elsewhere."""
+        """Create a link: to ``to``, or to a device of the same name in the second directory, which is created."""
         self.remove(name)
         if to is None:
             to = self.target(name)
             if not os.path.lexists(to):
-                make_node(to, self.device)
+                make_device(to, self.device)
         os.symlink(to, self.path(name))
 
     def remove(self, name: str) -> None:
-        """Remove what stands there, whatever it is."""
+        """Remove whatever has this name."""
         remove(self.path(name))
 
 
 def remove(path: str) -> None:
-    """Remove a file or directory, if it is there, and whatever others do in the directory at the same time."""
+    """Remove a file or directory if it exists, even while other processes change the directory."""
     while os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
-def make_node(path: str, device: int | None) -> None:
-    """Make a node with this device number; None: a file."""
+def make_device(path: str, device: int | None) -> None:
+    """Create a character device with this number; None: a file."""
     if device is None:
         with open(path, "xb"):
             pass
@@ -97,10 +97,10 @@ def make_node(path: str, device: int | None) -> None:
 
 
 def _device(directory: str) -> int | None:
-    """Return the device number that nodes can have in a directory; None where they can be files alone."""
-    with tempfile.TemporaryDirectory(dir=directory) as place:
+    """Return a device number that works in a directory; None if only files do."""
+    with tempfile.TemporaryDirectory(dir=directory) as temporary:
         for device in (os.makedev(1, 3), os.makedev(0, 0)):
             with contextlib.suppress(OSError):
-                make_node(os.path.join(place, "node"), device)
+                make_device(os.path.join(temporary, "device"), device)
                 return device
     return None

@@ -1,4 +1,4 @@
-"""Where chaos happens: namespaces of its own, in which mounts and limits are nobody else's."""
+"""The namespaces of a run, which keep mounts and limits away from the rest of the machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 INSIDE = "AOSP_CHAOS_INSIDE"
-"""Environment variable: set once the namespaces are entered, or could not be."""
+"""The environment variable that is set inside the namespaces."""
 
 NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount")
 
 INOTIFY_LIMITS = "/proc/sys/user/max_inotify_"
-"""Those of the user namespace that reads or writes them (kernel/ucount.c)."""
+"""The limits of the user namespace that reads or writes them (kernel/ucount.c)."""
 
 
 def enter(arguments: Sequence[str]) -> bool:
-    """Begin anew with these arguments in a user and a mount namespace; return False where there can't be any."""
+    """Execute the program again in a user and a mount namespace; return False if namespaces are not available."""
     if INSIDE in os.environ:
         return bool(os.environ[INSIDE])
     possible = shutil.which(NAMESPACES[0]) is not None
@@ -39,13 +39,13 @@ def mount(directory: str, options: str = "") -> None:
 
 
 def unmount(directory: str) -> None:
-    """Take it away again, whoever uses it."""
+    """Unmount a file system, even while it is in use."""
     subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 @contextlib.contextmanager
 def inotify_limited(what: str, limit: int) -> Iterator[None]:
-    """Let the namespace have so many of what inotify has, ``instances`` or ``watches``, while the context lasts."""
+    """Limit inotify's ``instances`` or ``watches`` in the namespace while the context lasts."""
     path = INOTIFY_LIMITS + what
     with open(path, encoding="ascii") as file:
         before = file.read()

@@ -1,4 +1,4 @@
-"""The plugin's process: started, signalled, ended, and measured from outside."""
+"""The plugin's process: start, signals, end and resource usage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Figures(NamedTuple):
-    """What the process has of what is scarce."""
+    """Resource usage of the process."""
 
     descriptors: int
     threads: int
@@ -24,7 +24,7 @@ class Figures(NamedTuple):
     """Megabytes (10^6 bytes)."""
 
     def above(self, other: Figures) -> Figures:
-        """Return by how much these are more than others."""
+        """Return the difference to other figures."""
         return Figures(
             self.descriptors - other.descriptors, self.threads - other.threads, self.resident - other.resident
         )
@@ -39,52 +39,52 @@ class Plugin:
         self._environment = {**os.environ, **environment}
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
-        self.deaf = False
-        """Whether nobody gets an answer for now: it is stopped (SIGSTOP), or out of descriptors."""
+        self.unresponsive = False
+        """Whether the plugin cannot respond now: stopped by SIGSTOP, or without free file descriptors."""
         self.baseline: Figures | None = None
-        """What this process had once all was well for the first time."""
+        """The usage when all invariants held for the first time in this process."""
         self.grown = Figures(0, 0, 0.0)
-        """The most by which any process was above its baseline."""
+        """The largest growth of any process over its baseline."""
 
     async def start(self) -> None:
-        """Start a process; the one before has ended."""
+        """Start a process, after the previous one has ended."""
         with open(self._log, "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.starts += 1
-        self.deaf = False
+        self.unresponsive = False
         self.baseline = None
 
     async def end(self, number: signal.Signals) -> int:
-        """End the process with a signal; return its exit code. TimeoutError where it doesn't end."""
+        """End the process with a signal; return its exit code. Raises TimeoutError if it does not end."""
         process = self._running()
         if process.returncode is None:
             process.send_signal(number)
-            if self.deaf and number is not signal.SIGKILL:
+            if self.unresponsive and number is not signal.SIGKILL:
                 process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(10):
             return await process.wait()
 
     async def close(self) -> None:
-        """End whatever runs."""
+        """Kill the process if it runs."""
         if self._process is not None:
             await self.end(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is there."""
+        """Send a signal if the process runs."""
         if self.ended is None:
             self._running().send_signal(number)
 
     def catches(self, number: int) -> bool:
-        """Say whether the process is far enough to be sent a signal that would end it before."""
+        """Return whether the process has installed a handler for a signal."""
         with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as file:
             caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
         return bool(int(caught, 16) >> (number - 1) & 1)
 
     @property
     def ended(self) -> int | None:
-        """The exit code of a process that has ended; None: it runs."""
+        """The exit code; None while the process runs."""
         return self._running().returncode
 
     @property
@@ -93,21 +93,21 @@ class Plugin:
         return self._running().pid
 
     def note(self, grown: Figures) -> None:
-        """Keep by how much a process is above its baseline, where that is the most so far."""
-        most = self.grown
+        """Record the growth of a process, if it is the largest so far."""
+        largest = self.grown
         self.grown = Figures(
-            max(most.descriptors, grown.descriptors),
-            max(most.threads, grown.threads),
-            max(most.resident, grown.resident),
+            max(largest.descriptors, grown.descriptors),
+            max(largest.threads, grown.threads),
+            max(largest.resident, grown.resident),
         )
 
     def figures(self) -> Figures:
-        """Return what the process has now."""
+        """Return the current resource usage."""
         process = psutil.Process(self.pid)
         return Figures(process.num_fds(), process.num_threads(), process.memory_info().rss / 1e6)
 
     async def processor_share(self, seconds: float) -> float:
-        """Return the share of a processor that it uses over so many seconds from now on.
+        """Return the share of a CPU that the process uses in the next seconds.
 
         The clock is that of clock_getcpuclockid(3): the PID's complement, and 2 for the scheduler's clock of a process
         (include/linux/posix-timers_types.h, CPUCLOCK_SCHED).
@@ -117,12 +117,12 @@ class Plugin:
         await asyncio.sleep(seconds)
         return (time.clock_gettime(clock) - used) / (time.monotonic() - started)
 
-    def said(self, lines: int) -> str:
-        """Return the end of the log, but for the RPCs, of which chaos itself makes most."""
+    def log_tail(self, lines: int) -> str:
+        """Return the end of the log without lines about RPCs."""
         with open(self._log, encoding="utf-8", errors="replace") as log:
             return "".join([line for line in log if "rpc" not in line][-lines:])
 
     def _running(self) -> asyncio.subprocess.Process:
         if self._process is None:
-            raise RuntimeError("the plugin was never started")
+            raise RuntimeError("the plugin has not been started")
         return self._process

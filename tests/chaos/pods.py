@@ -1,4 +1,4 @@
-"""Containers that ask for devices, whenever it may hurt, and what each of them was given."""
+"""Containers that request devices at any time, and checks of their allocations."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 PATIENCE = 10.0
-"""Seconds for an answer of the plugin's."""
+"""The limit for a response of the plugin, in seconds."""
 
-MOST = 3
-"""Pods that are there at a time."""
+MAX_PODS = 3
+"""The maximum number of pods at a time."""
 
 
 class Pods:
-    """The pods of a node."""
+    """The pods on the node."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._there: list[Pod] = []
-        self.admitted = self.refused = self.not_fit = 0
-        """How many were, and how many direct requests for what is not fit were refused."""
+        self._pods: list[Pod] = []
+        self.admitted = self.refused = self.unhealthy_refused = 0
+        """Counts of admitted pods, rejected pods, and refused direct requests for unhealthy devices."""
 
     def forget(self) -> None:
-        """Take it that the kubelet knows of none."""
-        self._there.clear()
+        """Drop all pods, because the kubelet has."""
+        self._pods.clear()
 
-    async def come_and_go(self, rng: random.Random, *, calm: bool) -> None:
-        """Have a pod of two containers admitted, and an old one end. Raises ViolationError.
+    async def create_and_end(self, rng: random.Random, *, calm: bool) -> None:
+        """Admit a pod with two containers, and end an old one. Raises ViolationError.
 
-        In the midst of a fault it may be refused; where all is ``calm`` and enough is free it may not.
+        During a fault the pod may be rejected; with ``calm`` and enough free devices it must not be.
         """
         world = self._world
         resources = [served.name for served in world.setup.served]
         known = world.kubelet_runs and all(world.kubelet.resource(name).known for name in resources)
-        if not known or world.plugin.deaf:  # no pod is sent to such a node, or it would wait
+        if not known or world.plugin.unresponsive:  # the pod would wait
             return
-        while len(self._there) >= MOST:
-            await world.kubelet.finish(self._there.pop(rng.randrange(len(self._there))))
+        while len(self._pods) >= MAX_PODS:
+            await world.kubelet.finish(self._pods.pop(rng.randrange(len(self._pods))))
         limits = {name: rng.randint(1, 2) for name in resources}
         enough = all(self._free(name) >= 2 * count for name, count in limits.items())
-        pod = Pod(f"pod-{self.admitted + self.refused}", [Container("one", limits), Container("two", limits)])
+        pod = Pod(f"pod-{self.admitted + self.refused}", [Container("first", limits), Container("second", limits)])
         try:
             async with asyncio.timeout(PATIENCE):
                 admitted = await world.kubelet.admit(pod)
         except TimeoutError:
-            raise ViolationError(f"Allocate has not answered for {PATIENCE:g} s") from None
+            raise ViolationError(f"Allocate has not responded for {PATIENCE:g} s") from None
         except AdmissionError as error:
             self.refused += 1
             if calm and enough:
-                raise ViolationError(f"a pod was refused though there are devices: {error}") from error
+                raise ViolationError(f"a pod was rejected although devices are free: {error}") from error
             return
         self.admitted += 1
-        self._there.append(pod)
+        self._pods.append(pod)
         for container in admitted.containers.values():
             self._check(container)
         self._check_apart(admitted.containers.values())
@@ -77,87 +77,95 @@ class Pods:
         view = self._world.kubelet.resource(resource)
         return view.allocatable - len(self._world.kubelet.allocated(resource))
 
-    def _check(self, given: ContainerAllocation) -> None:
-        """See that a container got what it has, all of it, and that it is fit."""
+    def _check(self, allocation: ContainerAllocation) -> None:
+        """Check that a container got all its devices, and that they are healthy."""
         world = self._world
         names: list[str] = []
         for served in world.setup.served:
-            own = {name for device in given.device_ids[served.name] for name in _nodes_of(served, device)}
-            for device in given.device_ids[served.name]:
-                self._check_fit(served, device)
-            if set(given.envs[served.variable].split(",")) != own:
-                raise ViolationError(f"a container has {sorted(own)}, and was told of {given.envs[served.variable]}")
+            own = {name for device in allocation.device_ids[served.name] for name in _binder_devices_of(served, device)}
+            for device in allocation.device_ids[served.name]:
+                self._check_healthy(served, device)
+            if set(allocation.envs[served.variable].split(",")) != own:
+                raise ViolationError(
+                    f"a container has {sorted(own)}, but its variable lists {allocation.envs[served.variable]}"
+                )
             names += own
-        paths = {os.path.join(world.nodes.directory, name) for name in names}
-        brought = {one.host_path for one in given.devices if one.host_path.startswith(world.root)}
+        paths = {os.path.join(world.devices.directory, name) for name in names}
+        allocated = {device.host_path for device in allocation.devices if device.host_path.startswith(world.root)}
         if world.setup.by_cdi:
-            told = {f"{resource}={device}" for resource, ids in given.device_ids.items() for device in ids}
-            told = told if world.kubelet.behaviour.knows_cdi else set()
-            if brought or set(given.cdi_devices) != told:
-                raise ViolationError(f"a container has {sorted(told)}, and was given {given.cdi_devices}")
-        elif brought != paths:
-            raise ViolationError(f"a container has the nodes {sorted(paths)}, and was given {sorted(brought)}")
+            names_by_cdi = {f"{resource}={device}" for resource, ids in allocation.device_ids.items() for device in ids}
+            names_by_cdi = names_by_cdi if world.kubelet.behaviour.knows_cdi else set()
+            if allocated or set(allocation.cdi_devices) != names_by_cdi:
+                raise ViolationError(f"a container has {sorted(names_by_cdi)}, but got {allocation.cdi_devices}")
+        elif allocated != paths:
+            raise ViolationError(f"a container has the devices {sorted(paths)}, but got {sorted(allocated)}")
 
-    def _check_fit(self, served: Served, device: str) -> None:
-        seen = self._world.model.devices(served).get(device)
-        if seen is None or seen.fit is Answer.NO:
-            raise ViolationError(f"{device} was allocated, and is {'unknown' if seen is None else 'not fit'}")
+    def _check_healthy(self, served: Served, device: str) -> None:
+        state = self._world.model.devices(served).get(device)
+        if state is None or state.healthy is Answer.NO:
+            raise ViolationError(f"{device} was allocated, but is {'unknown' if state is None else 'unhealthy'}")
 
     def _check_apart(self, containers: Iterable[ContainerAllocation]) -> None:
-        """See that no device is two containers'."""
-        every = [device for given in containers for ids in given.device_ids.values() for device in ids]
-        if len(every) != len(set(every)):
-            raise ViolationError(f"two containers of a pod have a device in common: {sorted(every)}")
+        """Check that no two containers have the same device."""
+        devices = [device for allocation in containers for ids in allocation.device_ids.values() for device in ids]
+        if len(devices) != len(set(devices)):
+            raise ViolationError(f"two containers of a pod have a device in common: {sorted(devices)}")
 
-    async def ask_in_vain(self, rng: random.Random) -> None:
-        """Ask the plugin itself for devices that are not fit, as a kubelet does that knows too little yet.
+    async def request_unhealthy(self, rng: random.Random) -> None:
+        """Request unhealthy devices from the plugin, as a kubelet with an outdated list does.
 
-        Raises ViolationError where it gives one out.
+        Raises ViolationError if the plugin allocates one.
         """
         for served in self._world.setup.served:
             devices = self._world.model.devices(served)
-            unfit = sorted(device for device, seen in devices.items() if seen.fit is Answer.NO)
-            for device in [*rng.sample(unfit, min(2, len(unfit))), f"{served.prefix}-never-there"]:
-                if await self._ask(served, [[device]]) is not None:
-                    raise ViolationError(f"{device} was given out, and is not fit")
-                self.not_fit += 1
+            unhealthy = sorted(device for device, state in devices.items() if state.healthy is Answer.NO)
+            for device in [*rng.sample(unhealthy, min(2, len(unhealthy))), f"{served.prefix}-missing"]:
+                if await self._allocate(served, [[device]]) is not None:
+                    raise ViolationError(f"{device} was allocated, but is unhealthy")
+                self.unhealthy_refused += 1
 
-    async def ask_for_two(self, rng: random.Random) -> None:
-        """Ask the plugin for two containers in one request. Raises ViolationError where one gets the other's."""
+    async def allocate_for_two(self, rng: random.Random) -> None:
+        """Allocate for two containers in one request. Raises ViolationError if the responses are wrong."""
         for served in self._world.setup.served:
             devices = self._world.model.devices(served)
-            fit = sorted(device for device, seen in devices.items() if seen.fit is Answer.YES)
-            if len(fit) < 4:
+            healthy = sorted(device for device, state in devices.items() if state.healthy is Answer.YES)
+            if len(healthy) < 4:
                 continue
-            chosen = rng.sample(fit, 4)
-            wanted = [chosen[:1], chosen[1:]]
-            answer = await self._ask(served, wanted)
+            chosen = rng.sample(healthy, 4)
+            requested = [chosen[:1], chosen[1:]]
+            answer = await self._allocate(served, requested)
             if answer is None:
-                raise ViolationError(f"two containers were refused {wanted}, which are fit")
-            given = [one.envs[served.variable].split(",") for one in answer.container_responses]
-            names = [sorted({name for device in ids for name in _nodes_of(served, device)}) for ids in wanted]
-            if [sorted(set(one)) for one in given] != names:
-                raise ViolationError(f"two containers were to have {names}, and were given {given}")
+                raise ViolationError(f"the healthy devices {requested} were refused")
+            allocated = [container.envs[served.variable].split(",") for container in answer.container_responses]
+            names = [
+                sorted({name for device in ids for name in _binder_devices_of(served, device)}) for ids in requested
+            ]
+            if [sorted(set(container)) for container in allocated] != names:
+                raise ViolationError(f"two containers must get {names}, but got {allocated}")
 
-    async def _ask(self, served: Served, wanted: Sequence[Sequence[str]]) -> pb.AllocateResponse | None:
-        """Call Allocate of the newest registration, past the kubelet; None where it is refused, or nobody answers."""
+    async def _allocate(self, served: Served, requested: Sequence[Sequence[str]]) -> pb.AllocateResponse | None:
+        """Call Allocate of the newest registration directly; return None if the call fails."""
         world = self._world
-        endpoints = [one.endpoint for one in world.kubelet.registrations if one.resource_name == served.name]
-        if not endpoints or world.plugin.deaf:
+        endpoints = [
+            registration.endpoint
+            for registration in world.kubelet.registrations
+            if registration.resource_name == served.name
+        ]
+        if not endpoints or world.plugin.unresponsive:
             return None
         path = os.path.join(world.plugins, endpoints[-1])
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         request = pb.AllocateRequest(
-            container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in wanted]
+            container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in requested]
         )
         async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
             try:
                 return await DevicePluginStub(channel).Allocate(request, timeout=PATIENCE)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise ViolationError(f"Allocate has not answered for {PATIENCE:g} s") from None
+                    raise ViolationError(f"Allocate has not responded for {PATIENCE:g} s") from None
                 return None
 
 
-def _nodes_of(served: Served, device: str) -> list[str]:
-    return served.nodes_of(device.partition("::")[0] if served.replicas > 1 else device)
+def _binder_devices_of(served: Served, device: str) -> list[str]:
+    return served.binder_devices_of(device.partition("::")[0] if served.replicas > 1 else device)

@@ -1,4 +1,4 @@
-"""What a fault is, and all that there are: by name, as the modules of ``faults`` enter them."""
+"""The definition of a fault, and all faults by name, which the modules of ``faults`` register."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
     AtOnce = Callable[[World, random.Random], Awaitable[None] | None]
     ForAWhile = Callable[[World, random.Random], AsyncIterator[None]]
-    Befall = Callable[[World, random.Random], AbstractAsyncContextManager[None]]
+    Inject = Callable[[World, random.Random], AbstractAsyncContextManager[None]]
 
 A = TypeVar("A", bound="AtOnce")
 
-Place = Literal["kubelet", "nodes", "directories", "process", "limits", "clock"]
-"""Where a fault is. Of those that last, only one at a time is in each place."""
+Place = Literal["kubelet", "devices", "directories", "process", "limits", "clock"]
+"""The place of a fault. At most one fault that lasts is active in each place."""
 
 Need = Literal["namespace"]
-"""What not every machine has: namespaces of one's own."""
+"""What a fault requires of the machine: namespaces."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong."""
+    """A fault."""
 
     name: str
     sentence: str
     place: Place
-    befall: Befall
-    """A context: it happens at the beginning, and is over at the end where it lasts."""
+    inject: Inject
+    """A context manager: the fault happens at entry; a fault that lasts ends at exit."""
     lasts: bool
     alone: bool
-    """Whether only nodes come and go while it lasts: the plugin could not start then, and rightly."""
+    """Whether only changes of devices may happen during the fault, because the plugin cannot start then."""
     livable: bool
-    """Whether everything has to hold while it lasts, too."""
+    """Whether the invariants must hold during the fault too."""
     weight: int
-    """How often it happens beside others."""
+    """The relative frequency."""
     needs: frozenset[Need]
 
 
@@ -50,43 +50,43 @@ FAULTS: dict[str, Fault] = {}
 
 
 class ViolationError(Exception):
-    """Something that has to hold does not; the text says what."""
+    """An invariant does not hold; the message says which."""
 
 
 def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = ()) -> Callable[[A], A]:
-    """Enter a function, async or not, as a fault that happens at once."""
+    """Register a function, async or not, as a fault that happens at once."""
 
-    def enter(function: A) -> A:
+    def register(function: A) -> A:
         @contextlib.asynccontextmanager
-        async def befall(world: World, rng: random.Random) -> AsyncIterator[None]:
-            done = function(world, rng)
-            if inspect.isawaitable(done):
-                await done
+        async def inject(world: World, rng: random.Random) -> AsyncIterator[None]:
+            result = function(world, rng)
+            if inspect.isawaitable(result):
+                await result
             yield
 
-        _enter(function, place, befall, lasts=False, alone=False, livable=False, weight=weight, needs=needs)
+        _register(function, place, inject, lasts=False, alone=False, livable=False, weight=weight, needs=needs)
         return function
 
-    return enter
+    return register
 
 
 def for_a_while(
     place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), alone: bool = False, livable: bool = False
 ) -> Callable[[ForAWhile], ForAWhile]:
-    """Enter an async generator as a fault that lasts: it begins before its ``yield`` and is over after it."""
+    """Register an async generator as a fault that lasts: it starts before the ``yield`` and ends after it."""
 
-    def enter(function: ForAWhile) -> ForAWhile:
-        befall = contextlib.asynccontextmanager(function)
-        _enter(function, place, befall, lasts=True, alone=alone, livable=livable, weight=weight, needs=needs)
+    def register(function: ForAWhile) -> ForAWhile:
+        inject = contextlib.asynccontextmanager(function)
+        _register(function, place, inject, lasts=True, alone=alone, livable=livable, weight=weight, needs=needs)
         return function
 
-    return enter
+    return register
 
 
-def _enter(
+def _register(
     function: AtOnce | ForAWhile,
     place: Place,
-    befall: Befall,
+    inject: Inject,
     *,
     lasts: bool,
     alone: bool,
@@ -97,5 +97,5 @@ def _enter(
     name = function.__name__.replace("_", "-")
     sentence = inspect.getdoc(function) or ""
     if name in FAULTS or not sentence:
-        raise ValueError(f"{name} has no docstring, or is there already")
-    FAULTS[name] = Fault(name, sentence, place, befall, lasts, alone, livable, weight, frozenset(needs))
+        raise ValueError(f"{name} has no docstring, or is registered already")
+    FAULTS[name] = Fault(name, sentence, place, inject, lasts, alone, livable, weight, frozenset(needs))

@@ -14,7 +14,7 @@ from aosp_plugin.testing import Behaviour
 from tests.chaos import choice, setups
 from tests.chaos.invariants import settle
 from tests.chaos.registry import FAULTS, ViolationError
-from tests.chaos.world import world
+from tests.chaos.world import create_world
 
 if TYPE_CHECKING:
     from tests.chaos.choice import Step
@@ -22,76 +22,76 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 LOG_LINES = 40
-"""Of the plugin's log, where something fails."""
+"""The number of lines of the plugin's log that a failure prints."""
 
 
 class FailedError(Exception):
-    """A seed in which something did not hold; the text is all that one needs to find out why."""
+    """A seed that failed; the message has the faults, the state and the log."""
 
 
 async def run(seed: int, steps: int, tally: Tally, *, namespace: bool) -> None:
-    """Run a seed and count what happened. Raises FailedError."""
+    """Run a seed and update the tally. Raises FailedError."""
     setup = setups.of_seed(seed)
     behaviour = random.Random(seed).choice(list(Behaviour))  # noqa: S311 - repeatable, not secret
-    can = {"namespace"} if namespace else set()
-    possible = [fault for fault in FAULTS.values() if fault.needs <= can]
+    available = {"namespace"} if namespace else set()
+    possible = [fault for fault in FAULTS.values() if fault.needs <= available]
     say(f"seed {seed}: {setup.name}, kubelet {behaviour.value}")
     number = 0
-    told: list[str] = []
-    async with world(setup, behaviour, seed, namespace=namespace) as made:
+    steps_so_far: list[str] = []
+    async with create_world(setup, behaviour, seed, namespace=namespace) as world:
         try:
-            await settle(made)
+            await settle(world)
             for number, step in enumerate(choice.plan(seed, steps, possible), 1):
-                told.append(f"{number:4} {', '.join(step.faults)}")
-                seconds = await take(made, step)
+                steps_so_far.append(f"{number:4} {', '.join(step.faults)}")
+                seconds = await run_step(world, step)
                 tally.settled(step.faults, seconds)
-                say(f"{told[-1]}  {seconds:.2f} s")
+                say(f"{steps_so_far[-1]}  {seconds:.2f} s")
         except Exception as error:
-            raise FailedError(_report(made, seed, number, told, error)) from error
-        tally.ended(seed, made)
+            raise FailedError(_report(world, seed, number, steps_so_far, error)) from error
+        tally.ended(seed, world)
 
 
-async def take(made: World, step: Step) -> float:
-    """Have one step happen; return after how many seconds all was well. Raises ViolationError."""
+async def run_step(world: World, step: Step) -> float:
+    """Run a step; return the seconds until all invariants held. Raises ViolationError."""
     rngs = [random.Random(f"{step.seed}/{number}") for number in range(len(step.faults))]  # noqa: S311
     async with contextlib.AsyncExitStack() as lasting:
         for name, rng in zip(step.faults, rngs, strict=True):
-            await lasting.enter_async_context(FAULTS[name].befall(made, rng))
-            await _use(made, rng)
+            await lasting.enter_async_context(FAULTS[name].inject(world, rng))
+            await _use(world, rng)
         during = [FAULTS[name] for name in step.faults if FAULTS[name].lasts]
         if during:
             await asyncio.sleep(rngs[0].uniform(0.05, 1.5))
-            await _use(made, rngs[0])
+            await _use(world, rngs[0])
             if all(fault.livable for fault in during):
-                await settle(made)
+                await settle(world)
     over = time.monotonic()
-    await _use(made, rngs[0])
-    seconds = await settle(made) - over
-    await made.pods.ask_for_two(rngs[0])
-    await made.pods.come_and_go(rngs[0], calm=True)
+    await _use(world, rngs[0])
+    seconds = await settle(world) - over
+    await world.pods.allocate_for_two(rngs[0])
+    await world.pods.create_and_end(rngs[0], calm=True)
     return seconds
 
 
-async def _use(made: World, rng: random.Random) -> None:
-    """Have pods come and go at once, while the plugin may not know yet what happened."""
-    if made.plugin.ended is not None:
-        raise ViolationError(f"the plugin ended by itself, with {made.plugin.ended}")
-    await made.pods.ask_in_vain(rng)
-    await made.pods.come_and_go(rng, calm=False)
+async def _use(world: World, rng: random.Random) -> None:
+    """Create and end pods at once, possibly before the plugin has noticed the fault."""
+    if world.plugin.ended is not None:
+        raise ViolationError(f"the plugin ended with exit code {world.plugin.ended}")
+    await world.pods.request_unhealthy(rng)
+    await world.pods.create_and_end(rng, calm=False)
 
 
-def _report(made: World, seed: int, number: int, told: list[str], error: Exception) -> str:
-    what = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
+def _report(world: World, seed: int, number: int, steps_so_far: list[str], error: Exception) -> str:
+    message = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
     return "\n".join(
         [
-            f"seed {seed}, step {number}: {what}",
-            "the faults so far:",
-            *told,
-            made.kubelet.describe(),
-            f"the plugin's sockets: {made.sockets()}",
-            "the end of the plugin's log:",
-            made.plugin.said(LOG_LINES),
-            f'again: make chaos CHAOS="--seed {seed} --steps {max(number, 1)}"',
+            f"seed {seed}, step {number}: {message}",
+            "faults so far:",
+            *steps_so_far,
+            world.kubelet.describe(),
+            f"sockets of the plugin: {world.sockets()}",
+            "end of the plugin's log:",
+            world.plugin.log_tail(LOG_LINES),
+            f'repeat: make chaos CHAOS="--seed {seed} --steps {max(number, 1)}"',
         ]
     )
 
@@ -102,5 +102,5 @@ def say(text: str) -> None:
 
 
 def without_namespaces() -> list[str]:
-    """Return the names of the faults that are left out where there are no namespaces."""
+    """Return the names of the faults that require namespaces."""
     return sorted(fault.name for fault in FAULTS.values() if fault.needs)

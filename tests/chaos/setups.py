@@ -1,4 +1,4 @@
-"""The configurations under which the plugin runs."""
+"""The configurations of the plugin."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ RESOURCE, OTHER_RESOURCE = "aosp.io/binder", "aosp.io/hwbinder"
 
 
 class Served(NamedTuple):
-    """One resource, as the model knows it."""
+    """A resource in the model."""
 
     name: str = RESOURCE
     prefix: str = PREFIX
     variable: str = "BINDER_VISIBLE_DEVICES"
-    """That tells a container which nodes it has."""
+    """The environment variable that lists a container's binder devices."""
     size: int = 1
-    """Nodes of a device."""
+    """DeviceDirectory of a device."""
     replicas: int = 1
 
-    def device_of(self, node: str) -> str | None:
-        """Return the device that a node of this name belongs to, replicas aside; None: to none of this resource."""
-        number = re.fullmatch(re.escape(self.prefix) + "(0|[1-9][0-9]{0,40})", node)
+    def device_of(self, name: str) -> str | None:
+        """Return the device of a binder device, without replica; None if it does not belong to this resource."""
+        number = re.fullmatch(re.escape(self.prefix) + "(0|[1-9][0-9]{0,40})", name)
         if self.size == 1:
-            return node if re.fullmatch(re.escape(self.prefix) + "[!-+.-~-]{0,40}", node) else None
+            return name if re.fullmatch(re.escape(self.prefix) + "[!-+.-~-]{0,40}", name) else None
         return f"{self.prefix}{int(number[1]) - int(number[1]) % self.size}" if number else None
 
-    def nodes_of(self, device: str) -> list[str]:
-        """Return the names of a device's nodes."""
+    def binder_devices_of(self, device: str) -> list[str]:
+        """Return the names of a device's binder devices."""
         if self.size == 1:
             return [device]
         first = int(device.removeprefix(self.prefix))
         return [f"{self.prefix}{number}" for number in range(first, first + self.size)]
 
     def advertised(self, device: str) -> list[str]:
-        """Return the IDs under which a device is told to the kubelet."""
+        """Return the IDs under which a device is advertised."""
         return [f"{device}::{number}" for number in range(self.replicas)] if self.replicas > 1 else [device]
 
 
@@ -53,24 +53,24 @@ class Setup(NamedTuple):
 
     @property
     def by_cdi(self) -> bool:
-        """Whether containers get names that a CDI spec explains, instead of nodes."""
+        """Whether containers get CDI device names instead of devices."""
         return "cdi-cri" in self.keys.get("device_list", ())
 
     def text(self, keys: Mapping[str, Any]) -> str:
-        """Return the configuration file; ``keys`` are those that depend on the place."""
-        several: dict[str, Any] = {}
+        """Return the configuration file with these additional keys."""
+        resources: dict[str, Any] = {}
         if len(self.served) > 1:
-            several["resources"] = [
+            resources["resources"] = [
                 {
-                    "resource_name": one.name,
-                    "device_prefix": one.prefix,
-                    "replicas": one.replicas,
-                    "visible_devices_env": one.variable,
+                    "resource_name": served.name,
+                    "device_prefix": served.prefix,
+                    "replicas": served.replicas,
+                    "visible_devices_env": served.variable,
                 }
-                | ({"sets": {"size": one.size}} if one.size > 1 else {})
-                for one in self.served
+                | ({"sets": {"size": served.size}} if served.size > 1 else {})
+                for served in self.served
             ]
-        return yaml.safe_dump({"version": "v1", **keys, **self.keys, **several})
+        return yaml.safe_dump({"version": "v1", **keys, **self.keys, **resources})
 
 
 SETUPS = (
@@ -87,5 +87,5 @@ SETUPS = (
 
 
 def of_seed(seed: int) -> Setup:
-    """Return the setup of a seed: as many seeds in a row as there are setups have each of them once."""
+    """Return the setup of a seed; consecutive seeds cycle through all setups."""
     return SETUPS[seed % len(SETUPS)]

@@ -1,4 +1,4 @@
-"""What faults work on: directories, nodes, a kubelet, and the plugin's process with its configuration."""
+"""The state that faults change: directories, devices, a kubelet, and the plugin's process and configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aosp_plugin.testing import Behaviour, Kubelet
 from tests.chaos import place
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model
-from tests.chaos.files import Nodes
+from tests.chaos.files import DeviceDirectory
 from tests.chaos.plugin import Plugin
 from tests.chaos.pods import Pods
 from tests.support import free_port
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
     from tests.chaos.setups import Setup
 
-FIRST_NODES = range(24)
+FIRST_DEVICES = range(24)
 FIRST_LINKS = range(100, 108)
 
 SPACE = "size=8m,nr_inodes=400"
-"""Of the file systems that get full."""
+"""The options of the file systems that faults fill."""
 
 
 class World:
-    """Everything that one seed has; its methods are what faults are made of."""
+    """The state of one seed, with the operations that faults use."""
 
     def __init__(self, root: str, setup: Setup, behaviour: Behaviour, seed: int) -> None:
         self.root = root
         self.setup = setup
         self.seed = seed
         self.plugins = os.path.join(root, "kubelet", "plugins")
-        """The kubelet's directory: one below the file system that gets full, so that it can be moved."""
+        """The kubelet's directory, below the mount point so that faults can move it."""
         self.cdi = os.path.join(root, "run", "cdi")
         self.port = free_port()
-        self.nodes = Nodes(
-            os.path.join(root, "dev"), os.path.join(root, "targets"), [one.prefix for one in setup.served]
+        self.devices = DeviceDirectory(
+            os.path.join(root, "dev"), os.path.join(root, "targets"), [served.prefix for served in setup.served]
         )
-        self.model = Model(setup.served, self.nodes)
+        self.model = Model(setup.served, self.devices)
         self.pods = Pods(self)
         self.kubelet = self._kubelet(behaviour)
         self.kubelet_runs = False
@@ -59,33 +59,33 @@ class World:
         self.plugin = Plugin(self._configuration, os.path.join(root, "log"), environment)
         self._keys: dict[str, Any] = {}
 
-    async def begin(self) -> None:
-        """Make the first nodes and start both sides."""
+    async def start(self) -> None:
+        """Create the first devices, and start kubelet and plugin."""
         os.makedirs(self.plugins)
-        for prefix in self.nodes.prefixes:
-            for number in FIRST_NODES:
-                self.nodes.make(f"{prefix}{number}")
+        for prefix in self.devices.prefixes:
+            for number in FIRST_DEVICES:
+                self.devices.make(f"{prefix}{number}")
             for number in FIRST_LINKS:
-                self.nodes.link(f"{prefix}{number}")
+                self.devices.link(f"{prefix}{number}")
         self.configure()
         await self.start_kubelet()
         await self.plugin.start()
 
     async def close(self) -> None:
-        """End both sides."""
+        """Stop plugin and kubelet."""
         await self.plugin.close()
         await self.stop_kubelet()
 
     def configure(self, **keys: Any) -> None:
-        """Write the configuration file, with these keys from now on."""
+        """Write the configuration file, with these keys added from now on."""
         self._keys |= keys
         text = self.setup.text(
             {
-                "device_dir": self.nodes.directory,
+                "device_dir": self.devices.directory,
                 "kubelet_dir": self.plugins,
                 "cdi_dir": self.cdi,
                 "listen": f"127.0.0.1:{self.port}",
-                "verify": self.nodes.kind,
+                "verify": self.devices.kind,
                 "missing_device_ttl": MISSING_DEVICE_TTL,
                 "pod_resources_socket": "",
             }
@@ -94,47 +94,47 @@ class World:
         self.write_configuration(text)
 
     def write_configuration(self, text: str) -> None:
-        """Have the configuration file say this, whatever it is."""
+        """Write any text to the configuration file."""
         with open(self._configuration, "w", encoding="utf-8") as file:
             file.write(text)
 
     def step_clock(self, seconds: float) -> None:
-        """Have the plugin's clock be off by so many seconds from now on."""
+        """Set the offset of the plugin's clock, in seconds."""
         with open(self._clock, "r+b" if os.path.exists(self._clock) else "wb") as file:
             file.write(struct.pack("d", seconds))
 
     def reload(self) -> None:
-        """Send SIGHUP, unless the plugin is only just starting and would end of it, as any program does."""
+        """Send SIGHUP, unless the plugin has not installed its handler yet."""
         if self.plugin.ended is None and self.plugin.catches(signal.SIGHUP):
             self.model.may_have_forgotten()
             self.plugin.signal(signal.SIGHUP)
 
-    async def start_plugin_again(self, number: signal.Signals) -> None:
-        """End the plugin with a signal and start it again, as whoever runs it does."""
+    async def restart_plugin(self, number: signal.Signals) -> None:
+        """End the plugin with a signal and start it again, as its supervisor does."""
         await self.plugin.end(number)
-        self.model.started_anew()
+        self.model.restarted()
         await self.plugin.start()
 
     async def start_kubelet(self) -> None:
-        """Start the kubelet, if it is not running."""
+        """Start the kubelet if it is not running."""
         if not self.kubelet_runs:
             await self.kubelet.start()
             self.kubelet_runs = True
 
     async def stop_kubelet(self) -> None:
-        """Have the kubelet die, if it runs; its socket stays."""
+        """End the kubelet without removing its socket."""
         self.kubelet_runs = False
         await self.kubelet.stop()
 
     async def restart_kubelet(self, *, keep_sockets: bool = False) -> None:
-        """Have the kubelet die and start again; ``keep_sockets``: it leaves those of plugins where they are."""
+        """Restart the kubelet; with ``keep_sockets`` it does not remove the sockets of plugins."""
         await self.stop_kubelet()
         self.kubelet.faults.keep_sockets = keep_sockets
         await self.start_kubelet()
         self.kubelet.faults.keep_sockets = False
 
-    async def another_kubelet(self, behaviour: Behaviour) -> None:
-        """Have a kubelet of another version in its place, which knows nothing of pods."""
+    async def replace_kubelet(self, behaviour: Behaviour) -> None:
+        """Replace the kubelet by one of another version, without pods."""
         await self.stop_kubelet()
         self.pods.forget()
         self.kubelet = self._kubelet(behaviour)
@@ -153,8 +153,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(setup: Setup, behaviour: Behaviour, seed: int, *, namespace: bool) -> AsyncIterator[World]:
-    """Have a world while the context lasts, and nothing of it afterwards."""
+async def create_world(setup: Setup, behaviour: Behaviour, seed: int, *, namespace: bool) -> AsyncIterator[World]:
+    """Create a world for the context, and remove it afterwards."""
     root = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")
     try:
         if namespace:
@@ -163,12 +163,12 @@ async def world(setup: Setup, behaviour: Behaviour, seed: int, *, namespace: boo
             os.makedirs(os.path.join(root, name))
             if namespace:
                 place.mount(os.path.join(root, name), SPACE)
-        made = World(root, setup, behaviour, seed)
+        state = World(root, setup, behaviour, seed)
         try:
-            await made.begin()
-            yield made
+            await state.start()
+            yield state
         finally:
-            await made.close()
+            await state.close()
     finally:
         if namespace:
             place.unmount(root)

@@ -1,5 +1,5 @@
-"""What can happen. A new fault is a function in the module of its place, and nothing else anywhere."""
+"""The faults. To add a fault, add a decorated function to the module of its place."""
 
-from tests.chaos.faults import clock, directories, kubelet, limits, links, nodes, process, streams
+from tests.chaos.faults import clock, devices, directories, kubelet, limits, links, process, streams
 
-__all__ = ["clock", "directories", "kubelet", "limits", "links", "nodes", "process", "streams"]
+__all__ = ["clock", "devices", "directories", "kubelet", "limits", "links", "process", "streams"]

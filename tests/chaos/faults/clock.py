@@ -1,4 +1,4 @@
-"""Steps of the clock that tells the time of day."""
+"""Steps of the clock."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @at_once("clock")
 def clock_is_stepped(world: World, rng: random.Random) -> None:
-    """The clock is set back or forward, by a second or by years, for the plugin's interpreter."""
+    """The plugin's clock steps backward or forward, by a second or by years."""
     world.step_clock(rng.choice([-1, 1]) * rng.choice([1.0, 3600.0, 86400.0 * 365 * 3]))

@@ -1,4 +1,4 @@
-"""The directories themselves: replaced, gone for a while, mounted over."""
+"""Faults of directories: replaced, temporarily missing, mounted over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tests.chaos import place
-from tests.chaos.files import make_node, remove
+from tests.chaos.files import make_device, remove
 from tests.chaos.registry import at_once, for_a_while
 
 if TYPE_CHECKING:
@@ -16,103 +16,103 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 
-@at_once("nodes", weight=3)
+@at_once("devices", weight=3)
 def device_directory_is_replaced(world: World, rng: random.Random) -> None:
-    """Another directory, with some of the nodes and some others, is put in the place of the device directory."""
-    if os.path.ismount(world.nodes.directory):
-        return  # which can't be moved
-    before, new = world.nodes.directory + ".old", world.nodes.directory + ".new"
+    """Another directory with some of the devices and some new ones replaces the device directory."""
+    if os.path.ismount(world.devices.directory):
+        return  # a mount point cannot be renamed
+    before, new = world.devices.directory + ".old", world.devices.directory + ".new"
     os.mkdir(new)
-    names = [*world.nodes.some(rng, 30), *world.nodes.new_names(rng, 5)]
+    names = [*world.devices.some(rng, 30), *world.devices.new_names(rng, 5)]
     for name in names:
-        world.nodes.ever.add(name)
-        make_node(os.path.join(new, name), world.nodes.device)
-    os.rename(world.nodes.directory, before)
-    os.rename(new, world.nodes.directory)
+        world.devices.ever.add(name)
+        make_device(os.path.join(new, name), world.devices.device)
+    os.rename(world.devices.directory, before)
+    os.rename(new, world.devices.directory)
     remove(before)
 
 
-@at_once("nodes", weight=3)
-def second_directory_is_replaced(world: World, rng: random.Random) -> None:
-    """Another directory, with some of the nodes, is put in the place of the one that links lead into."""
-    if os.path.ismount(world.nodes.elsewhere):
+@at_once("devices", weight=3)
+def target_directory_is_replaced(world: World, rng: random.Random) -> None:
+    """Another directory with some of the link targets replaces the directory of targets."""
+    if os.path.ismount(world.devices.targets):
         return
-    before, new = world.nodes.elsewhere + ".old", world.nodes.elsewhere + ".new"
+    before, new = world.devices.targets + ".old", world.devices.targets + ".new"
     os.mkdir(new)
-    for name in sorted(os.listdir(world.nodes.elsewhere)):
+    for name in sorted(os.listdir(world.devices.targets)):
         if rng.random() < 0.7:
-            make_node(os.path.join(new, name), world.nodes.device)
-    os.rename(world.nodes.elsewhere, before)
-    os.rename(new, world.nodes.elsewhere)
+            make_device(os.path.join(new, name), world.devices.device)
+    os.rename(world.devices.targets, before)
+    os.rename(new, world.devices.targets)
     remove(before)
 
 
 @for_a_while("directories", weight=3, livable=True)
-async def device_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The device directory is moved away, with an empty one in its place, and back."""
-    aside = world.nodes.directory + ".aside"
-    os.rename(world.nodes.directory, aside)
-    os.mkdir(world.nodes.directory)
+async def device_directory_is_missing(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """An empty directory replaces the device directory temporarily."""
+    aside = world.devices.directory + ".aside"
+    os.rename(world.devices.directory, aside)
+    os.mkdir(world.devices.directory)
     yield
-    remove(world.nodes.directory)
-    os.rename(aside, world.nodes.directory)
+    remove(world.devices.directory)
+    os.rename(aside, world.devices.directory)
 
 
 @for_a_while("directories", weight=3, livable=True)
-async def second_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The directory that links lead into is moved away, with an empty one in its place, and back."""
-    aside = world.nodes.elsewhere + ".aside"
-    if os.path.ismount(world.nodes.elsewhere):
-        place.unmount(world.nodes.elsewhere)
+async def target_directory_is_missing(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """An empty directory replaces the directory of link targets temporarily."""
+    aside = world.devices.targets + ".aside"
+    if os.path.ismount(world.devices.targets):
+        place.unmount(world.devices.targets)
         world.model.remounted()
-    os.rename(world.nodes.elsewhere, aside)
-    os.mkdir(world.nodes.elsewhere)
+    os.rename(world.devices.targets, aside)
+    os.mkdir(world.devices.targets)
     yield
-    if os.path.ismount(world.nodes.elsewhere):
-        place.unmount(world.nodes.elsewhere)
+    if os.path.ismount(world.devices.targets):
+        place.unmount(world.devices.targets)
         world.model.remounted()
-    remove(world.nodes.elsewhere)
-    os.rename(aside, world.nodes.elsewhere)
+    remove(world.devices.targets)
+    os.rename(aside, world.devices.targets)
 
 
-@at_once("nodes", weight=5, needs=("namespace",))
-def second_directory_is_mounted_over(world: World, rng: random.Random) -> None:
-    """Where links lead, another file system with nodes of the same names is mounted and stays, or is taken away."""
+@at_once("devices", weight=5, needs=("namespace",))
+def target_directory_is_mounted_over(world: World, rng: random.Random) -> None:
+    """A file system with devices of the same names is mounted over the directory of link targets, or unmounted."""
     world.model.remounted()
-    if os.path.ismount(world.nodes.elsewhere):
-        place.unmount(world.nodes.elsewhere)
+    if os.path.ismount(world.devices.targets):
+        place.unmount(world.devices.targets)
         return
-    there = [name for name in sorted(os.listdir(world.nodes.elsewhere)) if rng.random() < 0.8]
-    place.mount(world.nodes.elsewhere)
-    for name in there:
-        make_node(world.nodes.target(name), world.nodes.device)
+    names = [name for name in sorted(os.listdir(world.devices.targets)) if rng.random() < 0.8]
+    place.mount(world.devices.targets)
+    for name in names:
+        make_device(world.devices.target(name), world.devices.device)
 
 
 @for_a_while("directories", weight=2, needs=("namespace",), livable=True)
 async def device_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """Another file system with nodes of the same names is mounted over the device directory."""
-    there = [name for name in world.nodes.names() if rng.random() < 0.8]
+    """A file system with devices of the same names is mounted over the device directory temporarily."""
+    names = [name for name in world.devices.names() if rng.random() < 0.8]
     world.model.remounted()
-    place.mount(world.nodes.directory)
-    for name in there:
-        world.nodes.make(name)
+    place.mount(world.devices.directory)
+    for name in names:
+        world.devices.make(name)
     yield
     world.model.remounted()
-    place.unmount(world.nodes.directory)
+    place.unmount(world.devices.directory)
 
 
-@at_once("nodes", weight=2, needs=("namespace",))
-def something_is_mounted_somewhere(world: World, rng: random.Random) -> None:
-    """A file system comes and goes where no node is."""
-    there = os.path.join(world.root, "somewhere")
-    os.makedirs(there, exist_ok=True)
-    place.mount(there)
-    place.unmount(there)
+@at_once("devices", weight=2, needs=("namespace",))
+def unrelated_mount(world: World, rng: random.Random) -> None:
+    """A file system is mounted and unmounted at an unrelated directory."""
+    path = os.path.join(world.root, "unrelated")
+    os.makedirs(path, exist_ok=True)
+    place.mount(path)
+    place.unmount(path)
 
 
 @for_a_while("directories", alone=True)
-async def kubelet_directory_is_away(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet's directory is moved away under a kubelet that runs, and back, and the kubelet restarts."""
+async def kubelet_directory_is_missing(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """The kubelet's directory is moved away while the kubelet runs, and back; then the kubelet restarts."""
     aside = world.plugins + ".aside"
     os.rename(world.plugins, aside)
     if rng.random() < 0.5:
@@ -125,7 +125,7 @@ async def kubelet_directory_is_away(world: World, rng: random.Random) -> AsyncIt
 
 @for_a_while("directories", alone=True)
 async def kubelet_directory_is_replaced(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet is killed, its directory removed with all that is in it, and made again by the next kubelet."""
+    """The kubelet is killed and its directory deleted; the next kubelet creates it again."""
     await world.stop_kubelet()
     remove(world.plugins)
     yield
@@ -134,7 +134,7 @@ async def kubelet_directory_is_replaced(world: World, rng: random.Random) -> Asy
 
 @for_a_while("directories", alone=True)
 async def kubelet_directory_is_emptied(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """Everything in the kubelet's directory is deleted under a kubelet that runs, until somebody restarts it."""
+    """All files in the kubelet's directory are deleted while the kubelet runs, until it restarts."""
     for name in os.listdir(world.plugins):
         remove(os.path.join(world.plugins, name))
     yield
@@ -143,7 +143,7 @@ async def kubelet_directory_is_emptied(world: World, rng: random.Random) -> Asyn
 
 @for_a_while("directories", alone=True, weight=2, needs=("namespace",))
 async def kubelet_directory_is_mounted_over(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A file system is mounted over the kubelet's directory, a kubelet starts there, and it is taken away again."""
+    """A file system is mounted over the kubelet's directory, and a kubelet runs there temporarily."""
     await world.stop_kubelet()
     place.mount(world.plugins)
     await world.start_kubelet()

@@ -1,4 +1,4 @@
-"""The kubelet's life."""
+"""Faults of the kubelet."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 @at_once("kubelet", weight=6)
 async def kubelet_restarts(world: World, rng: random.Random) -> None:
-    """The kubelet is killed and starts again at once: it removes all sockets, and remembers its pods."""
+    """The kubelet is killed and restarts at once; it removes all sockets and keeps its pods."""
     if world.kubelet_runs:
         await world.restart_kubelet()
 
 
 @at_once("kubelet")
 async def kubelet_restarts_without_cleaning(world: World, rng: random.Random) -> None:
-    """The kubelet is killed and starts again, and leaves the sockets of the plugins where they are."""
+    """The kubelet is killed and restarts without removing the sockets of plugins."""
     if world.kubelet_runs:
         await world.restart_kubelet(keep_sockets=True)
 
 
 @at_once("kubelet")
 async def kubelet_restarts_thrice(world: World, rng: random.Random) -> None:
-    """The kubelet is killed and starts again three times in a row, as one does that crashes."""
+    """The kubelet is killed and restarts three times in a row, as in a crash loop."""
     for _ in range(3):
         await kubelet_restarts(world, rng)
 
 
 @at_once("kubelet")
 async def kubelet_of_another_version(world: World, rng: random.Random) -> None:
-    """A kubelet of another version takes over, and knows nothing of what was before."""
+    """A kubelet of another version replaces the kubelet, without its state."""
     if world.kubelet_runs:
-        await world.another_kubelet(rng.choice(list(Behaviour)))
+        await world.replace_kubelet(rng.choice(list(Behaviour)))
 
 
 @for_a_while("kubelet")
 async def kubelet_is_killed(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet is killed: its socket stays, and nobody answers there."""
+    """The kubelet is killed; its socket stays without a listener."""
     await world.stop_kubelet()
     yield
     await world.start_kubelet()
@@ -54,7 +54,7 @@ async def kubelet_is_killed(world: World, rng: random.Random) -> AsyncIterator[N
 
 @for_a_while("kubelet")
 async def kubelet_is_stopped(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet is stopped in good order: its socket is gone."""
+    """The kubelet stops gracefully and removes its socket."""
     await world.stop_kubelet()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(world.kubelet.socket_path)
@@ -63,8 +63,8 @@ async def kubelet_is_stopped(world: World, rng: random.Random) -> AsyncIterator[
 
 
 @for_a_while("kubelet", weight=2)
-async def kubelet_speaks_nonsense(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """Something that speaks no gRPC listens on kubelet.sock."""
+async def kubelet_sends_garbage(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """A process that does not speak gRPC listens on kubelet.sock."""
     kubelet = world.kubelet
     kubelet.faults.garbage_register = True
     await world.restart_kubelet()
@@ -75,7 +75,7 @@ async def kubelet_speaks_nonsense(world: World, rng: random.Random) -> AsyncIter
 
 @for_a_while("kubelet")
 async def kubelet_loses_its_socket(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """kubelet.sock is deleted under a kubelet that runs, until somebody restarts it."""
+    """kubelet.sock is deleted while the kubelet runs, until it restarts."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(world.kubelet.socket_path)
     yield

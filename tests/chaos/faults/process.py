@@ -1,4 +1,4 @@
-"""Signals to the plugin, and its configuration."""
+"""Faults of the plugin's process and of its configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from tests.chaos.world import World
 
-NONSENSE = (
-    "version: v1\nresource_name: nonsense\n",
+INVALID = (
+    "version: v1\nresource_name: invalid\n",
     "version: v1\nno_such_key: 1\n",
     "version: v9\n",
     "{{{",
@@ -28,44 +28,44 @@ NONSENSE = (
 
 @at_once("process", weight=3)
 async def plugin_is_killed(world: World, rng: random.Random) -> None:
-    """The plugin is killed (SIGKILL) and started again."""
-    await world.start_plugin_again(signal.SIGKILL)
+    """The plugin is killed (SIGKILL) and restarted."""
+    await world.restart_plugin(signal.SIGKILL)
 
 
 @at_once("process", weight=2)
-async def plugin_is_ended(world: World, rng: random.Random) -> None:
-    """The plugin is ended in good order (SIGTERM) and started again."""
-    await world.start_plugin_again(signal.SIGTERM)
+async def plugin_is_terminated(world: World, rng: random.Random) -> None:
+    """The plugin is terminated (SIGTERM) and restarted."""
+    await world.restart_plugin(signal.SIGTERM)
 
 
 @for_a_while("process", weight=6)
 async def plugin_is_stopped(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The plugin stands still (SIGSTOP) and goes on later."""
+    """The plugin is stopped (SIGSTOP) and continued later."""
     world.plugin.signal(signal.SIGSTOP)
-    world.plugin.deaf = True
+    world.plugin.unresponsive = True
     yield
     world.plugin.signal(signal.SIGCONT)
-    world.plugin.deaf = False
+    world.plugin.unresponsive = False
 
 
 @at_once("process")
-def configuration_is_read_again(world: World, rng: random.Random) -> None:
-    """SIGHUP with a configuration that reads as before, once or some times in a row."""
+def configuration_is_reloaded(world: World, rng: random.Random) -> None:
+    """SIGHUP with an unchanged configuration, once or several times in a row."""
     for _ in range(rng.choice([1, 1, 5])):
         world.reload()
 
 
 @at_once("process", weight=6)
-def configuration_is_another(world: World, rng: random.Random) -> None:
-    """SIGHUP with another configuration, so that everything in the process is made anew."""
+def configuration_changes(world: World, rng: random.Random) -> None:
+    """SIGHUP with a changed configuration, which replaces all parts of the process."""
     world.configure(log_level=rng.choice(["info", "debug"]), log_format=rng.choice(["text", "json"]))
     world.reload()
 
 
 @at_once("process")
-async def configuration_is_nonsense(world: World, rng: random.Random) -> None:
-    """SIGHUP with a configuration that is refused; the file is whole again before the next one."""
-    world.write_configuration(rng.choice(NONSENSE))
+async def configuration_is_invalid(world: World, rng: random.Random) -> None:
+    """SIGHUP with an invalid configuration; the file is restored afterwards."""
+    world.write_configuration(rng.choice(INVALID))
     world.reload()
     await asyncio.sleep(0.3)
     world.configure()

@@ -1,4 +1,4 @@
-"""What connects the kubelet and the plugin: Register, the stream of devices, the plugin's socket."""
+"""Faults of the connections between kubelet and plugin: Register, ListAndWatch, the plugin's socket."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @at_once("kubelet", weight=6)
 async def streams_are_dropped(world: World, rng: random.Random) -> None:
-    """The kubelet drops the streams of devices, and opens no others."""
+    """The kubelet closes the ListAndWatch streams and does not open new ones."""
     if world.kubelet_runs:
         await world.kubelet.drop_streams()
 
 
 @at_once("kubelet")
-async def a_second_stream_is_opened(world: World, rng: random.Random) -> None:
-    """The kubelet asks for the devices once more while it is being told them."""
+async def second_stream(world: World, rng: random.Random) -> None:
+    """The kubelet opens a second ListAndWatch stream."""
     served = rng.choice(world.setup.served)
     connected = world.kubelet_runs and world.kubelet.resource(served.name).connected
-    if connected and not world.plugin.deaf:
+    if connected and not world.plugin.unresponsive:
         await world.kubelet.open_second_stream(served.name)
 
 
 @at_once("kubelet", weight=6)
 def own_socket_is_deleted(world: World, rng: random.Random) -> None:
-    """The plugin's sockets are deleted; connections that there are go on."""
+    """The plugin's sockets are deleted; existing connections stay open."""
     for name in world.sockets():
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(world.plugins, name))
@@ -41,7 +41,7 @@ def own_socket_is_deleted(world: World, rng: random.Random) -> None:
 
 @at_once("kubelet")
 def own_socket_is_replaced(world: World, rng: random.Random) -> None:
-    """A file stands in the place of the plugin's socket, until it is removed as well."""
+    """A file replaces the plugin's socket, and is deleted too."""
     for name in world.sockets():
         path = os.path.join(world.plugins, name)
         with contextlib.suppress(FileNotFoundError):
@@ -53,7 +53,7 @@ def own_socket_is_replaced(world: World, rng: random.Random) -> None:
 
 @for_a_while("kubelet")
 async def register_is_slow(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet restarts, and takes its time to answer Register."""
+    """The kubelet restarts and responds slowly to Register."""
     kubelet = world.kubelet
     kubelet.faults.slow_register = rng.uniform(0.2, 3.0)
     await world.restart_kubelet()
@@ -63,7 +63,7 @@ async def register_is_slow(world: World, rng: random.Random) -> AsyncIterator[No
 
 @for_a_while("kubelet")
 async def register_is_refused(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet restarts, and refuses Register for a reason that passes."""
+    """The kubelet restarts and refuses Register temporarily."""
     kubelet = world.kubelet
     kubelet.faults.refuse_register = "the kubelet is not ready yet"
     await world.restart_kubelet()
@@ -73,7 +73,7 @@ async def register_is_refused(world: World, rng: random.Random) -> AsyncIterator
 
 @for_a_while("kubelet")
 async def register_hangs(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet restarts, and answers no Register until it comes to itself."""
+    """The kubelet restarts and does not respond to Register temporarily."""
     kubelet = world.kubelet
     kubelet.faults.hang_register = True
     await world.restart_kubelet()
@@ -83,7 +83,7 @@ async def register_hangs(world: World, rng: random.Random) -> AsyncIterator[None
 
 @for_a_while("kubelet", weight=1)
 async def no_stream_is_opened(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """The kubelet restarts, takes the registration, and never asks for the devices."""
+    """The kubelet restarts, accepts the registration, and never calls ListAndWatch."""
     kubelet = world.kubelet
     kubelet.faults.never_open_stream = True
     await world.restart_kubelet()
