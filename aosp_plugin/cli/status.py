@@ -138,7 +138,8 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme == "http" and parts.hostname:
             port = parts.port or _HTTP_PORT
-            return http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT), parts.path.rstrip("/")
+            path = parts.path.rstrip("/").removesuffix("/status")
+            return http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT), path
     except ValueError:
         pass  # an invalid port
     raise ConfigError(f"flag --url: {shown(url)} is not allowed; allowed: http://HOST:PORT")

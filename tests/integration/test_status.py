@@ -282,9 +282,9 @@ def test_unexpected_answer_is_an_error(answer: Answer, error: str) -> None:
         status.fetch(f"http://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("path", ["/a/b", "/a/b/"])
+@pytest.mark.parametrize("path", ["/a/b", "/a/b/", "/a/b/status"])
 def test_path_of_the_url_is_kept(path: str) -> None:
-    """A proxy such as kubectl's serves the plugin below a path."""
+    """A proxy such as kubectl's serves the plugin below a path. The path of the report itself is accepted, too."""
     report = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
     body = json.dumps(report | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
     with serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
