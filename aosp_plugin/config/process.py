@@ -24,7 +24,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     host_root: Annotated[
         AbsolutePath,
-        Key("Directory where a container has the host's root file system.", "/host"),
+        Key("Path of the host's root file system in the plugin's container.", "/host"),
     ] = "/"
     kubelet_dir: Annotated[
         AbsolutePath,

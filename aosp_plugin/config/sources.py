@@ -81,24 +81,24 @@ def from_flags(flags: Mapping[str, Any]) -> Settings:
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
-    for found, text in environment.items():
-        if found.startswith(ENVIRONMENT_PREFIX) and found != _FILE_VARIABLE:
-            name = _key_of_variable(found)
+    for variable_name, text in environment.items():
+        if variable_name.startswith(ENVIRONMENT_PREFIX) and variable_name != _FILE_VARIABLE:
+            name = _key_of_variable(variable_name)
             value = [part for part in text.split(",") if part] if isinstance(DEFAULTS[name], tuple) else text
-            settings[name] = KEYS[name].setting(value, f"variable {found}")
+            settings[name] = KEYS[name].setting(value, f"variable {variable_name}")
     return settings
 
 
-def _key_of_variable(found: str) -> str:
+def _key_of_variable(variable_name: str) -> str:
     names = {variable(name): name for name, key in KEYS.items() if key.variable}
-    if found in names:
-        return names[found]
-    name = found.removeprefix(ENVIRONMENT_PREFIX).lower()
+    if variable_name in names:
+        return names[variable_name]
+    name = variable_name.removeprefix(ENVIRONMENT_PREFIX).lower()
     if name in KEYS or name in PROCESS_KEYS:
-        raise ConfigError(f"variable {found}: {name} can only be set in the configuration file")
+        raise ConfigError(f"variable {variable_name}: {name} can only be set in the configuration file")
     near = similar(name, names.values())
     hint = f"did you mean {variable(near)}?" if near else "aosp-plugin config prints all keys"
-    raise ConfigError(f"variable {found}: unknown variable; {hint}")
+    raise ConfigError(f"variable {variable_name}: unknown variable; {hint}")
 
 
 def from_file(path: str) -> tuple[Settings, list[Settings]]:

@@ -159,12 +159,12 @@ async def test_watch_appends_reports_and_errors_until_interrupted(node: Node) ->
 async def test_watch_repaints_a_terminal(node: Node) -> None:
     """Each report replaces the one before, and is cut to the height of the terminal."""
 
-    async def act(seen: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
-        await seen("2 allocated")
+    async def act(wait_for: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
+        await wait_for("2 allocated")
         node.nodes.remove(2)
-        await seen("1 unhealthy")
+        await wait_for("1 unhealthy")
         node.serve.signal(signal.SIGTERM)
-        await seen("no plugin answers at")
+        await wait_for("no plugin answers at")
         process.send_signal(signal.SIGINT)
 
     out = await on_terminal([*WATCH, "--url", node.url], rows=6, act=act)
@@ -186,10 +186,10 @@ async def test_a_closed_pipe_ends_watch_silently(node: Node) -> None:
 
 
 async def line_with(stream: asyncio.StreamReader, text: str) -> None:
-    """Read until there is a line with ``text``."""
+    """Read until a line contains ``text``."""
     async with asyncio.timeout(PATIENCE):
         while text not in (line := (await stream.readline()).decode()):
-            assert line, "it ended"
+            assert line, "the process ended"
 
 
 async def on_terminal(
@@ -198,7 +198,7 @@ async def on_terminal(
     rows: int = 50,
     act: Callable[[Callable[[str], Any], asyncio.subprocess.Process], Any] | None = None,
 ) -> str:
-    """Run the command on a terminal of its own, and return all that it wrote there."""
+    """Run the command on a pseudo-terminal, and return its output. ``act`` gets a function that waits for a text."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, rows.to_bytes(2, "little") + columns.to_bytes(2, "little") + bytes(4))
     covered = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE")}
@@ -210,7 +210,7 @@ async def on_terminal(
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), terminal)
         out = ""
 
-        async def seen(text: str) -> None:
+        async def wait_for(text: str) -> None:
             nonlocal out
             async with asyncio.timeout(PATIENCE):
                 while text not in out:
@@ -219,8 +219,8 @@ async def on_terminal(
                     out += part
 
         if act:
-            await act(seen, process)
-        with contextlib.suppress(OSError):  # Linux tells the end of a terminal as EIO
+            await act(wait_for, process)
+        with contextlib.suppress(OSError):  # Linux reports the end of a terminal as EIO
             while part := await reader.read(4096):
                 out += part.decode(errors="replace")
         assert await process.wait() == 0, out
