@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 import time
+from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ from tests.support import Clock, DeviceDirectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+# The distribution's entry point registers the fixtures; an editable install of an older version does not have it.
+if not entry_points(group="pytest11", name="aosp_kubelet"):
+    pytest_plugins = ["aosp_plugin.testing.pytest_plugin"]
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)

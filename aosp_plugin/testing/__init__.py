@@ -1,9 +1,14 @@
-"""A kubelet's device manager to test a device plugin against: no cluster, no root, no container.
+"""A stand-in kubelet to test device plugins against: no cluster, no root, no containers.
 
-:class:`Kubelet` listens on ``kubelet.sock``, dials the plugins that register, follows their ListAndWatch
-streams, admits pods and keeps the checkpoint, as the kubelet of a chosen age does (:class:`Behaviour`). It
-knows nothing of how the plugin is made: any program that speaks the device plugin API v1beta1 over a unix
-socket will do. A test says what happens on the node, and looks at what the kubelet then believes::
+:class:`Kubelet` is a kubelet's device manager on real unix sockets. It serves ``kubelet.sock``, dials the plugins that
+register, follows their ListAndWatch streams, admits pods and keeps the checkpoint, like the kubelet version that
+:class:`Behaviour` selects. The plugin can be any program that serves the device plugin API v1beta1 on a unix socket.
+There are three ways to use it:
+
+- ``aosp-plugin kubelet DIR`` runs it as a command, for plugins in any language: it prints a line for each event and
+  reads commands from standard input. See ``docs/testing-plugins.md``.
+- :mod:`aosp_plugin.testing.pytest_plugin` has pytest fixtures, which pytest loads by itself.
+- The class itself::
 
     import asyncio
     import tempfile
@@ -45,7 +50,7 @@ socket will do. A test says what happens on the node, and looks at what the kube
         return server
 
     async def main():
-        with tempfile.TemporaryDirectory(dir="/tmp") as directory:     # a socket's path has at most 107 bytes
+        with tempfile.TemporaryDirectory(dir="/tmp") as directory:     # a socket path has at most 107 bytes
             async with Kubelet(directory) as kubelet:
                 plugin = await start_plugin(kubelet, "first.sock")
                 await kubelet.wait_for(lambda k: k.resource(GPU).allocatable == 2)
@@ -55,7 +60,7 @@ socket will do. A test says what happens on the node, and looks at what the kube
                 assert admitted.containers["main"].envs["GPU"] in ("a", "b")
                 await kubelet.start_container(pod, "main")             # PreStartContainer
 
-                await kubelet.restart()                                # sweeps the sockets of all plugins
+                await kubelet.restart()                                # removes the sockets of all plugins
                 assert kubelet.resource(GPU).capacity == 0
                 await plugin.stop(None)
                 plugin = await start_plugin(kubelet, "second.sock")
@@ -65,35 +70,44 @@ socket will do. A test says what happens on the node, and looks at what the kube
 
                 await plugin.stop(None)
                 await kubelet.wait_for(lambda k: k.resource(GPU).allocatable == 0)
-                assert kubelet.resource(GPU).capacity == 2             # for five minutes more
+                assert kubelet.resource(GPU).capacity == 2             # for five more minutes
 
     asyncio.run(main())
 
-:meth:`Kubelet.wait_for` does not poll: it asks again whenever something has changed, and when its time is
-up, its TimeoutError says what the kubelet knew. ``Kubelet.faults`` breaks the kubelet's side (a Register that
-hangs, garbage on the socket), ``drop_streams`` and ``stop`` break connections, ``behaviour=Behaviour.BUGGY``
-brings back a bug that plugins still meet in the field. What Go leaves to chance follows from ``seed``.
+:meth:`Kubelet.wait_for` does not poll: it evaluates its condition after each change, and its TimeoutError describes the
+kubelet's state. ``Kubelet.faults`` injects faults (a Register call that hangs, garbage on the socket), ``drop_streams``
+and ``stop`` break connections, and ``behaviour=Behaviour.BUGGY`` has a bug that plugins still meet in the field.
+``seed`` determines everything that is random. ``on_event`` receives each :class:`Event`.
 
-:mod:`aosp_plugin.testing.podresources` tells over the podresources API which pod has what.
+:mod:`aosp_plugin.testing.podresources_server` serves the podresources API, which returns the devices of each pod.
 
-Not modelled: the topology manager (its policy is ``none``), the plugin watcher's ``plugins_registry``, and
-whether a container still runs: a pod that is admitted again is treated as after a reboot.
+Not modelled: the topology manager (its policy is ``none``), the plugin watcher's ``plugins_registry``, and running
+containers: when a pod is admitted again, the kubelet treats it as after a reboot.
+
+The package loads its modules on first use, so that pytest can load the fixtures without gRPC.
 """
 
-from aosp_plugin.testing.behaviour import Behaviour
-from aosp_plugin.testing.faults import Faults
-from aosp_plugin.testing.kubelet import Kubelet
-from aosp_plugin.testing.pods import (
-    AdmissionError,
-    AdmittedPod,
-    Container,
-    ContainerAllocation,
-    DeviceSpec,
-    Mount,
-    Pod,
-)
-from aosp_plugin.testing.registration import Registration
-from aosp_plugin.testing.resources import ResourceView
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aosp_plugin.testing.behaviour import Behaviour
+    from aosp_plugin.testing.events import Event
+    from aosp_plugin.testing.faults import Faults
+    from aosp_plugin.testing.kubelet import Kubelet
+    from aosp_plugin.testing.pods import (
+        AdmissionError,
+        AdmittedPod,
+        Container,
+        ContainerAllocation,
+        DeviceSpec,
+        Mount,
+        Pod,
+    )
+    from aosp_plugin.testing.registration import Registration
+    from aosp_plugin.testing.resources import ResourceView
 
 __all__ = [
     "AdmissionError",
@@ -102,6 +116,7 @@ __all__ = [
     "Container",
     "ContainerAllocation",
     "DeviceSpec",
+    "Event",
     "Faults",
     "Kubelet",
     "Mount",
@@ -109,3 +124,22 @@ __all__ = [
     "Registration",
     "ResourceView",
 ]
+
+_MODULES = {
+    "Behaviour": "behaviour",
+    "Event": "events",
+    "Faults": "faults",
+    "Kubelet": "kubelet",
+    "Registration": "registration",
+    "ResourceView": "resources",
+}
+"""The modules of the names; those that are not listed are in ``pods``."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'pods')}"), name)
+    globals()[name] = value
+    return value

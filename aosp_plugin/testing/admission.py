@@ -1,4 +1,4 @@
-"""Pod admission and container start: the kubelet's calls for a pod, over its books and its plugins.
+"""Pod admission and container start: the calls that the kubelet makes to plugins for a pod.
 
 pkg/kubelet/cm/devicemanager/manager.go: Allocate, allocateContainerResources, GetDeviceRunContainerOptions.
 """
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.testing.allocation import (
-    Choice,
+    AllocationRequest,
+    Selection,
     SelectionError,
-    Want,
-    by_numa,
-    choose,
-    complete,
-    merge,
-    pick,
+    complete_selection,
+    group_by_numa_node,
+    merge_responses,
+    sample,
+    start_selection,
 )
-from aosp_plugin.testing.checkpoint import Entry
-from aosp_plugin.testing.endpoint import Endpoint, PluginError
+from aosp_plugin.testing.checkpoint import CheckpointEntry
+from aosp_plugin.testing.endpoint import CallError, Endpoint
 from aosp_plugin.testing.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
 
 if TYPE_CHECKING:
@@ -28,68 +28,69 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aosp_plugin.testing.behaviour import Behaviour
-    from aosp_plugin.testing.resources import Books
+    from aosp_plugin.testing.resources import ManagerState
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 
 _Reusable = dict[str, set[str]]
+"""Resource name to the IDs that a pod's init containers have released."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """Admits pods to one run of the kubelet."""
+    """Admits pods during one run of the kubelet."""
 
     behaviour: Behaviour
-    books: Books
+    state: ManagerState
     endpoints: Mapping[str, Endpoint]
-    """The plugin that counts, by resource."""
+    """The current plugin of each resource."""
     rng: random.Random
     is_active: Callable[[str], bool]
-    """Whether the pod of this uid has not ended."""
+    """Returns whether the pod with this UID is still active."""
     save: Callable[[], None]
     """Writes the checkpoint."""
     lock: asyncio.Lock
-    """Held while devices are allocated: the kubelet does that in one loop, pod by pod."""
+    """Held during allocation, because the kubelet admits pods one at a time."""
 
     async def admit(self, pod: Pod) -> AdmittedPod:
-        """Allocate for every container of a pod, init containers first.
+        """Allocate devices for each container of a pod, init containers first.
 
-        AdmissionError if one can't have its devices.
+        Raises AdmissionError if the devices of a container cannot be allocated.
         """
         try:
             async with self.lock:
                 await self._allocate_pod(pod)
-        except (SelectionError, PluginError, OSError) as error:  # OSError: no checkpoint can be written
+        except (SelectionError, CallError, OSError) as error:  # OSError: the checkpoint cannot be written
             raise AdmissionError(UNEXPECTED, self.behaviour.rejection(str(error))) from error
         names = [container.name for container in (*pod.init_containers, *pod.containers)]
         return AdmittedPod(pod.name, pod.uid, {name: self.stored(pod, name) for name in names})
 
     def stored(self, pod: Pod, container: str) -> ContainerAllocation:
-        """Merge what the plugins answered for a container when it was admitted."""
-        return merge(container, self.books.of_container(pod.uid, container), self.behaviour, self.rng)
+        """Return the merged plugin responses that are stored for a container."""
+        return merge_responses(container, self.state.of_container(pod.uid, container), self.behaviour, self.rng)
 
     async def start(self, pod: Pod, container: Container) -> ContainerAllocation:
-        """Do what precedes a container's creation: PreStartContainer, and Allocate if that never happened.
+        """Prepare a container's creation: call PreStartContainer, and Allocate if it was not called before.
 
-        AdmissionError if either fails.
+        Raises AdmissionError if a call fails.
         """
         try:
             if await self._pre_start(pod, container):
                 async with self.lock:
                     await self._allocate(pod, container, {})
-        except (SelectionError, PluginError, OSError) as error:  # OSError: no checkpoint can be written
+        except (SelectionError, CallError, OSError) as error:  # OSError: the checkpoint cannot be written
             raise AdmissionError(CONFIG_ERROR, str(error)) from error
         return self.stored(pod, container.name)
 
     async def _pre_start(self, pod: Pod, container: Container) -> bool:
-        """Return whether a resource of the container has never been allocated (manager.go:925-960)."""
+        """Return whether a resource of the container was never allocated (manager.go:925-960)."""
         incomplete = False
         for resource in self._resources(container):
-            held = self.books.held(pod.uid, container.name, resource)
+            held = self.state.held(pod.uid, container.name, resource)
             endpoint = self.endpoints.get(resource)
             if endpoint is None:
-                raise PluginError(f"endpoint not found in cache for a registered resource: {resource}")
+                raise CallError(f"endpoint not found in cache for a registered resource: {resource}")
             if endpoint.options.pre_start_required:
                 await self._call_pre_start(pod, container, endpoint, held)
             incomplete = incomplete or held is None
@@ -99,102 +100,104 @@ class Admission:
         self, pod: Pod, container: Container, endpoint: Endpoint, held: tuple[str, ...] | None
     ) -> None:
         if held is None:
-            raise PluginError(
+            raise CallError(
                 f"no devices found allocated in local cache for pod {pod.uid}, "
                 f"container {container.name}, resource {endpoint.resource}"
             )
         try:
-            await endpoint.pre_start(pick(held, len(held), self.rng))
-        except PluginError as error:
-            raise PluginError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
+            await endpoint.pre_start(sample(held, len(held), self.rng))
+        except CallError as error:
+            raise CallError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
     async def _allocate_pod(self, pod: Pod) -> None:
         reusable: _Reusable = {}
         for container in pod.init_containers:
             await self._allocate(pod, container, reusable)
-            own = container.restartable and self.behaviour.knows_sidecars
-            self._pass_on(pod, container, reusable, keep=own)
+            keeps_devices = container.restartable and self.behaviour.knows_sidecars
+            self._update_reusable(pod, container, reusable, keeps_devices=keeps_devices)
         for container in pod.containers:
             await self._allocate(pod, container, reusable)
-            self._pass_on(pod, container, reusable, keep=True)
+            self._update_reusable(pod, container, reusable, keeps_devices=True)
 
-    def _pass_on(self, pod: Pod, container: Container, reusable: _Reusable, *, keep: bool) -> None:
-        """Let the containers that follow reuse an ended init container's devices, and no others'."""
-        for entry in self.books.of_container(pod.uid, container.name):
+    def _update_reusable(self, pod: Pod, container: Container, reusable: _Reusable, *, keeps_devices: bool) -> None:
+        """Make an init container's devices reusable for later containers; exclude those of other containers."""
+        for entry in self.state.of_container(pod.uid, container.name):
             ids = reusable.setdefault(entry.resource, set())
-            if keep:
+            if keeps_devices:
                 ids.difference_update(entry.device_ids)
             else:
                 ids.update(entry.device_ids)
 
     def _resources(self, container: Container) -> list[str]:
         """Return the container's resources that plugins provide, in random order."""
-        asked = pick(container.limits, len(container.limits), self.rng)
-        return [resource for resource in asked if self.books.is_plugin_resource(resource)]
+        shuffled = sample(container.limits, len(container.limits), self.rng)
+        return [resource for resource in shuffled if self.state.is_plugin_resource(resource)]
 
     async def _allocate(self, pod: Pod, container: Container, reusable: _Reusable) -> None:
-        """Allocate a container's resources, one call each; the checkpoint is written if one was made."""
+        """Allocate a container's resources, one call for each; write the checkpoint after at least one call."""
         allocated = False
         resources = self._resources(container)
         if resources:
-            self.books.release(self.is_active)
+            self.state.release(self.is_active)
         for resource in resources:
-            want = Want(
+            request = AllocationRequest(
                 pod_uid=pod.uid,
                 container=container.name,
                 resource=resource,
                 count=container.limits[resource],
-                held=self.books.held(pod.uid, container.name, resource),
-                healthy=self.books.healthy(resource),
-                in_use=self.books.in_use.get(resource, set()),
+                held=self.state.held(pod.uid, container.name, resource),
+                healthy=self.state.healthy(resource),
+                in_use=self.state.in_use.get(resource, set()),
                 reusable=reusable.get(resource, set()),
             )
-            ids = await self._select(want)
+            ids = await self._select(request)
             if ids:
-                await self._ask(want, ids)
+                await self._call_allocate(request, ids)
                 allocated = True
         if allocated:
             self.save()
 
-    async def _select(self, want: Want) -> tuple[str, ...]:
-        """Choose the devices, as the plugin prefers if it does; they count as used from now on."""
-        choice = choose(want, self.behaviour, self.rng)
-        if choice is None:
+    async def _select(self, request: AllocationRequest) -> tuple[str, ...]:
+        """Select the devices, with the plugin's preference if it has one, and mark them as in use."""
+        selection = start_selection(request, self.behaviour, self.rng)
+        if selection is None:
             return ()
-        self.books.use(want.resource, choice.taken)
+        self.state.use(request.resource, selection.reused)
         preferred: tuple[str, ...] = ()
-        endpoint = self.endpoints.get(want.resource)
-        if choice.missing and endpoint is not None and endpoint.options.get_preferred_allocation_available:
-            preferred = await self._prefer(want, choice, endpoint)
-        ids = complete(choice, preferred, self.rng)
-        self.books.use(want.resource, ids)
+        endpoint = self.endpoints.get(request.resource)
+        if selection.missing and endpoint is not None and endpoint.options.get_preferred_allocation_available:
+            preferred = await self._prefer(request, selection, endpoint)
+        ids = complete_selection(selection, preferred, self.rng)
+        self.state.use(request.resource, ids)
         return ids
 
-    async def _prefer(self, want: Want, choice: Choice, endpoint: Endpoint) -> tuple[str, ...]:
-        everything = {*choice.available, *choice.taken}
-        available = pick(everything, len(everything), self.rng)
+    async def _prefer(self, request: AllocationRequest, selection: Selection, endpoint: Endpoint) -> tuple[str, ...]:
+        candidates = {*selection.available, *selection.reused}
+        available = sample(candidates, len(candidates), self.rng)
         try:
-            return tuple(await endpoint.prefer(available, choice.taken, want.count))
-        except PluginError as error:
-            raise PluginError(f"device plugin GetPreferredAllocation rpc failed with err: {error}") from error
+            return tuple(await endpoint.prefer(available, selection.reused, request.count))
+        except CallError as error:
+            raise CallError(f"device plugin GetPreferredAllocation rpc failed with err: {error}") from error
 
     def _endpoint(self, resource: str) -> Endpoint:
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
-            raise PluginError(f"unknown Device Plugin {resource}")
+            raise CallError(f"unknown Device Plugin {resource}")
         return endpoint
 
-    async def _ask(self, want: Want, ids: tuple[str, ...]) -> None:
-        """Allocate RPC, and note its answer."""
+    async def _call_allocate(self, request: AllocationRequest, ids: tuple[str, ...]) -> None:
+        """Call Allocate and store the response."""
         try:
-            response = await self._endpoint(want.resource).allocate(ids)
-        except PluginError:
-            self.books.recount()
+            response = await self._endpoint(request.resource).allocate(ids)
+        except CallError:
+            self.state.recount()
             raise
         if not response.container_responses:
-            # The picked devices stay in use until the next recount, as in the kubelet (manager.go:900-902).
-            raise PluginError(f"no containers return in allocation response {response}")
-        answer = response.container_responses[0].SerializeToString(deterministic=True)
-        topology = self.books.listing(want.resource).topology
-        numa = by_numa(ids, topology, self.behaviour.default_numa)
-        self.books.insert(Entry(want.pod_uid, want.container, want.resource, numa, answer))
+            # The selected devices stay in use until the next recount, as in the kubelet (manager.go:900-902).
+            raise CallError(f"no containers return in allocation response {response}")
+        container_response = response.container_responses[0].SerializeToString(deterministic=True)
+        topology = self.state.resource(request.resource).topology
+        devices = group_by_numa_node(ids, topology, self.behaviour.default_numa)
+        self.state.insert(
+            CheckpointEntry(request.pod_uid, request.container, request.resource, devices, container_response)
+        )

@@ -1,7 +1,7 @@
-"""Which devices a container gets, and how the plugins' answers become one. Pure: randomness is passed in.
+"""Device selection, and the merge of plugin responses. Pure functions; the random generator is an argument.
 
 pkg/kubelet/cm/devicemanager/manager.go (devicesToAllocate) and pod_devices.go (deviceRunContainerOptions),
-under the topology manager's policy ``none``: no device is closer to a container than another.
+with the topology manager's policy ``none``: NUMA nodes do not influence the selection.
 """
 
 from __future__ import annotations
@@ -19,120 +19,124 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from aosp_plugin.testing.checkpoint import Entry
+    from aosp_plugin.testing.checkpoint import CheckpointEntry
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class SelectionError(Exception):
-    """No devices for this container; the text is the kubelet's."""
+    """The devices of a container cannot be selected. The text is the kubelet's."""
 
 
 @dataclass(frozen=True)
-class Want:
-    """What one container asks of one resource, and all that the choice depends on."""
+class AllocationRequest:
+    """A container's request for one resource, and the state that the selection depends on."""
 
     pod_uid: str
     container: str
     resource: str
     count: int
     held: tuple[str, ...] | None
-    """What the container was given before; None if nothing."""
+    """IDs that were allocated to the container before; None if there are none."""
     healthy: AbstractSet[str] | None
-    """None: no plugin of this resource is known."""
+    """None if no plugin of this resource is known."""
     in_use: AbstractSet[str]
     reusable: AbstractSet[str]
-    """Devices of this pod's init containers, which have ended when this container starts."""
+    """Devices of this pod's init containers, which have ended before this container starts."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """``taken`` are certain; ``missing`` more come out of ``available``, as the plugin prefers."""
+class Selection:
+    """A partial selection: ``reused`` is fixed, ``missing`` devices are still to be taken from ``available``."""
 
-    taken: tuple[str, ...]
+    reused: tuple[str, ...]
     missing: int
     available: AbstractSet[str]
 
 
-def pick(candidates: Iterable[str], count: int, rng: random.Random) -> tuple[str, ...]:
-    """Take at most ``count`` candidates in random order: Go's maps yield them so, here the seed decides."""
+def sample(candidates: Iterable[str], count: int, rng: random.Random) -> tuple[str, ...]:
+    """Return at most ``count`` candidates in random order, which stands for the iteration order of Go's maps."""
     ordered = sorted(candidates)
     return tuple(rng.sample(ordered, min(count, len(ordered))))
 
 
-def _check_held(want: Want, held: Collection[str]) -> None:
-    if len(held) != want.count:
+def _check_held(request: AllocationRequest, held: Collection[str]) -> None:
+    if len(held) != request.count:
         raise SelectionError(
-            f'pod "{want.pod_uid}" container "{want.container}" changed request for resource '
-            f'"{want.resource}" from {len(held)} to {want.count}'
+            f'pod "{request.pod_uid}" container "{request.container}" changed request for resource '
+            f'"{request.resource}" from {len(held)} to {request.count}'
         )
 
 
-def _check_healthy(want: Want, healthy: AbstractSet[str]) -> None:
+def _check_healthy(request: AllocationRequest, healthy: AbstractSet[str]) -> None:
     if not healthy:
-        raise SelectionError(f"no healthy devices present; cannot allocate unhealthy devices {want.resource}")
-    if want.held is not None and not healthy >= set(want.held):
+        raise SelectionError(f"no healthy devices present; cannot allocate unhealthy devices {request.resource}")
+    if request.held is not None and not healthy >= set(request.held):
         raise SelectionError(
-            f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {want.resource}"
+            f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {request.resource}"
         )
 
 
-def choose(want: Want, behaviour: Behaviour, rng: random.Random) -> Choice | None:
-    """Begin the choice: None if nothing is to be allocated, else what is taken and what is open.
+def start_selection(request: AllocationRequest, behaviour: Behaviour, rng: random.Random) -> Selection | None:
+    """Select the reused devices and determine the available ones; None if nothing has to be allocated.
 
     Raises SelectionError with the kubelet's text.
     """
-    if want.held is not None:
-        _check_held(want, want.held)
-    satisfied = want.held is not None or want.count == 0
+    if request.held is not None:
+        _check_held(request, request.held)
+    satisfied = request.held is not None or request.count == 0
     if satisfied and behaviour is Behaviour.OLD:
         return None
-    if want.healthy is None:
-        raise SelectionError(behaviour.unregistered(want.resource))
+    if request.healthy is None:
+        raise SelectionError(behaviour.unregistered(request.resource))
     if behaviour is not Behaviour.OLD:
-        _check_healthy(want, want.healthy)
+        _check_healthy(request, request.healthy)
     if satisfied:
         return None
-    taken = pick(want.reusable, want.count, rng)
-    missing = want.count - len(taken)
-    available = want.healthy - want.in_use - set(taken) if missing else frozenset[str]()
+    reused = sample(request.reusable, request.count, rng)
+    missing = request.count - len(reused)
+    available = request.healthy - request.in_use - set(reused) if missing else frozenset[str]()
     if len(available) < missing:
         raise SelectionError(
-            f"requested number of devices unavailable for {want.resource}. "
+            f"requested number of devices unavailable for {request.resource}. "
             f"Requested: {missing}, Available: {len(available)}"
         )
-    return Choice(taken, missing, available)
+    return Selection(reused, missing, available)
 
 
-def complete(choice: Choice, preferred: Collection[str], rng: random.Random) -> tuple[str, ...]:
-    """Fill up a choice: first from what the plugin prefers, then from the rest. In random order.
+def complete_selection(selection: Selection, preferred: Collection[str], rng: random.Random) -> tuple[str, ...]:
+    """Return the selected IDs in random order: the reused, then the preferred, then other available devices.
 
-    Preferred ids that are not available are ignored; of too many, a random part is taken.
+    Preferred IDs that are not available are ignored. If the plugin prefers too many, a random part is used.
     """
-    wished = pick(choice.available & set(preferred), choice.missing, rng)
-    rest = pick(choice.available - set(wished), choice.missing - len(wished), rng)
-    return pick((*choice.taken, *wished, *rest), len(choice.taken) + choice.missing, rng)
+    chosen = sample(selection.available & set(preferred), selection.missing, rng)
+    rest = sample(selection.available - set(chosen), selection.missing - len(chosen), rng)
+    return sample((*selection.reused, *chosen, *rest), len(selection.reused) + selection.missing, rng)
 
 
-def by_numa(ids: Sequence[str], topology: Mapping[str, tuple[int, ...]], default: int) -> dict[int, tuple[str, ...]]:
-    """Sort ids under their NUMA nodes; one without any goes under ``default``, one with two under both."""
+def group_by_numa_node(
+    ids: Sequence[str], topology: Mapping[str, tuple[int, ...]], default: int
+) -> dict[int, tuple[str, ...]]:
+    """Group IDs by NUMA node. IDs without a node are listed under ``default``, IDs with two nodes under both."""
     nodes: dict[int, list[str]] = {}
     for device in ids:
         for node in topology.get(device) or (default,):
             nodes.setdefault(node, []).append(device)
-    return {node: tuple(found) for node, found in nodes.items()}
+    return {node: tuple(devices) for node, devices in nodes.items()}
 
 
-def _keep_first(into: dict[str, _T], key: str, value: _T, what: str) -> None:
-    """Let the first one win; a different second one is only logged (pod_devices.go:227-323)."""
-    kept = into.setdefault(key, value)
+def _keep_first(values: dict[str, _T], key: str, value: _T, option: str) -> None:
+    """Add a value unless the key exists; log a conflicting value (pod_devices.go:227-323)."""
+    kept = values.setdefault(key, value)
     if kept != value:
-        _log.error("Container runtime option has conflicting setting for %s %s: %s and %s", what, key, kept, value)
+        _log.error("Container runtime option has conflicting setting for %s %s: %s and %s", option, key, kept, value)
 
 
-def merge(container: str, entries: Sequence[Entry], behaviour: Behaviour, rng: random.Random) -> ContainerAllocation:
-    """Merge the answers of a container's resources, in random order, into what the container runtime gets."""
+def merge_responses(
+    container: str, entries: Sequence[CheckpointEntry], behaviour: Behaviour, rng: random.Random
+) -> ContainerAllocation:
+    """Merge the responses for a container's resources, in random order, into the container runtime's options."""
     envs: dict[str, str] = {}
     annotations: dict[str, str] = {}
     mounts: dict[str, Mount] = {}

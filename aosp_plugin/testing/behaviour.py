@@ -1,4 +1,4 @@
-"""How kubelets differ: everything that depends on the version, in one place."""
+"""The differences between kubelet versions."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import stat
 
 
 class Behaviour(enum.Enum):
-    """Which kubelet the stand-in behaves like."""
+    """The kubelet version that the stand-in behaves like."""
 
     OLD = "1.20"
-    """Register answers at once and the plugin is dialled afterwards; the options of the request count; a
-    plugin that registers again keeps its old stream, whose messages still count."""
+    """Register is answered before the plugin is dialled, and the options of the request count. When a plugin registers
+    again, its old stream stays open, and messages on it still count."""
 
     BUGGY = "1.25 to 1.36"
-    """Like ``NEW``, but plugins are told apart by resource name alone: when an old stream of the resource
-    ends, the new plugin is disconnected (kubernetes issues 121994, 127803, 125501)."""
+    """Like ``NEW``, but plugins are identified by resource name only: when an old stream of the resource ends, the
+    new plugin is disconnected (kubernetes issues 121994, 127803, 125501)."""
 
     NEW = "1.37"
-    """Register dials, asks GetDevicePluginOptions, and only then answers; plugins are told apart by resource
-    name and socket path."""
+    """Register dials the plugin and calls GetDevicePluginOptions before it is answered. Plugins are identified by
+    resource name and socket path."""
 
     @property
     def synchronous(self) -> bool:
-        """Whether Register answers only once the plugin has been dialled and has told its options."""
+        """Whether Register is answered only after the plugin was dialled and has returned its options."""
         return self is not Behaviour.OLD
 
     @property
@@ -38,7 +38,7 @@ class Behaviour(enum.Enum):
 
     @property
     def knows_sidecars(self) -> bool:
-        """Whether a restartable init container keeps its devices to itself."""
+        """Whether a restartable init container keeps its devices."""
         return self is not Behaviour.OLD
 
     def authority(self, socket_path: str) -> str:
@@ -46,15 +46,15 @@ class Behaviour(enum.Enum):
         return socket_path if self is Behaviour.OLD else "localhost"
 
     def sweeps(self, mode: int) -> bool:
-        """Whether a start removes a directory entry of this ``st_mode`` (links followed)."""
+        """Whether a start removes a directory entry with this ``st_mode`` (symbolic links are followed)."""
         return not stat.S_ISDIR(mode) if self is Behaviour.OLD else stat.S_ISSOCK(mode)
 
     def unregistered(self, resource: str) -> str:
-        """Return the error for a resource that is allocated somewhere, but whose plugin is forgotten."""
+        """Return the error for a resource that is allocated, but whose plugin was forgotten."""
         cannot = "can't" if self is Behaviour.OLD else "cannot"
         return f"{cannot} allocate unregistered device {resource}"
 
     def rejection(self, error: str) -> str:
-        """Return ``status.message`` of a pod that was not admitted (cm/topologymanager/scope.go)."""
+        """Return ``status.message`` of a rejected pod (cm/topologymanager/scope.go)."""
         prefix = "Pod" if self is Behaviour.OLD else "Pod was rejected:"
         return f"{prefix} Allocate failed due to {error}, which is unexpected"

@@ -1,7 +1,7 @@
-"""The kubelet's checkpoint of its device manager: text, checksum, JSON. Pure; the file is directory.py's.
+"""The device manager's checkpoint: its data, checksum and JSON encoding. ``directory.py`` reads and writes the file.
 
-pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go and pkg/util/hash: the checksum is FNV-1a over what
-go-spew's ``%#v`` prints for the data.
+pkg/kubelet/cm/devicemanager/checkpoint/checkpoint.go and pkg/util/hash: the checksum is the FNV-1a hash of
+the text that go-spew prints for the data with ``%#v``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MASK: Final = 0xFFFFFFFF
 
 
 class CorruptCheckpointError(ValueError):
-    """The text is no checkpoint of this version, or its checksum is wrong."""
+    """The content is not a checkpoint of this version, or its checksum is wrong."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The devices of one resource in one container: ids per NUMA node, and the plugin's serialized answer."""
+class CheckpointEntry:
+    """An allocation of one resource to one container: IDs by NUMA node, and the serialized Allocate response."""
 
     pod_uid: str
     container: str
@@ -37,20 +37,20 @@ class Entry:
 
     @property
     def device_ids(self) -> tuple[str, ...]:
-        """Every id once: a device that spans NUMA nodes is listed under each of them."""
+        """Each ID once, although a device with several NUMA nodes is listed under each of them."""
         return tuple(dict.fromkeys(device for ids in self.devices.values() for device in ids))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All of the state that outlives the kubelet: ``registered`` holds the healthy ids of each resource."""
+    """The state that survives a kubelet restart. ``registered`` has the healthy IDs of each resource."""
 
-    entries: Sequence[Entry] = ()
+    entries: Sequence[CheckpointEntry] = ()
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def fnv1a_32(data: bytes) -> int:
-    """FNV-1a, 32 bits."""
+    """Return the 32-bit FNV-1a hash."""
     value = _FNV_OFFSET
     for byte in data:
         value = ((value ^ byte) * _FNV_PRIME) & _MASK
@@ -61,7 +61,7 @@ def _words(words: Iterable[object]) -> str:
     return f"[{' '.join(map(str, words))}]"
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: CheckpointEntry) -> str:
     devices = _words(f"{numa}:{_words(ids)}" for numa, ids in sorted(entry.devices.items()))
     return (
         f"{{PodUID:(string){entry.pod_uid} ContainerName:(string){entry.container} "
@@ -71,7 +71,7 @@ def _entry_text(entry: Entry) -> str:
 
 
 def spew_text(checkpoint: Checkpoint) -> str:
-    """Return what go-spew prints for the data (``%#v``, sorted keys); a slice without entries is nil."""
+    """Return the text that go-spew prints for the data (``%#v``, sorted keys); a slice without entries is nil."""
     entries = _words(map(_entry_text, checkpoint.entries)) if checkpoint.entries else "<nil>"
     registered = _words(f"{name}:{_words(ids)}" for name, ids in sorted(checkpoint.registered.items()))
     return (
@@ -81,11 +81,11 @@ def spew_text(checkpoint: Checkpoint) -> str:
 
 
 def checksum(checkpoint: Checkpoint) -> int:
-    """Return the number that the kubelet stores beside the data and checks when it reads it."""
+    """Return the checksum that the kubelet stores with the data and verifies when it reads the file."""
     return fnv1a_32(spew_text(checkpoint).encode())
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
+def _entry_json(entry: CheckpointEntry) -> dict[str, Any]:
     return {
         "PodUID": entry.pod_uid,
         "ContainerName": entry.container,
@@ -96,17 +96,17 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the file's content, as Go's encoding/json writes it: compact, map keys sorted as strings."""
+    """Return the file content as Go's encoding/json writes it: compact, with map keys sorted as strings."""
     data = {
         "PodDeviceEntries": [_entry_json(entry) for entry in checkpoint.entries] or None,
         "RegisteredDevices": {name: list(ids) for name, ids in sorted(checkpoint.registered.items())},
     }
-    whole = {"Data": data, "Checksum": checksum(checkpoint)}
-    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
+    document = {"Data": data, "Checksum": checksum(checkpoint)}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _entry(data: Mapping[str, Any]) -> Entry:
-    return Entry(
+def _entry(data: Mapping[str, Any]) -> CheckpointEntry:
+    return CheckpointEntry(
         pod_uid=data["PodUID"],
         container=data["ContainerName"],
         resource=data["ResourceName"],
@@ -116,20 +116,20 @@ def _entry(data: Mapping[str, Any]) -> Entry:
 
 
 def decode(content: bytes) -> Checkpoint:
-    """Read a file's content.
+    """Parse a file's content.
 
-    CorruptCheckpointError if it is not JSON, of another version's shape, or its checksum is wrong.
+    Raises CorruptCheckpointError if it is not JSON, has another version's structure, or has a wrong checksum.
     """
     try:
-        whole = json.loads(content)
-        data = whole["Data"]
-        found = Checkpoint(
+        document = json.loads(content)
+        data = document["Data"]
+        checkpoint = Checkpoint(
             entries=tuple(map(_entry, data["PodDeviceEntries"] or ())),
             registered={name: tuple(ids) for name, ids in data["RegisteredDevices"].items()},
         )
-        expected = whole["Checksum"]
+        expected = document["Checksum"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptCheckpointError(f"checkpoint can't be read: {error!r}") from error
-    if checksum(found) != expected:
+        raise CorruptCheckpointError(f"checkpoint cannot be parsed: {error!r}") from error
+    if checksum(checkpoint) != expected:
         raise CorruptCheckpointError("checkpoint is corrupted")
-    return found
+    return checkpoint

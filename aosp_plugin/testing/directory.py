@@ -1,4 +1,4 @@
-"""The kubelet's directory on disk: sweeping it, listening in it, the checkpoint file."""
+"""The kubelet's plugin directory on disk: its clean-up at start, its socket paths and the checkpoint file."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 SOCKET_NAME: Final = "kubelet.sock"
 MAX_SOCKET_PATH: Final = 107
-"""Bytes in a sockaddr_un, without the final zero."""
+"""Bytes of ``sun_path`` without the terminating NUL."""
 
 _log = logging.getLogger(__name__)
 
 
 def socket_path(directory: str) -> str:
-    """Return the path of kubelet.sock. KubeletDirectoryError if no socket can be bound or dialled there."""
+    """Return the path of kubelet.sock; KubeletDirectoryError if it is too long for a unix socket."""
     path = os.path.join(directory, SOCKET_NAME)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise KubeletDirectoryError(
-            f"{path} is longer than {MAX_SOCKET_PATH} bytes, which no socket can have; "
-            "take a shorter directory, such as tempfile.mkdtemp(dir='/tmp')"
+            f"{path} is longer than {MAX_SOCKET_PATH} bytes, the limit for unix sockets; "
+            "use a shorter directory, such as tempfile.mkdtemp(dir='/tmp')"
         )
     return path
 
 
 def endpoint_path(directory: str, endpoint: str) -> str:
-    """Return where a plugin is dialled: Go's filepath.Join, where "/x" stays inside and "../x" does not."""
+    """Return a plugin's socket path as Go's filepath.Join does: "/x" stays inside the directory, "../x" does not."""
     return os.path.normpath(f"{directory}/{endpoint}")
 
 
 def sweep(directory: str, behaviour: Behaviour, *, keep_sockets: bool = False) -> None:
-    """Remove what a kubelet removes at its start (pkg/kubelet/cm/devicemanager/manager.go:193-225).
+    """Remove the files that a kubelet removes at its start (pkg/kubelet/cm/devicemanager/manager.go:193-225).
 
-    The checkpoint and sub-directories stay; so do links that lead nowhere, because they can't be looked at.
-    ``keep_sockets``: all but kubelet.sock itself.
+    The checkpoint and subdirectories stay, and so do dangling symbolic links, because ``stat`` fails for them.
+    With ``keep_sockets``, only kubelet.sock is removed.
     """
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
@@ -55,22 +55,22 @@ def sweep(directory: str, behaviour: Behaviour, *, keep_sockets: bool = False) -
             _log.warning("failed to stat file %s: %s", path, error)
             continue
         if behaviour.sweeps(mode):
-            with contextlib.suppress(FileNotFoundError):  # as Go's os.RemoveAll: a plugin may remove its own just now
+            with contextlib.suppress(FileNotFoundError):  # like os.RemoveAll: the plugin may remove its own socket
                 os.unlink(path)
 
 
 def write_deprecation(directory: str) -> None:
-    """Leave the file by which kubelet 1.20 pointed to its plugin watcher (manager.go:284-293)."""
+    """Create the file by which kubelet 1.20 announced its plugin watcher (manager.go:284-293)."""
     with open(os.path.join(directory, "DEPRECATION"), "wb"):
         pass
 
 
 @contextlib.contextmanager
 def alias(directory: str) -> Iterator[str]:
-    """Give another name to a directory, for as long as the context lasts.
+    """Yield another path of a directory, which exists only inside the context.
 
-    A killed kubelet leaves kubelet.sock behind, and no file event tells of its death. gRPC and asyncio unlink
-    the path that they bound when they stop. Bound under a name that has gone since, they find nothing.
+    A killed kubelet leaves kubelet.sock behind, and its death causes no file event. gRPC and asyncio, however, unlink
+    the path that they bound when they stop. If they bind under an alias that no longer exists, the socket stays.
     """
     with tempfile.TemporaryDirectory(prefix="kubelet-") as holder:
         link = os.path.join(holder, "d")
@@ -79,7 +79,7 @@ def alias(directory: str) -> Iterator[str]:
 
 
 def read_checkpoint(path: str) -> cp.Checkpoint:
-    """Read the checkpoint. One that is absent is empty; one that is corrupt is too, with a warning."""
+    """Read the checkpoint. It is empty if the file does not exist, or, with a warning, if the file is corrupt."""
     try:
         with open(path, "rb") as file:
             return cp.decode(file.read())
@@ -94,13 +94,13 @@ def read_checkpoint(path: str) -> cp.Checkpoint:
 
 
 def remove_checkpoint(path: str) -> None:
-    """Remove the checkpoint, if there is one."""
+    """Remove the checkpoint if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def write_checkpoint(path: str, checkpoint: cp.Checkpoint) -> None:
-    """Replace the checkpoint at once or not at all (pkg/kubelet/util/store/filestore.go)."""
+    """Replace the checkpoint atomically (pkg/kubelet/util/store/filestore.go)."""
     directory, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}", dir=directory)  # mode 0600
     try:

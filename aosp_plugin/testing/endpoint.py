@@ -1,4 +1,4 @@
-"""One dialled plugin: its channel, its calls, its streams (pkg/kubelet/cm/devicemanager/endpoint.go)."""
+"""The kubelet's client of one plugin: channel, calls and streams (pkg/kubelet/cm/devicemanager/endpoint.go)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ PRE_START_TIMEOUT: Final = 30.0
 """Seconds (pkg/kubelet/cm/devicemanager/types.go)."""
 
 HANG_TIMEOUT: Final = 60.0
-"""Seconds. The kubelet sets no deadline here; this one only keeps a broken plugin from hanging a test."""
+"""Seconds. The kubelet sets no deadline for these calls; this one prevents a broken plugin from blocking a test."""
 
 _T = TypeVar("_T")
 _StreamCall = grpc.aio.UnaryStreamCall[pb.Empty, tuple[int, pb.ListAndWatchResponse]]
 OnMessage = Callable[[pb.ListAndWatchResponse, int], None]
-"""Takes a ListAndWatch message and its size on the wire in bytes."""
+"""Called with a ListAndWatch message and its size on the wire in bytes."""
 
 
-class PluginError(Exception):
-    """A call to the plugin failed. The text is what grpc-go would say."""
+class CallError(Exception):
+    """A call to the plugin failed. The text is grpc-go's."""
 
 
 def go_error(error: grpc.aio.AioRpcError) -> str:
-    """Return an RPC's failure in grpc-go's words: ``rpc error: code = Internal desc = boom``."""
+    """Format an RPC error as grpc-go does: ``rpc error: code = Internal desc = boom``."""
     name = error.code().name
     code = "Canceled" if name == "CANCELLED" else "".join(part.capitalize() for part in name.split("_"))
     code = "OK" if name == "OK" else code
@@ -36,7 +36,7 @@ def go_error(error: grpc.aio.AioRpcError) -> str:
 
 
 def _cancelled_from_outside() -> bool:
-    """Whether a CancelledError means this task; grpc.aio raises one for a closed channel as well."""
+    """Whether the current task is being cancelled; grpc.aio raises CancelledError for a closed channel as well."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -45,11 +45,11 @@ async def _call(call: Awaitable[_T]) -> _T:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise PluginError(go_error(error)) from error
+        raise CallError(go_error(error)) from error
     except asyncio.CancelledError:
         if _cancelled_from_outside():
             raise
-        raise PluginError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
+        raise CallError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
 
 
 def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:
@@ -57,7 +57,7 @@ def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:
 
 
 class Endpoint:
-    """A plugin's socket, dialled for one registration. Used on one event loop; ``close`` it always."""
+    """The connection to a plugin for one registration. Belongs to one event loop; it must be closed."""
 
     def __init__(self, resource: str, path: str, *, authority: str, max_message: int) -> None:
         self.resource = resource
@@ -69,9 +69,9 @@ class Endpoint:
             options=[
                 ("grpc.default_authority", authority),
                 ("grpc.max_receive_message_length", max_message),
-                # Every registration has a connection of its own; gRPC would share those to the same path.
+                # One connection for each registration; gRPC shares connections to the same path by default.
                 ("grpc.use_local_subchannel_pool", 1),
-                # A plugin that registers before it serves is found soon, not after the default second.
+                # Some plugins register before they serve; the default first retry is after one second.
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
@@ -86,30 +86,30 @@ class Endpoint:
 
     @property
     def streams(self) -> int:
-        """How many ListAndWatch streams are open."""
+        """The number of open ListAndWatch streams."""
         return len(self._streams)
 
     async def dial(self, timeout: float) -> None:
-        """Return once the plugin accepts; PluginError after ``timeout`` seconds."""
+        """Wait until the plugin accepts the connection; CallError after ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._channel.channel_ready()
         except TimeoutError:
-            raise PluginError("failed to dial device plugin: context deadline exceeded") from None
-        except grpc.aio.UsageError as error:  # closed while it was dialled
-            raise PluginError(f"failed to dial device plugin: {error}") from error
+            raise CallError("failed to dial device plugin: context deadline exceeded") from None
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            raise CallError(f"failed to dial device plugin: {error}") from error
 
     async def fetch_options(self) -> pb.DevicePluginOptions:
-        """Ask the plugin for its options."""
+        """Call GetDevicePluginOptions."""
         try:
             return await _call(self._stub.GetDevicePluginOptions(pb.Empty(), timeout=HANG_TIMEOUT))
-        except PluginError as error:
-            raise PluginError(f"failed to get device plugin options: {error}") from error
+        except CallError as error:
+            raise CallError(f"failed to get device plugin options: {error}") from error
 
     async def listen(self, opened: Callable[[], None], on_message: OnMessage) -> str:
-        """Open a stream and pass on its messages until it ends; return why, in grpc-go's words.
+        """Open a stream and pass its messages to ``on_message`` until it ends.
 
-        "EOF" means that the plugin returned.
+        Returns the reason in grpc-go's words; "EOF" means that the plugin returned from ListAndWatch.
         """
         call: _StreamCall = self._list_and_watch(pb.Empty())
         self._streams.append(call)
@@ -129,36 +129,36 @@ class Endpoint:
         return "EOF"
 
     def drop_streams(self) -> None:
-        """Cancel the open streams from the kubelet's side."""
+        """Cancel the open streams as a client."""
         for call in self._streams:
             call.cancel()
 
     def _require_running(self) -> None:
         if self.stopped_at is not None:
-            raise PluginError(f"endpoint &{{{self.resource} {self.path}}} has been stopped")
+            raise CallError(f"endpoint &{{{self.resource} {self.path}}} has been stopped")
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Ask which of the available devices the plugin prefers; nothing if it has no preference."""
+        """Call GetPreferredAllocation; an empty result means that the plugin has no preference."""
         self._require_running()
-        wanted = pb.ContainerPreferredAllocationRequest(
+        container_request = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
         )
-        request = pb.PreferredAllocationRequest(container_requests=[wanted])
+        request = pb.PreferredAllocationRequest(container_requests=[container_request])
         response = await _call(self._stub.GetPreferredAllocation(request, timeout=HANG_TIMEOUT))
         return response.container_responses[0].deviceIDs if response.container_responses else ()
 
     async def allocate(self, ids: Sequence[str]) -> pb.AllocateResponse:
-        """Allocate devices for one container."""
+        """Call Allocate for one container."""
         self._require_running()
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         return await _call(self._stub.Allocate(request, timeout=HANG_TIMEOUT))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Tell the plugin that a container with these devices is about to start."""
+        """Call PreStartContainer for a container's devices."""
         self._require_running()
         request = pb.PreStartContainerRequest(devices_ids=ids)
         await _call(self._stub.PreStartContainer(request, timeout=PRE_START_TIMEOUT))
 
     async def close(self) -> None:
-        """Close the connection, and with it every stream."""
+        """Close the connection and its streams."""
         await self._channel.close(None)

@@ -1,4 +1,4 @@
-"""What a test can break in the stand-in."""
+"""Faults that can be injected into the stand-in kubelet."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Faults:
-    """Faults of the kubelet's side. Change them at any time; they count from the next Register on."""
+    """Faults of the kubelet. They can be changed at any time, and apply from the next Register call."""
 
     refuse_register: str | None = None
-    """Every Register fails with gRPC's UNKNOWN and this text."""
+    """Register fails with the gRPC code UNKNOWN and this text."""
 
     hang_register: bool = False
-    """Register gets no answer until :meth:`release_register`."""
+    """Register is not answered until :meth:`release_register`."""
 
     slow_register: float = 0.0
-    """Seconds that pass before a Register is looked at."""
+    """Delay before a Register request is processed, in seconds."""
 
     never_open_stream: bool = False
-    """The plugin is registered, but ListAndWatch is never called."""
+    """The plugin is registered, but ListAndWatch is not called."""
 
     garbage_register: bool = False
-    """From the next start on, kubelet.sock answers bytes that are no gRPC."""
+    """After the next start, kubelet.sock answers with bytes that are not gRPC."""
 
     keep_sockets: bool = False
-    """A start removes nothing but kubelet.sock itself: what plugins left behind stays."""
+    """A start removes only kubelet.sock: other stale sockets stay."""
 
     _hanging: list[asyncio.Future[None]] = field(default_factory=list, repr=False)
 
     def release_register(self) -> None:
-        """End ``hang_register``: the calls that hang go on as usual, and later ones don't hang."""
+        """Reset ``hang_register``, and continue the calls that hang."""
         self.hang_register = False
         hanging, self._hanging = self._hanging, []
         for waiter in hanging:
@@ -39,7 +39,7 @@ class Faults:
                 waiter.set_result(None)
 
     async def delay_register(self) -> None:
-        """Return when this Register may be looked at."""
+        """Wait until a Register request may be processed."""
         if self.hang_register:
             waiter = asyncio.get_running_loop().create_future()
             self._hanging.append(waiter)

@@ -1,4 +1,4 @@
-"""The stand-in itself: a kubelet's device manager on real sockets, seen from the kubelet's side."""
+"""The stand-in kubelet: a device manager on real unix sockets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from aosp_plugin.testing import directory as disk
 from aosp_plugin.testing.admission import Admission
 from aosp_plugin.testing.behaviour import Behaviour
 from aosp_plugin.testing.checkpoint import FILE_NAME, Checkpoint
+from aosp_plugin.testing.events import Event
 from aosp_plugin.testing.faults import Faults
-from aosp_plugin.testing.plugins import Plugins, Settings
+from aosp_plugin.testing.plugins import PluginManager, PluginSettings
+from aosp_plugin.testing.pods import AdmissionError
 from aosp_plugin.testing.registration import Registration, RegistrationService
-from aosp_plugin.testing.resources import Books, Listing, ResourceView
+from aosp_plugin.testing.resources import ManagerState, ResourceState, ResourceView
 from aosp_plugin.testing.socket_server import Listener, listen
 
 if TYPE_CHECKING:
@@ -32,16 +34,16 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class _Run:
-    """What lives from one start to the stop after it."""
+    """The objects that exist between a start and the next stop."""
 
-    books: Books
-    plugins: Plugins
+    state: ManagerState
+    plugins: PluginManager
     admission: Admission
     listener: Listener
 
 
 class Kubelet:
-    """A kubelet's device manager. An async context manager; belongs to one event loop."""
+    """A kubelet's device manager: an async context manager that belongs to one event loop."""
 
     def __init__(
         self,
@@ -54,27 +56,29 @@ class Kubelet:
         max_message: int = MAX_MESSAGE,
         dial_timeout: float = DIAL_TIMEOUT,
         checkpoints: bool = True,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Prepare a kubelet over ``directory``, which it makes at the start.
+        """Prepare a kubelet for ``directory``, which it creates when it starts.
 
-        - ``seed`` decides all that Go leaves to chance.
-        - ``grace_period``: a resource whose plugin has been gone for longer is forgotten; in seconds
-          of ``clock``.
-        - ``max_message``: bytes in the largest message that a plugin may send.
-        - ``dial_timeout``: seconds that a plugin has to accept its connection.
-        - ``checkpoints=False`` neither reads nor writes the checkpoint, whose checksum takes time (some 10 ms
+        - ``seed`` determines everything that is random in the kubelet, such as the iteration order of Go's maps.
+        - ``grace_period``: a resource is forgotten when its plugin is absent for longer; in seconds of ``clock``.
+        - ``max_message``: the largest message that a plugin may send, in bytes.
+        - ``dial_timeout``: the time that a plugin has to accept the connection, in seconds.
+        - ``checkpoints=False``: the checkpoint is neither read nor written. Its checksum costs time (some 10 ms
           for 10,000 devices).
+        - ``on_event`` is called with each :class:`~aosp_plugin.testing.events.Event`, on the event loop.
 
-        KubeletDirectoryError if the directory's path is too long for a socket.
+        Raises KubeletDirectoryError if the directory's path is too long for a socket.
         """
         self.directory = os.path.abspath(directory)
         self.behaviour = behaviour
         self.faults = Faults()
         self.socket_path = disk.socket_path(self.directory)
         self.checkpoint_path = os.path.join(self.directory, FILE_NAME)
-        self._settings = Settings(self.directory, behaviour, grace_period, dial_timeout, max_message, clock)
+        self._settings = PluginSettings(self.directory, behaviour, grace_period, dial_timeout, max_message, clock)
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._checkpoints = checkpoints
+        self._on_event = on_event
         self._registrations: list[Registration] = []
         self._pods: dict[str, str] = {}
         self._active: set[str] = set()
@@ -82,33 +86,38 @@ class Kubelet:
         self._run: _Run | None = None
 
     async def __aenter__(self) -> Self:
-        """Start."""
+        """Start the kubelet."""
         await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop the kubelet."""
         await self.stop()
 
     async def start(self) -> None:
-        """Read the checkpoint, make and sweep the directory, listen (manager.go:235-281, in this order)."""
+        """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order).
+
+        Raises RuntimeError if the kubelet already runs.
+        """
         if self._run is not None:
-            raise RuntimeError("the kubelet runs already")
-        books = Books(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
+            raise RuntimeError("the kubelet already runs")
+        state = ManagerState(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
         os.makedirs(self.directory, mode=0o750, exist_ok=True)
         disk.sweep(self.directory, self.behaviour, keep_sockets=self.faults.keep_sockets)
 
         def save() -> None:
             if self._checkpoints:
-                disk.write_checkpoint(self.checkpoint_path, books.checkpoint())
+                disk.write_checkpoint(self.checkpoint_path, state.checkpoint())
 
-        plugins = Plugins(self._settings, books, self.faults, save=save, notify=self._notify)
-        service = RegistrationService(self.faults, self._registrations, plugins.accept, self._notify)
+        plugins = PluginManager(self._settings, state, self.faults, save=save, emit=self._emit, notify=self._notify)
+        service = RegistrationService(
+            self.faults, self._registrations, plugins.accept, emit=self._emit, notify=self._notify
+        )
         admission = Admission(
             behaviour=self.behaviour,
-            books=books,
+            state=state,
             endpoints=plugins.current,
             rng=self._rng,
             is_active=self._active.__contains__,
@@ -118,20 +127,22 @@ class Kubelet:
         listener = await listen(self.directory, service, garbage=self.faults.garbage_register)
         if self.behaviour is Behaviour.OLD:
             disk.write_deprecation(self.directory)
-        self._run = _Run(books, plugins, admission, listener)
+        self._run = _Run(state, plugins, admission, listener)
+        self._emit("kubelet-started", directory=self.directory, behaviour=self.behaviour.name.lower())
         self._notify()
 
     async def stop(self) -> None:
-        """Die: every stream breaks, and kubelet.sock stays behind, refusing connections. May be repeated."""
+        """Stop as if killed: all streams break, and kubelet.sock stays but refuses connections. Idempotent."""
         run, self._run = self._run, None
         if run is None:
             return
         await run.listener.stop()
         await run.plugins.close()
+        self._emit("kubelet-stopped")
         self._notify()
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
-        """Stop and start again, with or without the memory of what was allocated."""
+        """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""
         await self.stop()
         if not keep_checkpoint:
             disk.remove_checkpoint(self.checkpoint_path)
@@ -139,35 +150,35 @@ class Kubelet:
 
     @property
     def registrations(self) -> Sequence[Registration]:
-        """Every Register request so far, over all restarts, in the order in which they came."""
+        """All Register requests so far, across restarts, in order of arrival."""
         return tuple(self._registrations)
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Names of the resources that the node's status has; none while stopped."""
+        """The names of the resources in the node status; empty while stopped."""
         if self._run is None:
             return ()
         self._run.plugins.expire()
-        return tuple(self._run.books.listed())
+        return tuple(self._run.state.listed())
 
     def resource(self, name: str) -> ResourceView:
-        """Return one resource as it is now. Looking makes the kubelet forget plugins that are long gone."""
+        """Return the current view of a resource. The call also expires resources, as GetCapacity does."""
         known = name in self.resources
-        listing = self._run.books.listings.get(name, Listing()) if self._run else Listing()
+        resource = self._run.state.resources.get(name, ResourceState()) if self._run else ResourceState()
         endpoint = self._run.plugins.current.get(name) if self._run else None
         return ResourceView(
             name=name,
             known=known,
-            capacity=listing.capacity,
-            allocatable=len(listing.healthy),
-            devices=listing.devices,
+            capacity=resource.capacity,
+            allocatable=len(resource.healthy),
+            devices=resource.devices,
             connected=endpoint is not None and endpoint.stopped_at is None,
             streams=self._run.plugins.streams(name) if self._run else 0,
-            streams_opened=listing.streams_opened,
-            messages=listing.messages,
-            last_message_size=listing.last_message_size,
-            last_message_at=listing.last_message_at,
-            last_stream_end=listing.last_stream_end,
+            streams_opened=resource.streams_opened,
+            messages=resource.messages,
+            last_message_size=resource.last_message_size,
+            last_message_at=resource.last_message_at,
+            last_stream_end=resource.last_stream_end,
         )
 
     async def wait_for(
@@ -175,30 +186,34 @@ class Kubelet:
         predicate: Callable[[Kubelet], bool],
         timeout: float = 30.0,
     ) -> None:
-        """Return as soon as the predicate holds; it is asked now and after each change of state.
+        """Wait until the predicate holds; it is evaluated now and after each change of state.
 
-        A state that lasts for less than a turn of the event loop may be missed: wait for counts that only
-        grow where that matters. TimeoutError after ``timeout`` seconds, with a description of the state.
+        A state that lasts for less than one iteration of the event loop may be missed; use counters that only grow
+        if that matters. Raises TimeoutError after ``timeout`` seconds, with a description of the state.
         """
         try:
             async with asyncio.timeout(timeout):
                 while not predicate(self):
                     await self._changed.wait()
         except TimeoutError:
-            raise TimeoutError(f"not within {timeout:g} s; {self.describe()}") from None
+            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
 
     def describe(self) -> str:
-        """Return the state in a few lines, for a test that failed."""
-        lines = [f"the kubelet ({self.behaviour.name}) {'runs' if self._run else 'is stopped'}"]
-        names = dict.fromkeys([*(self._run.books.listings if self._run else ()), *self.resources])
+        """Return a description of the state in a few lines, for failed tests."""
+        lines = [f"the kubelet ({self.behaviour.name}) is {'running' if self._run else 'stopped'}"]
+        names = dict.fromkeys([*(self._run.state.resources if self._run else ()), *self.resources])
         lines.extend(
             f"  {view.name}: known={view.known} capacity={view.capacity} allocatable={view.allocatable} "
             f"connected={view.connected} streams={view.streams} of {view.streams_opened} "
             f"messages={view.messages} last_stream_end={view.last_stream_end!r}"
             for view in map(self.resource, names)
         )
-        lines.append(f"  registrations: {len(self._registrations)}, the last one: {self._registrations[-1:]}")
+        lines.append(f"  registrations: {len(self._registrations)}, last: {self._registrations[-1:]}")
         return "\n".join(lines)
+
+    def _emit(self, name: str, /, **fields: object) -> None:
+        if self._on_event is not None:
+            self._on_event(Event(name, fields))
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -211,48 +226,65 @@ class Kubelet:
         return self._run
 
     async def admit(self, pod: Pod) -> AdmittedPod:
-        """Admit a pod, as a node does that was just told of it. AdmissionError if it may not run."""
+        """Admit a pod that was scheduled to this node. Raises AdmissionError if the kubelet rejects it."""
         run = self._running()
         self._pods[pod.uid] = pod.name
         self._active.add(pod.uid)
         try:
-            return await run.admission.admit(pod)
-        except BaseException:
+            admitted = await run.admission.admit(pod)
+        except BaseException as error:
             self._active.discard(pod.uid)
+            if isinstance(error, AdmissionError):
+                self._emit("pod-rejected", pod=pod.name, reason=error.reason, message=error.message)
             raise
         finally:
             self._notify()
+        self._emit("pod-admitted", pod=pod.name, uid=pod.uid)
+        for allocation in admitted.containers.values():
+            self._emit("container-allocated", pod=pod.name, allocation=allocation)
+        return admitted
 
     async def start_container(self, pod: Pod, container_name: str) -> ContainerAllocation:
-        """Create a container of an admitted pod, for the first time or again: the allocation is repeated.
+        """Start a container of an admitted pod, for the first time or again; the allocation is the same.
 
-        AdmissionError with CreateContainerConfigError if a plugin fails; the kubelet would try again.
+        Raises AdmissionError with CreateContainerConfigError if a plugin fails; a kubelet would retry.
         """
-        return await self._running().admission.start(pod, pod.container(container_name))
+        container = pod.container(container_name)
+        try:
+            allocation = await self._running().admission.start(pod, container)
+        except AdmissionError as error:
+            self._emit(
+                "container-failed", pod=pod.name, container=container.name, reason=error.reason, message=error.message
+            )
+            raise
+        self._emit("container-started", pod=pod.name, container=container.name)
+        return allocation
 
     async def finish(self, pod: Pod) -> None:
-        """End a pod. No plugin is told; its devices are free from the next admission on."""
-        self._active.discard(pod.uid)
+        """End a pod. Plugins are not notified; the devices are free from the next admission."""
+        if pod.uid in self._active:
+            self._active.discard(pod.uid)
+            self._emit("pod-removed", pod=pod.name)
         self._notify()
 
     def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:
-        """Return who has what: device id to (pod name, container name). Ended pods are freed first."""
+        """Return the allocations: device ID to (pod name, container name). Ended pods are released first."""
         run = self._running()
-        run.books.release(self._active.__contains__)
+        run.state.release(self._active.__contains__)
         return {
             device: (self._pods[entry.pod_uid], entry.container)
-            for entry in run.books.entries.values()
+            for entry in run.state.entries.values()
             if entry.resource == resource
             for device in entry.device_ids
         }
 
     async def drop_streams(self, resource: str | None = None) -> None:
-        """Cancel the streams of a resource, or of all, on the kubelet's side; return when they are over."""
+        """Cancel the streams of a resource, or all streams, as the client; wait until they have ended."""
         await self._running().plugins.drop_streams(resource)
 
     async def open_second_stream(self, resource: str) -> None:
-        """Call ListAndWatch once more on the same connection; KeyError without a plugin."""
+        """Call ListAndWatch again on the same connection; KeyError if no plugin is registered."""
         run = self._running()
-        before = run.books.listing(resource).streams_opened
+        before = run.state.resource(resource).streams_opened
         run.plugins.open_second_stream(resource)
         await self.wait_for(lambda k: k.resource(resource).streams_opened > before)

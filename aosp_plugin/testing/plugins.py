@@ -1,18 +1,19 @@
-"""The plugins of one run of the kubelet: dialling them, listening to them, losing them.
+"""The plugins during one run of the kubelet: connecting, following their streams, losing them.
 
 pkg/kubelet/cm/devicemanager/manager.go (addEndpoint, runEndpoint) in 1.20, plugin/v1beta1/handler.go
-(connectClient, runClient) in newer ones.
+(connectClient, runClient) in newer versions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.testing.directory import endpoint_path
-from aosp_plugin.testing.endpoint import Endpoint, PluginError
+from aosp_plugin.testing.endpoint import CallError, Endpoint
 from aosp_plugin.testing.tracking import Tracker, tracker_for
 
 if TYPE_CHECKING:
@@ -20,16 +21,17 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.api import deviceplugin_pb2 as pb
     from aosp_plugin.testing.behaviour import Behaviour
+    from aosp_plugin.testing.events import Emit
     from aosp_plugin.testing.faults import Faults
     from aosp_plugin.testing.registration import Registration
-    from aosp_plugin.testing.resources import Books
+    from aosp_plugin.testing.resources import ManagerState
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What stays the same for all plugins; times are in seconds, ``max_message`` in bytes."""
+class PluginSettings:
+    """Settings for the connections to all plugins; times are in seconds, ``max_message`` is in bytes."""
 
     directory: str
     behaviour: Behaviour
@@ -39,39 +41,41 @@ class Settings:
     clock: Callable[[], float]
 
 
-class Plugins:
-    """All plugins that registered since the kubelet's start. Writes into the books what they tell."""
+class PluginManager:
+    """All plugins that registered since the kubelet's start. Stores the devices that they report in ``state``."""
 
     def __init__(
         self,
-        settings: Settings,
-        books: Books,
+        settings: PluginSettings,
+        state: ManagerState,
         faults: Faults,
         *,
         save: Callable[[], None],
+        emit: Emit,
         notify: Callable[[], None],
     ) -> None:
         self._settings = settings
-        self._books = books
+        self._state = state
         self._faults = faults
         self._write_checkpoint = save
+        self._emit = emit
         self._notify = notify
         self._tracker: Tracker[Endpoint] = tracker_for(settings.behaviour)
         self._endpoints: list[Endpoint] = []
         self._tasks: dict[asyncio.Task[None], Endpoint | None] = {}
-        for resource in books.listed():
-            # Known from the checkpoint: a stopped endpoint (manager.go:604-610). Its channel is never used.
+        for resource in state.listed():
+            # A resource from the checkpoint has a stopped endpoint (manager.go:604-610). Its channel is not used.
             endpoint = self._endpoint(resource, "")
             endpoint.stopped_at = settings.clock()
             self._tracker.current[resource] = endpoint
 
     @property
     def current(self) -> dict[str, Endpoint]:
-        """The plugin that counts, by resource; stopped ones too."""
+        """The current plugin of each resource, including stopped ones."""
         return self._tracker.current
 
     def streams(self, resource: str) -> int:
-        """How many streams are open for a resource."""
+        """Return the number of open streams of a resource."""
         return sum(endpoint.streams for endpoint in self._of(resource))
 
     def _of(self, resource: str | None) -> list[Endpoint]:
@@ -85,7 +89,7 @@ class Plugins:
         return endpoint
 
     async def accept(self, registration: Registration) -> str | None:
-        """Take a valid registration; return the error to answer it with, or None."""
+        """Process a valid registration; return the error text for its answer, or None."""
         if self._settings.behaviour.synchronous:
             return await self._connect(registration)
         self._spawn(self._connect_later(registration))
@@ -95,27 +99,33 @@ class Plugins:
         registration.dial_error = await self._connect(registration)
         if registration.dial_error is not None:
             _log.error("Failed to dial device plugin with request %s: %s", registration, registration.dial_error)
+            self._emit(
+                "dial-failed",
+                resource=registration.resource_name,
+                endpoint=registration.endpoint,
+                reason=registration.dial_error,
+            )
         self._notify()
 
     async def _connect(self, registration: Registration) -> str | None:
-        """Dial a plugin and open its stream; return why that failed, or None."""
+        """Dial a plugin and open its stream; return the error text, or None."""
         endpoint = self._endpoint(registration.resource_name, registration.endpoint)
-        self._tracker.dialling(endpoint)
+        self._tracker.on_dial(endpoint)
         connected = False
         try:
             await endpoint.dial(self._settings.dial_timeout)
-            objection = self._tracker.objection(endpoint)
-            if objection is not None:
-                return objection
+            refusal = self._tracker.refusal(endpoint)
+            if refusal is not None:
+                return refusal
             endpoint.options = await self._options(endpoint, registration)
             connected = True
-        except PluginError as error:
+        except CallError as error:
             return str(error)
         finally:
             if not connected:
-                self._tracker.failed(endpoint)
+                self._tracker.on_failed(endpoint)
                 await self._close(endpoint)
-        self._tracker.connected(endpoint)
+        self._tracker.on_connected(endpoint)
         if not self._faults.never_open_stream:
             self._spawn(self._listen(endpoint), endpoint)
         self._notify()
@@ -126,48 +136,64 @@ class Plugins:
             return await endpoint.fetch_options()
         return registration.options
 
-    def _spawn(self, work: Coroutine[Any, Any, None], listens_to: Endpoint | None = None) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], endpoint: Endpoint | None = None) -> None:
+        """Start a task; ``endpoint`` is the plugin whose stream it follows."""
         task = asyncio.create_task(work)
-        self._tasks[task] = listens_to
+        self._tasks[task] = endpoint
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Forget a task that went well; one that broke is kept, and ``close`` raises what broke it."""
+        """Remove a task that succeeded. A failed one stays, and ``close`` raises its error."""
         if task.cancelled() or task.exception() is None:
             del self._tasks[task]
 
     async def _listen(self, endpoint: Endpoint) -> None:
-        """Follow one stream to its end; with its last stream a plugin is gone, and never asked again."""
-        listing = self._books.listing(endpoint.resource)
+        """Follow one stream to its end. After its last stream a plugin is lost, and is not dialled again."""
+        resource = self._state.resource(endpoint.resource)
+        plugin = {"resource": endpoint.resource, "endpoint": os.path.basename(endpoint.path)}
 
         def opened() -> None:
-            listing.streams_opened += 1
+            resource.streams_opened += 1
+            self._emit("stream-opened", **plugin)
             self._notify()
 
         def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
-            listing.replace(message, size, self._settings.clock())
+            resource.replace(message, size, self._settings.clock())
             self._save()
+            self._devices_changed(endpoint.resource)
             self._notify()
 
-        listing.last_stream_end = await endpoint.listen(opened, on_message)
+        resource.last_stream_end = await endpoint.listen(opened, on_message)
+        self._emit("stream-ended", **plugin, reason=resource.last_stream_end)
         if endpoint.streams == 0:
             await self._ended(endpoint)
         self._notify()
 
+    def _devices_changed(self, name: str) -> None:
+        resource = self._state.resource(name)
+        self._emit(
+            "devices-changed",
+            resource=name,
+            capacity=resource.capacity,
+            allocatable=len(resource.healthy),
+            unhealthy=len(resource.unhealthy),
+        )
+
     def _save(self) -> None:
-        """Write the checkpoint; a failure is logged (manager.go genericDeviceUpdateCallback, GetCapacity)."""
+        """Write the checkpoint; log a failure (manager.go genericDeviceUpdateCallback, GetCapacity)."""
         try:
             self._write_checkpoint()
         except OSError as error:
             _log.error("Writing checkpoint encountered %s", error)
 
     async def _ended(self, endpoint: Endpoint) -> None:
-        end = self._tracker.ended(endpoint)
-        if end.lost:
-            self._books.listing(endpoint.resource).lose()
+        effect = self._tracker.on_end(endpoint)
+        if effect.lost:
+            self._state.resource(endpoint.resource).lose()
             self.current[endpoint.resource].stopped_at = self._settings.clock()
-        if end.close is not None:
-            await self._close(end.close)
+            self._devices_changed(endpoint.resource)
+        if effect.close is not None:
+            await self._close(effect.close)
 
     async def _close(self, endpoint: Endpoint) -> None:
         if endpoint in self._endpoints:
@@ -175,21 +201,22 @@ class Plugins:
         await endpoint.close()
 
     def expire(self) -> None:
-        """Forget resources whose plugin has been gone for too long, as GetCapacity does."""
+        """Forget resources whose plugin was lost for longer than the grace period, like GetCapacity."""
         now = self._settings.clock()
         expired = False
-        for resource in list(self._books.listed()):
+        for resource in list(self._state.listed()):
             endpoint = self.current.get(resource)
             stopped_at = endpoint.stopped_at if endpoint is not None else float("-inf")
             if stopped_at is not None and now - stopped_at > self._settings.grace_period:
                 self.current.pop(resource, None)
-                self._books.listing(resource).forget()
+                self._state.resource(resource).forget()
+                self._emit("resource-forgotten", resource=resource)
                 expired = True
         if expired:
             self._save()
 
     async def drop_streams(self, resource: str | None) -> None:
-        """Cancel the open streams of a resource, or of all, and return when they have ended."""
+        """Cancel the open streams of a resource, or all streams, and wait until they have ended."""
         endpoints = [endpoint for endpoint in self._of(resource) if endpoint.streams]
         tasks = [task for task, endpoint in self._tasks.items() if endpoint in endpoints]
         for endpoint in endpoints:
@@ -198,12 +225,12 @@ class Plugins:
             await asyncio.wait(tasks)
 
     def open_second_stream(self, resource: str) -> None:
-        """Call ListAndWatch once more on the connection of the plugin that counts."""
+        """Call ListAndWatch again on the connection of the current plugin; KeyError if there is none."""
         endpoint = self.current[resource]
         self._spawn(self._listen(endpoint), endpoint)
 
     async def close(self) -> None:
-        """Break everything at once, as the kubelet's death does; nothing of it gets into the books."""
+        """Close all connections at once, like the death of the kubelet; the state does not change."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

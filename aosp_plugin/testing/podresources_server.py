@@ -1,14 +1,13 @@
-"""The kubelet's podresources API v1 (pkg/kubelet/apis/podresources/server_v1.go), from a stand-in kubelet's books.
+"""The kubelet's podresources API v1 (pkg/kubelet/apis/podresources/server_v1.go) for a stand-in kubelet.
 
-:class:`PodResources` listens on a unix socket of its own, as the kubelet does beside the plugins' directory, and tells
-whoever asks which pod has which device::
+:class:`PodResources` listens on its own unix socket, as the kubelet does, and returns the devices of each pod::
 
-    async with Kubelet(directory) as kubelet, PodResources(kubelet, f"{directory}/pod-resources.sock") as told:
+    async with Kubelet(directory) as kubelet, PodResources(kubelet, f"{directory}/pod-resources.sock") as server:
         await kubelet.admit(Pod("game", [Container("main", {GPU: 1})]))
-        ...                                                # a List at told.path has the pod and its device
+        ...                                                # List at server.path returns the pod and its device
 
-Not modelled: a kubelet that is stopped (it tells of no pod), pods without a device, CPUs, memory, what DRA gives, and
-the kubelet's limit of requests.
+Not modelled: a stopped kubelet (it returns no pods), pods without devices, CPUs, memory, DRA, and the kubelet's
+rate limit.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ if TYPE_CHECKING:
 
 
 class PodResources(rpc.PodResourcesListerServicer):
-    """The podresources API of one kubelet. An async context manager; belongs to the kubelet's event loop."""
+    """The podresources API of one kubelet: an async context manager on the kubelet's event loop."""
 
     def __init__(
         self, kubelet: Kubelet, path: str | os.PathLike[str], namespaces: Mapping[str, str] | None = None
     ) -> None:
-        """``namespaces`` are those of pods by their names; a pod that is not in it is in ``default``."""
+        """``namespaces`` maps pod names to namespaces; other pods are in ``default``."""
         self.path = str(path)
-        self.asked = 0
-        """How many requests have come."""
+        self.requests = 0
+        """The number of requests so far."""
         self._kubelet = kubelet
         self._namespaces = namespaces or {}
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        """Listen."""
+        """Start listening."""
         self._server = grpc.aio.server()
         rpc.add_PodResourcesListerServicer_to_server(self, self._server)
         self._server.add_insecure_port(socket_address(self.path))
@@ -55,43 +54,43 @@ class PodResources(rpc.PodResourcesListerServicer):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Listen no longer; the socket is removed."""
+        """Stop listening, and remove the socket."""
         if self._server is not None:
             await self._server.stop(None)
 
     async def List(self, _request: pb.ListPodResourcesRequest, _context: Any) -> pb.ListPodResourcesResponse:  # noqa: N802
-        """Tell of every pod that has a device and is not over."""
+        """Return all active pods that have devices."""
         return pb.ListPodResourcesResponse(pod_resources=self._pods().values())
 
     async def GetAllocatableResources(  # noqa: N802
         self, _request: pb.AllocatableResourcesRequest, _context: Any
     ) -> pb.AllocatableResourcesResponse:
-        """Tell of the healthy devices, in use or not."""
-        self.asked += 1
-        answer = pb.AllocatableResourcesResponse()
+        """Return the healthy devices, in use or not."""
+        self.requests += 1
+        response = pb.AllocatableResourcesResponse()
         for resource in self._kubelet.resources:
             devices = self._kubelet.resource(resource).devices
             healthy = [device for device, health in devices.items() if health == HEALTHY]
-            answer.devices.add(resource_name=resource, device_ids=healthy)
-        return answer
+            response.devices.add(resource_name=resource, device_ids=healthy)
+        return response
 
     async def Get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:  # noqa: N802
-        """Tell of one pod."""
+        """Return one pod; NOT_FOUND if it has no devices."""
         pod = self._pods().get((request.pod_namespace, request.pod_name))
         if pod is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_name} in {request.pod_namespace}")
         return pb.GetPodResourcesResponse(pod_resources=pod)
 
     def _pods(self) -> dict[tuple[str, str], pb.PodResources]:
-        """Return the pods by namespace and name, as they are now."""
-        self.asked += 1
-        given: dict[tuple[str, str, str], list[str]] = {}
+        """Return the current pods by namespace and name."""
+        self.requests += 1
+        allocated: dict[tuple[str, str, str], list[str]] = {}
         for resource in self._kubelet.resources:
             for device, (pod, container) in self._kubelet.allocated(resource).items():
-                given.setdefault((pod, container, resource), []).append(device)
+                allocated.setdefault((pod, container, resource), []).append(device)
         pods: dict[tuple[str, str], pb.PodResources] = {}
         containers: dict[tuple[str, str], pb.ContainerResources] = {}
-        for (name, container, resource), devices in given.items():
+        for (name, container, resource), devices in allocated.items():
             namespace = self._namespaces.get(name, "default")
             pod_resources = pods.setdefault((namespace, name), pb.PodResources(name=name, namespace=namespace))
             if (name, container) not in containers:

@@ -1,4 +1,4 @@
-"""Pods as the stand-in takes them, and what becomes of them. Values only."""
+"""Value types: pods, and what their containers were given."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Container:
-    """A container and the ``limits`` it asks for, resource name to count; ``requests`` are never read."""
+    """A container and its ``limits``, resource name to count. The kubelet does not read ``requests``."""
 
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
     restartable: bool = False
-    """An init container with ``restartPolicy: Always`` (a sidecar). Means nothing in ``Pod.containers``."""
+    """Whether an init container has ``restartPolicy: Always`` (a sidecar). Ignored in ``Pod.containers``."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod. Pods of the same ``uid`` are the same pod; it follows from the name if none is given."""
+    """A pod, identified by its ``uid``, which is derived from the name by default."""
 
     name: str
     containers: Sequence[Container]
@@ -31,13 +31,13 @@ class Pod:
     uid: str = ""
 
     def __post_init__(self) -> None:
-        """Derive the uid (pkg/kubelet/config/common.go: an MD5 of what defines the pod)."""
+        """Derive the UID (pkg/kubelet/config/common.go: an MD5 hash)."""
         if not self.uid:
             digest = hashlib.md5(self.name.encode(), usedforsecurity=False).digest()
             object.__setattr__(self, "uid", str(uuid.UUID(bytes=digest)))
 
     def container(self, name: str) -> Container:
-        """Return the container of this name, an init container or not; KeyError without one."""
+        """Return the container or init container with this name; KeyError if there is none."""
         for container in (*self.init_containers, *self.containers):
             if container.name == name:
                 return container
@@ -46,7 +46,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Mount:
-    """A host path inside the container, as handed to the container runtime."""
+    """A mount that the container runtime gets."""
 
     container_path: str
     host_path: str
@@ -55,7 +55,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """A device node inside the container, as handed to the container runtime."""
+    """A device that the container runtime gets."""
 
     container_path: str
     host_path: str
@@ -64,7 +64,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class ContainerAllocation:
-    """What one container gets: its device ids per resource, and the plugins' answers merged into one."""
+    """What one container gets: its device IDs by resource, and the merged plugin responses."""
 
     name: str
     device_ids: Mapping[str, tuple[str, ...]]
@@ -77,7 +77,7 @@ class ContainerAllocation:
 
 @dataclass(frozen=True)
 class AdmittedPod:
-    """A pod that may run: what each of its containers gets, init containers included, by container name."""
+    """An admitted pod: the allocation of each container, init containers included, by container name."""
 
     name: str
     uid: str
@@ -85,7 +85,7 @@ class AdmittedPod:
 
 
 class AdmissionError(Exception):
-    """The pod, or a container of it, may not run; ``reason`` and ``message`` are the kubelet's words."""
+    """The pod was rejected, or a container cannot start. ``reason`` and ``message`` are the kubelet's."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")

@@ -1,4 +1,4 @@
-"""The kubelet's books: which devices there are, and who has which. No I/O.
+"""The device manager's state: devices of each resource, and their allocation to containers. No I/O.
 
 pkg/kubelet/cm/devicemanager/manager.go: healthyDevices, unhealthyDevices, allocatedDevices and podDevices.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.testing.checkpoint import Checkpoint, Entry
+from aosp_plugin.testing.checkpoint import Checkpoint, CheckpointEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,43 +22,43 @@ UNHEALTHY: Final = "Unhealthy"
 
 @dataclass(frozen=True)
 class ResourceView:
-    """One resource as the kubelet sees it at this moment."""
+    """The kubelet's current view of one resource."""
 
     name: str
     known: bool
-    """Whether the node's status has the resource; False: capacity 0, as for one that never was."""
+    """Whether the node status has the resource. If not, its capacity is 0, as for one that never existed."""
     capacity: int
-    """All devices, used and unhealthy ones too."""
+    """The number of all devices, including those in use and unhealthy ones."""
     allocatable: int
-    """The healthy devices, used ones too."""
+    """The number of healthy devices, including those in use."""
     devices: Mapping[str, str]
-    """Id to health, in the order of the last message; all Unhealthy once the plugin is lost."""
+    """ID to health, in the order of the last message; all are Unhealthy after the plugin was lost."""
     connected: bool
-    """Whether there is a plugin, and it is not stopped."""
+    """Whether there is a plugin that is not stopped."""
     streams: int
-    """ListAndWatch streams that are open, those of replaced plugins too."""
+    """The number of open ListAndWatch streams, including those of replaced plugins."""
     streams_opened: int
-    """ListAndWatch calls since the kubelet's start."""
+    """The number of ListAndWatch calls since the kubelet's start."""
     messages: int
-    """ListAndWatch messages since the kubelet's start."""
+    """The number of ListAndWatch messages since the kubelet's start."""
     last_message_size: int
-    """Bytes of the last message on the wire."""
+    """The size of the last message on the wire, in bytes."""
     last_message_at: float | None
-    """When it came, by the kubelet's clock."""
+    """The time of the last message, by the kubelet's clock."""
     last_stream_end: str | None
-    """Why a stream ended last, in grpc-go's words; "EOF": the plugin returned."""
+    """The reason of the last stream end, in grpc-go's words; "EOF" means that the plugin returned."""
 
 
 @dataclass
-class Listing:
-    """What plugins told of one resource."""
+class ResourceState:
+    """The devices that plugins reported for one resource."""
 
     devices: dict[str, str] = field(default_factory=dict)
     healthy: AbstractSet[str] = frozenset()
     unhealthy: AbstractSet[str] = frozenset()
     topology: dict[str, tuple[int, ...]] = field(default_factory=dict)
     listed: bool = False
-    """Whether the kubelet has an entry for it, be it empty: from the first message, or the first loss, on."""
+    """Whether the kubelet has an entry for the resource, even an empty one: since the first message or loss."""
     messages: int = 0
     last_message_size: int = 0
     last_message_at: float | None = None
@@ -66,10 +66,10 @@ class Listing:
     last_stream_end: str | None = None
 
     def replace(self, message: pb.ListAndWatchResponse, size: int, now: float) -> None:
-        """Take a message: it replaces the whole list.
+        """Replace the device list by that of a message.
 
-        An id that comes twice counts once; with both healths, it counts in both sets (manager.go
-        ``genericDeviceUpdateCallback``): it can be allocated, and is two of the capacity.
+        An ID that occurs twice counts once; with both healths, it counts in both sets (manager.go
+        ``genericDeviceUpdateCallback``): it can be allocated, and counts twice in the capacity.
         """
         self.devices = {device.ID: device.health for device in message.devices}
         self.healthy = {device.ID for device in message.devices if device.health == HEALTHY}
@@ -85,84 +85,84 @@ class Listing:
         self.last_message_at = now
 
     def lose(self) -> None:
-        """Mark all devices unhealthy: the plugin is gone (markResourceUnhealthy)."""
+        """Mark all devices unhealthy, because the plugin is lost (markResourceUnhealthy)."""
         self.devices = dict.fromkeys(self.devices, UNHEALTHY)
         self.healthy, self.unhealthy = frozenset(), frozenset(self.devices)
         self.listed = True
 
     def forget(self) -> None:
-        """Drop the list; what was counted stays counted."""
+        """Drop the device list; the counters keep their values."""
         self.devices, self.topology, self.listed = {}, {}, False
         self.healthy = self.unhealthy = frozenset()
 
     @property
     def capacity(self) -> int:
-        """What the node's status counts: both sets, by their sizes."""
+        """The capacity in the node status: the sum of both sets' sizes."""
         return len(self.healthy) + len(self.unhealthy)
 
 
-class Books:
-    """Everything that the device manager remembers, and what of it goes into the checkpoint."""
+class ManagerState:
+    """The device manager's state in memory, restored from and saved to a checkpoint."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.listings: dict[str, Listing] = {name: Listing(listed=True) for name in checkpoint.registered}
-        self.entries: dict[tuple[str, str, str], Entry] = {
+        self.resources: dict[str, ResourceState] = {name: ResourceState(listed=True) for name in checkpoint.registered}
+        self.entries: dict[tuple[str, str, str], CheckpointEntry] = {
             (entry.pod_uid, entry.container, entry.resource): entry for entry in checkpoint.entries
         }
         self.in_use: dict[str, set[str]] = {}
         self.recount()
 
-    def listing(self, resource: str) -> Listing:
-        """Return the listing of a resource, a new one if need be."""
-        return self.listings.setdefault(resource, Listing())
+    def resource(self, name: str) -> ResourceState:
+        """Return the state of a resource; it is created if it does not exist."""
+        return self.resources.setdefault(name, ResourceState())
 
     def listed(self) -> Iterator[str]:
-        """Iterate over the resources that the node's status has."""
-        return (name for name, listing in self.listings.items() if listing.listed)
+        """Iterate over the names of the resources in the node status."""
+        return (name for name, resource in self.resources.items() if resource.listed)
 
-    def healthy(self, resource: str) -> AbstractSet[str] | None:
-        """Return the healthy ids, or None for a resource that is not listed."""
-        listing = self.listings.get(resource)
-        return listing.healthy if listing is not None and listing.listed else None
+    def healthy(self, name: str) -> AbstractSet[str] | None:
+        """Return the healthy IDs, or None for a resource that is not listed."""
+        resource = self.resources.get(name)
+        return resource.healthy if resource is not None and resource.listed else None
 
-    def is_plugin_resource(self, resource: str) -> bool:
-        """Whether Allocate cares about it (isDevicePluginResource)."""
-        return self.healthy(resource) is not None or resource in self.in_use
+    def is_plugin_resource(self, name: str) -> bool:
+        """Whether Allocate handles the resource (isDevicePluginResource)."""
+        return self.healthy(name) is not None or name in self.in_use
 
     def held(self, pod_uid: str, container: str, resource: str) -> tuple[str, ...] | None:
-        """Return what a container was given of a resource, or None."""
+        """Return the IDs of a resource that a container has, or None."""
         entry = self.entries.get((pod_uid, container, resource))
         return None if entry is None else entry.device_ids
 
-    def of_container(self, pod_uid: str, container: str) -> list[Entry]:
-        """Return what a container was given, of every resource."""
+    def of_container(self, pod_uid: str, container: str) -> list[CheckpointEntry]:
+        """Return the allocations of a container."""
         return [entry for entry in self.entries.values() if (entry.pod_uid, entry.container) == (pod_uid, container)]
 
     def use(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Note devices as used, before the plugin is asked."""
+        """Mark devices as in use, before the plugin is called."""
         self.in_use.setdefault(resource, set()).update(ids)
 
-    def insert(self, entry: Entry) -> None:
-        """Note what a container got, once the plugin has answered."""
+    def insert(self, entry: CheckpointEntry) -> None:
+        """Store an allocation, after the plugin has answered."""
         self.entries[entry.pod_uid, entry.container, entry.resource] = entry
 
     def recount(self) -> None:
-        """Derive the used devices from what containers hold; picks that came to nothing are free again."""
+        """Derive the devices in use from the allocations; devices of failed allocations become free."""
         self.in_use = {}
         for entry in self.entries.values():
             self.use(entry.resource, entry.device_ids)
 
     def release(self, is_active: Callable[[str], bool]) -> None:
-        """Drop pods that are not active (UpdateAllocatedDevices); if there is none, change nothing."""
-        gone = [key for key in self.entries if not is_active(key[0])]
-        for key in gone:
+        """Remove the allocations of inactive pods (UpdateAllocatedDevices); without any, do not recount."""
+        inactive = [key for key in self.entries if not is_active(key[0])]
+        for key in inactive:
             del self.entries[key]
-        if gone:
+        if inactive:
             self.recount()
 
     def checkpoint(self) -> Checkpoint:
-        """Return what has to survive the kubelet: allocations, and the healthy ids of each resource."""
+        """Return the allocations and the healthy IDs of each resource."""
         return Checkpoint(
             entries=tuple(self.entries.values()),
-            registered={name: sorted(self.listings[name].healthy) for name in self.listed()},
+            registered={name: sorted(self.resources[name].healthy) for name in self.listed()},
         )

@@ -1,4 +1,4 @@
-"""Listening on kubelet.sock: with the Registration service, or with something that is no gRPC at all."""
+"""The listener on kubelet.sock: the Registration service, or a server that does not speak gRPC."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import grpc
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
 from aosp_plugin.testing.directory import SOCKET_NAME, alias
 
-GARBAGE = b"220 this is no gRPC\r\n" * 8
+GARBAGE = b"220 this is not gRPC\r\n" * 8
 
 
 class Listener(Protocol):
-    """Something that listens on kubelet.sock."""
+    """A server on kubelet.sock."""
 
     async def stop(self) -> None:
-        """Close every connection and listen no longer. The socket file stays."""
+        """Close all connections and stop listening. The socket file stays."""
 
 
 class _Grpc:
@@ -37,17 +37,17 @@ class _Garbage:
         await self._server.wait_closed()
 
 
-async def _talk_garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _send_garbage(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(GARBAGE)
     writer.close()
 
 
 async def listen(directory: str, service: rpc.RegistrationServicer, *, garbage: bool) -> Listener:
-    """Listen on kubelet.sock in ``directory``, where no such file may be."""
+    """Listen on kubelet.sock in ``directory``; the file must not exist."""
     with alias(directory) as name:
         path = f"{name}/{SOCKET_NAME}"
         if garbage:
-            return _Garbage(await asyncio.start_unix_server(_talk_garbage, path))
+            return _Garbage(await asyncio.start_unix_server(_send_garbage, path))
         server = grpc.aio.server()
         rpc.add_RegistrationServicer_to_server(service, server)
         server.add_insecure_port(f"unix:{path}")

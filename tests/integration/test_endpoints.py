@@ -222,9 +222,9 @@ async def test_metrics_query_the_kubelet(nodes: DeviceDirectory, kubelet_dir: st
     ):
         await listed(kubelet, 2)
         await kubelet.admit(PHONE)
-        assert server.asked == 0
+        assert server.requests == 0
         assert ALLOCATED in await daemon.text("/metrics")
-        assert server.asked == 1
+        assert server.requests == 1
 
 
 async def test_metrics_are_served_while_the_loop_is_stuck(

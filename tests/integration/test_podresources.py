@@ -295,7 +295,7 @@ async def test_server_lists_the_devices_of_running_pods(nodes: DeviceDirectory, 
         await kubelet.finish(PHONE)
         pods = (await stub.List(pb.ListPodResourcesRequest())).pod_resources
         assert [pod.name for pod in pods] == ["phone-2"]
-        assert server.asked == 3
+        assert server.requests == 3
 
 
 async def test_server_has_get_and_get_allocatable_resources(

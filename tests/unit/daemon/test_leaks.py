@@ -204,8 +204,8 @@ def test_cgroup_names_container_and_pod(cgroup: str, expected: tuple[str, str]) 
 # -- checkpoints
 
 
-def entry(pod: str, devices: dict[int, list[str]], resource: str = RESOURCE) -> kubelet_checkpoint.Entry:
-    return kubelet_checkpoint.Entry(pod, "c", resource, devices, b"")
+def entry(pod: str, devices: dict[int, list[str]], resource: str = RESOURCE) -> kubelet_checkpoint.CheckpointEntry:
+    return kubelet_checkpoint.CheckpointEntry(pod, "c", resource, devices, b"")
 
 
 def test_checkpoint_lists_the_owners_of_each_device() -> None:

@@ -1,4 +1,4 @@
-"""The checkpoint's text, checksum and JSON, against vectors computed with the kubelet's own libraries."""
+"""The checkpoint's text, checksum and JSON, compared with values from the kubelet's own libraries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from aosp_plugin.testing.checkpoint import (
     Checkpoint,
+    CheckpointEntry,
     CorruptCheckpointError,
-    Entry,
     checksum,
     decode,
     encode,
@@ -18,7 +18,7 @@ from aosp_plugin.testing.checkpoint import (
     spew_text,
 )
 
-ENTRY = Entry(
+ENTRY = CheckpointEntry(
     pod_uid="3a1f0c9e-0000-4000-8000-000000000001",
     container="c1",
     resource="waydroid.io/binder",
@@ -45,8 +45,7 @@ FULL_JSON = (
 
 
 @pytest.mark.parametrize(("data", "value"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)])
-def test_fnv1a_has_its_published_values(data: bytes, value: int) -> None:
-    """The vectors of the FNV authors."""
+def test_fnv1a_matches_the_published_values(data: bytes, value: int) -> None:
     assert fnv1a_32(data) == value
 
 
@@ -58,62 +57,57 @@ def test_fnv1a_has_its_published_values(data: bytes, value: int) -> None:
         (Checkpoint((), REGISTERED), 1753728320),
     ],
 )
-def test_checksum_is_the_kubelets(checkpoint: Checkpoint, value: int) -> None:
-    """Three states whose checksum the kubelet's own code gave."""
+def test_checksum_matches_the_kubelets(checkpoint: Checkpoint, value: int) -> None:
+    """The values were computed by the kubelet's own code."""
     assert checksum(checkpoint) == value
 
 
-def test_text_of_an_empty_state() -> None:
-    """No entries are a nil slice, no resources an empty map."""
+def test_spew_text_prints_values_with_their_go_types() -> None:
+    """No entries are a nil slice, no resources an empty map, and bytes are numbers."""
     assert spew_text(Checkpoint()) == EMPTY_TEXT
-
-
-def test_text_of_a_full_state() -> None:
-    """Bytes are printed as numbers, and each value with its Go type."""
     assert spew_text(Checkpoint((ENTRY,), REGISTERED)) == FULL_TEXT
 
 
-def test_text_sorts_numa_nodes_by_number_and_resources_by_name() -> None:
-    """Map keys are sorted by value, entries of a list stay as they are."""
-    entry = Entry("u", "c", "r", {10: ("b",), 2: ("z", "a"), -1: ()}, b"")
+def test_spew_text_sorts_map_keys_by_value() -> None:
+    """The entries of a list keep their order."""
+    entry = CheckpointEntry("u", "c", "r", {10: ("b",), 2: ("z", "a"), -1: ()}, b"")
     text = spew_text(Checkpoint((entry, entry), {"b/b": (), "a/a": ("2", "1")}))
     assert "map[-1:[] 2:[z a] 10:[b]] AllocResp:([]uint8)[]} {PodUID" in text
     assert text.endswith("map[a/a:[2 1] b/b:[]]}")
 
 
-def test_json_is_the_kubelets() -> None:
-    """Compact JSON with the data, base64 for the plugin's answer, and the checksum."""
+def test_json_matches_the_kubelets() -> None:
+    """Go writes a nil slice as null, and bytes in base64."""
     assert encode(Checkpoint((ENTRY,), REGISTERED)) == FULL_JSON
-
-
-def test_json_of_an_empty_state_has_null_entries() -> None:
-    """Go writes a nil slice as null."""
     assert encode(Checkpoint()) == (b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}')
 
 
 def test_json_sorts_map_keys_as_strings() -> None:
-    """Go sorts the keys of a map by their text, numbers too."""
-    data = json.loads(encode(Checkpoint((Entry("u", "c", "r", {2: ("x",), 10: ("y",)}, b""),), {"b/b": (), "a/a": ()})))
+    """Go sorts numeric map keys by their text as well."""
+    entry = CheckpointEntry("u", "c", "r", {2: ("x",), 10: ("y",)}, b"")
+    data = json.loads(encode(Checkpoint((entry,), {"b/b": (), "a/a": ()})))
     assert list(data["Data"]["PodDeviceEntries"][0]["DeviceIDs"]) == ["10", "2"]
     assert list(data["Data"]["RegisteredDevices"]) == ["a/a", "b/b"]
 
 
 @pytest.mark.parametrize("checkpoint", [Checkpoint(), Checkpoint((ENTRY,), REGISTERED)])
-def test_what_is_written_can_be_read(checkpoint: Checkpoint) -> None:
-    """Decoding gives back what was encoded."""
+def test_decode_reverses_encode(checkpoint: Checkpoint) -> None:
     assert decode(encode(checkpoint)) == checkpoint
 
 
-def test_ids_of_an_entry_are_listed_once() -> None:
-    """A device that spans two NUMA nodes is one device."""
-    assert Entry("u", "c", "r", {0: ("a", "b"), 1: ("b",)}, b"").device_ids == ("a", "b")
+def test_device_ids_lists_a_device_with_two_numa_nodes_once() -> None:
+    assert CheckpointEntry("u", "c", "r", {0: ("a", "b"), 1: ("b",)}, b"").device_ids == ("a", "b")
 
 
 def _damaged(**changes: Any) -> bytes:
-    whole = json.loads(FULL_JSON)
-    whole["Data"].update({key: value for key, value in changes.items() if key != "Checksum"})
-    whole.update({key: value for key, value in changes.items() if key == "Checksum"})
-    return json.dumps(whole).encode()
+    document = json.loads(FULL_JSON)
+    document["Data"].update({key: value for key, value in changes.items() if key != "Checksum"})
+    document.update({key: value for key, value in changes.items() if key == "Checksum"})
+    return json.dumps(document).encode()
+
+
+_VERSION_1 = json.loads(FULL_JSON)["Data"]["PodDeviceEntries"][0] | {"DeviceIDs": ["aosp_binder1"]}
+"""An entry in the format of kubelets up to 1.19, which stored the IDs as a list."""
 
 
 @pytest.mark.parametrize(
@@ -129,16 +123,9 @@ def _damaged(**changes: Any) -> bytes:
         _damaged(RegisteredDevices={}),
         _damaged(RegisteredDevices=[]),
         _damaged(PodDeviceEntries=[{"PodUID": "u"}]),
+        _damaged(PodDeviceEntries=[_VERSION_1]),
     ],
 )
-def test_damage_is_noticed(content: bytes) -> None:
-    """What is no checkpoint, or not the one that was written, is refused."""
+def test_decode_rejects_corrupt_content(content: bytes) -> None:
     with pytest.raises(CorruptCheckpointError):
         decode(content)
-
-
-def test_the_first_version_of_the_format_counts_as_damaged() -> None:
-    """Kubelets up to 1.19 stored ids as a list; later ones can't read that."""
-    entry = json.loads(FULL_JSON)["Data"]["PodDeviceEntries"][0] | {"DeviceIDs": ["aosp_binder1"]}
-    with pytest.raises(CorruptCheckpointError):
-        decode(_damaged(PodDeviceEntries=[entry]))

@@ -1,0 +1,118 @@
+"""The kubelet's plugin directory: the clean-up at start, socket paths, the checkpoint file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import pytest
+
+from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.testing import Behaviour
+from aosp_plugin.testing import directory as disk
+from aosp_plugin.testing.checkpoint import FILE_NAME, Checkpoint
+
+
+def touch(path: str) -> None:
+    with open(path, "wb"):
+        pass
+
+
+@pytest.fixture
+def files(kubelet_dir: str) -> set[str]:
+    """Create one directory entry of each kind, and return their names."""
+    os.mkdir(f"{kubelet_dir}/directory")
+    touch(f"{kubelet_dir}/file")
+    touch(f"{kubelet_dir}/directory/inside")
+    touch(f"{kubelet_dir}/{FILE_NAME}")
+    os.symlink("directory/inside", f"{kubelet_dir}/link")
+    os.symlink("nowhere", f"{kubelet_dir}/dangling")
+    os.symlink("directory", f"{kubelet_dir}/link-to-directory")
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(f"{kubelet_dir}/plugin.sock")
+    return set(os.listdir(kubelet_dir))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "removed"),
+    [
+        (Behaviour.OLD, {"file", "link", "plugin.sock"}),
+        (Behaviour.BUGGY, {"plugin.sock"}),
+        (Behaviour.NEW, {"plugin.sock"}),
+    ],
+)
+def test_sweep_removes_what_the_version_removes(
+    kubelet_dir: str, files: set[str], behaviour: Behaviour, removed: set[str]
+) -> None:
+    """Version 1.20 removes everything but directories, and follows links; newer versions remove only sockets."""
+    disk.sweep(kubelet_dir, behaviour)
+    assert set(os.listdir(kubelet_dir)) == files - removed
+    assert os.listdir(f"{kubelet_dir}/directory") == ["inside"]
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_sweep_with_keep_sockets_removes_only_kubelet_sock(
+    kubelet_dir: str, files: set[str], behaviour: Behaviour
+) -> None:
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(f"{kubelet_dir}/{disk.SOCKET_NAME}")
+    disk.sweep(kubelet_dir, behaviour, keep_sockets=True)
+    assert set(os.listdir(kubelet_dir)) == files
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [("a.sock", "/d/a.sock"), ("/a.sock", "/d/a.sock"), ("../a.sock", "/a.sock"), ("", "/d"), ("x/./y", "/d/x/y")],
+)
+def test_endpoint_path_is_joined_as_in_go(endpoint: str, path: str) -> None:
+    assert disk.endpoint_path("/d", endpoint) == path
+
+
+def test_socket_path_is_limited_to_107_bytes() -> None:
+    """The limit counts bytes, not characters."""
+    longest = "/" + "a" * (107 - len("//kubelet.sock"))
+    assert disk.socket_path(longest) == longest + "/kubelet.sock"
+    with pytest.raises(KubeletDirectoryError, match="longer than 107 bytes"):
+        disk.socket_path(longest + "a")
+    with pytest.raises(KubeletDirectoryError):
+        disk.socket_path(longest[:-1] + "\u00fc")
+
+
+def test_socket_bound_under_an_alias_outlives_it(kubelet_dir: str) -> None:
+    with disk.alias(kubelet_dir) as name, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{name}/x.sock")
+    assert not os.path.lexists(name)
+    assert not os.path.exists(os.path.dirname(name))
+    assert os.listdir(kubelet_dir) == ["x.sock"]
+
+
+def test_checkpoint_is_replaced_atomically(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the owner can read the file. A failed write leaves the old content and no temporary file."""
+    path = f"{kubelet_dir}/{FILE_NAME}"
+    for state in (Checkpoint(registered={"r/r": ("a",)}), Checkpoint()):
+        disk.write_checkpoint(path, state)
+        assert disk.read_checkpoint(path) == state
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        disk.write_checkpoint(path, Checkpoint(registered={"r/r": ("a",)}))
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert os.listdir(kubelet_dir) == [FILE_NAME]
+
+
+def test_unreadable_checkpoint_is_empty(kubelet_dir: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A corrupt file is logged, an absent one is not. Removal is idempotent."""
+    path = f"{kubelet_dir}/{FILE_NAME}"
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert not caplog.records
+    touch(path)
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert "Device allocation info may NOT be up-to-date" in caplog.text
+    disk.remove_checkpoint(path)
+    disk.remove_checkpoint(path)
+    assert not os.path.exists(path)

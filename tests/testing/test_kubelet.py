@@ -1,0 +1,689 @@
+"""The stand-in kubelet on real sockets: start and stop, Register, ListAndWatch, lost plugins, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Self
+
+import grpc
+import pytest
+
+from aosp_plugin import testing
+from aosp_plugin.errors import KubeletDirectoryError
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
+from aosp_plugin.testing import socket_server as kubelet_server
+from aosp_plugin.testing.checkpoint import Checkpoint, decode
+from tests.testing.stub import (
+    OTHER,
+    Plugins,
+    R,
+    StubPlugin,
+    buggy_kubelet,
+    fail,
+    healthy,
+    hold,
+    new_kubelet,
+    newer_kubelets,
+    old_kubelet,
+    register,
+    register_error,
+    register_ignoring_errors,
+    register_until_deadline,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.testing import Event
+    from tests.support import Clock
+
+
+class RawPlugin:
+    """A plugin socket that exposes the received bytes. It sends only an HTTP/2 SETTINGS frame."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.connections: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        """Start listening."""
+        self._server = await asyncio.start_unix_server(self._accept, self.path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        writer.write(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame
+        self.connections.put_nowait(reader)
+
+    async def until(self, connection: asyncio.StreamReader, expected: bytes) -> None:
+        """Wait until ``expected`` was received."""
+        received = b""
+        while expected not in received:
+            data = await connection.read(4096)
+            assert data, f"{expected!r} is not in {received!r}"
+            received += data
+
+
+def counts(kubelet: Kubelet, resource: str = R) -> tuple[int, int]:
+    view = kubelet.resource(resource)
+    return view.capacity, view.allocatable
+
+
+def has(capacity: int, allocatable: int) -> Callable[[Kubelet], bool]:
+    return lambda kubelet: kubelet.resource(R).known and counts(kubelet) == (capacity, allocatable)
+
+
+def saved(kubelet: Kubelet) -> Checkpoint:
+    with open(kubelet.checkpoint_path, "rb") as file:
+        return decode(file.read())
+
+
+def test_example_in_the_package_docstring_runs() -> None:
+    docstring = (testing.__doc__ or "").splitlines()
+    code = textwrap.dedent("\n".join(line for line in docstring if line.startswith("    ") or not line))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)  # noqa: S603 - our own text
+
+
+# -- start and stop -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+async def test_start_creates_the_directory_and_replaces_a_stale_socket(kubelet_dir: str, behaviour: Behaviour) -> None:
+    directory = f"{kubelet_dir}/new"
+    for _ in range(2):
+        async with Kubelet(directory, behaviour=behaviour) as kubelet:
+            assert stat.S_IMODE(os.stat(directory).st_mode) == 0o750
+            assert kubelet.socket_path == f"{directory}/kubelet.sock"
+            assert kubelet.checkpoint_path == f"{directory}/kubelet_internal_checkpoint"
+            code, _text = await register_error(kubelet, "x", version="v2")
+            assert code is grpc.StatusCode.UNKNOWN
+    assert ("DEPRECATION" in os.listdir(directory)) is (behaviour is Behaviour.OLD)
+
+
+@pytest.mark.parametrize("garbage", [False, True])
+async def test_stopped_kubelet_leaves_a_socket_that_refuses_connections(kubelet_dir: str, garbage: bool) -> None:  # noqa: FBT001
+    """The file does not change, so no file event reports the stop."""
+    kubelet = Kubelet(kubelet_dir)
+    kubelet.faults.garbage_register = garbage
+    await kubelet.start()
+    inode = os.stat(kubelet.socket_path).st_ino
+    await kubelet.stop()
+    assert os.stat(kubelet.socket_path).st_ino == inode
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(kubelet.socket_path)
+
+
+@new_kubelet
+async def test_stop_is_idempotent_and_start_is_not(kubelet: Kubelet) -> None:
+    with pytest.raises(RuntimeError, match="already runs"):
+        await kubelet.start()
+    await kubelet.stop()
+    await kubelet.stop()
+
+
+async def test_stopped_kubelet_has_no_resources_and_admits_no_pods(kubelet_dir: str) -> None:
+    kubelet = Kubelet(kubelet_dir)
+    assert kubelet.resources == ()
+    assert not kubelet.resource(R).known
+    assert kubelet.resource(R).streams == 0
+    assert "is stopped" in kubelet.describe()
+    with pytest.raises(RuntimeError, match="stopped"):
+        await kubelet.admit(Pod("p", [Container("c")]))
+
+
+async def test_directory_that_is_too_long_for_a_socket_is_refused() -> None:
+    with pytest.raises(KubeletDirectoryError):
+        Kubelet("/tmp/" + "x" * 100)
+
+
+async def test_stop_breaks_streams_and_keeps_the_checkpoint(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The checkpoint has the devices that were healthy."""
+    plugin = await plugins.serve(kubelet, "d")
+    await kubelet.stop()
+    await asyncio.wait_for(plugin.server.stop(60), 30)  # returns early only if no stream is open
+    assert saved(kubelet).registered == {R: ("d",)}
+
+
+async def test_resource_is_known_without_devices_after_a_restart(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The checkpoint is read, and the plugin's socket is removed; the kubelet does not dial the plugin."""
+    plugin = await plugins.serve(kubelet, "d")
+    await kubelet.restart()
+    assert plugin.name not in os.listdir(kubelet.directory)
+    view = kubelet.resource(R)
+    assert (view.known, view.capacity, view.allocatable, view.connected) == (True, 0, 0, False)
+    assert len(plugin.streams) == 1
+    assert len(kubelet.registrations) == 1
+
+
+@new_kubelet
+async def test_restart_can_remove_the_checkpoint(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    await kubelet.restart(keep_checkpoint=False)
+    assert kubelet.resources == ()
+    assert "kubelet_internal_checkpoint" not in os.listdir(kubelet.directory)
+
+
+@new_kubelet
+async def test_kubelet_without_checkpoints_ignores_the_file(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    await kubelet.stop()
+    async with Kubelet(kubelet.directory, checkpoints=False) as successor:
+        assert successor.resources == ()
+        await plugins.serve(successor, "x", "y", name="new.sock")
+    assert saved(kubelet) == Checkpoint((), {R: ("d",)})
+
+
+async def test_checkpoint_that_cannot_be_written_is_logged(
+    kubelet: Kubelet, plugins: Plugins, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device list is used nevertheless, and the next one is written if that is possible."""
+    plugin = await plugins.serve(kubelet, "a")
+    os.rename(kubelet.directory, f"{kubelet.directory}.away")
+    plugin.send(healthy("a", "b"))
+    await kubelet.wait_for(has(2, 2))
+    assert "Writing checkpoint encountered" in caplog.text
+    os.rename(f"{kubelet.directory}.away", kubelet.directory)
+    plugin.send(healthy("a", "b", "c"))
+    await kubelet.wait_for(has(3, 3))
+    assert saved(kubelet) == Checkpoint((), {R: ("a", "b", "c")})
+
+
+# -- Register -------------------------------------------------------------------------------------------------------
+
+
+async def test_invalid_request_is_refused_and_recorded(kubelet: Kubelet) -> None:
+    text = 'the ResourceName "foo" is invalid'
+    assert await register_error(kubelet, "a.sock", resource="foo") == (grpc.StatusCode.UNKNOWN, text)
+    registration = kubelet.registrations[-1]
+    assert (registration.version, registration.endpoint, registration.resource_name) == ("v1beta1", "a.sock", "foo")
+    assert (registration.outcome, registration.accepted) == (text, False)
+
+
+@newer_kubelets
+async def test_newer_kubelets_get_the_options_before_they_answer(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.start("d")
+    release = asyncio.Event()
+    plugin.hooks["GetDevicePluginOptions"] = hold(release)
+    registering = asyncio.create_task(register(kubelet, plugin.name))
+    await plugin.called["GetDevicePluginOptions"].wait()
+    assert kubelet.registrations[0].outcome == "pending"
+    release.set()
+    await registering
+    assert kubelet.registrations[0].accepted
+    await kubelet.wait_for(has(1, 1))
+
+
+@newer_kubelets
+async def test_newer_kubelets_refuse_a_plugin_without_options(kubelet: Kubelet, plugins: Plugins) -> None:
+    """ListAndWatch is not called."""
+    plugin = await plugins.start("d")
+    plugin.hooks["GetDevicePluginOptions"] = fail("no options today")
+    _code, text = await register_error(kubelet, plugin.name)
+    assert text == "failed to get device plugin options: rpc error: code = Internal desc = no options today"
+    assert plugin.streams == []
+    assert kubelet.resources == ()
+
+
+@newer_kubelets
+@pytest.mark.kubelet(dial_timeout=0.05)
+async def test_newer_kubelets_refuse_a_plugin_that_does_not_listen(kubelet: Kubelet) -> None:
+    _code, text = await register_error(kubelet, "absent.sock")
+    assert text == "failed to dial device plugin: context deadline exceeded"
+
+
+@old_kubelet
+@pytest.mark.kubelet(dial_timeout=0.05)
+async def test_old_kubelet_answers_before_it_dials(kubelet: Kubelet, caplog: pytest.LogCaptureFixture) -> None:
+    """The plugin does not learn that the kubelet cannot dial it."""
+    await register(kubelet, "absent.sock")
+    assert kubelet.registrations[0].accepted
+    await kubelet.wait_for(lambda k: k.registrations[0].dial_error is not None)
+    assert kubelet.registrations[0].dial_error == "failed to dial device plugin: context deadline exceeded"
+    assert kubelet.resources == ()
+    assert "Failed to dial device plugin with request" in caplog.text
+
+
+@old_kubelet
+async def test_old_kubelet_uses_the_options_of_the_request(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d", options=pb.DevicePluginOptions(pre_start_required=True))
+    assert not plugin.called["GetDevicePluginOptions"].is_set()
+    assert kubelet.registrations[0].options.pre_start_required
+
+
+async def test_plugin_may_register_before_it_serves(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The kubelet dials until the timeout."""
+    registering = asyncio.create_task(register(kubelet, "late.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+    await plugins.start("d", name="late.sock")
+    await registering
+    await kubelet.wait_for(has(1, 1))
+
+
+async def test_authority_depends_on_the_version(kubelet: Kubelet) -> None:
+    """Version 1.20 sends the raw socket path, newer versions send localhost."""
+    async with RawPlugin(f"{kubelet.directory}/raw.sock") as raw:
+        registering = asyncio.create_task(register_ignoring_errors(kubelet, "raw.sock"))
+        connection = await asyncio.wait_for(raw.connections.get(), 10)
+        authority = raw.path if kubelet.behaviour is Behaviour.OLD else "localhost"
+        await asyncio.wait_for(raw.until(connection, authority.encode()), 10)
+        await kubelet.stop()
+        await registering
+
+
+@old_kubelet
+async def test_each_registration_has_its_own_connection(kubelet: Kubelet) -> None:
+    """This also holds for registrations with the same path."""
+    async with RawPlugin(f"{kubelet.directory}/raw.sock") as raw:
+        for _ in range(2):
+            await register(kubelet, "raw.sock")
+            await asyncio.wait_for(raw.connections.get(), 10)
+        await kubelet.stop()
+
+
+@new_kubelet
+async def test_plugin_that_gives_up_can_register_again(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.start("d")
+    plugin.hooks["GetDevicePluginOptions"] = hold(asyncio.Event())
+    assert await register_until_deadline(kubelet, plugin.name) is grpc.StatusCode.DEADLINE_EXCEEDED
+    await kubelet.wait_for(lambda k: k.registrations[0].outcome == "cancelled")
+    plugin.hooks.clear()
+    await register(kubelet, plugin.name)
+    await kubelet.wait_for(has(1, 1))
+
+
+async def test_stop_ends_pending_registrations(kubelet: Kubelet) -> None:
+    """Version 1.20 has already answered, and only stops dialling."""
+    registering = asyncio.create_task(register(kubelet, "absent.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+    old = kubelet.behaviour is Behaviour.OLD
+    if old:
+        await registering
+    await kubelet.stop()
+    await asyncio.wait([registering])
+    assert registering.exception() is None if old else registering.exception() is not None
+    assert kubelet.registrations[0].outcome == ("ok" if old else "cancelled")
+    assert kubelet.registrations[0].dial_error is None
+
+
+# -- ListAndWatch ---------------------------------------------------------------------------------------------------
+
+
+async def test_each_message_replaces_the_list(
+    kubelet_dir: str, kubelet_behaviour: Behaviour, plugins: Plugins, clock: Clock
+) -> None:
+    """The view and the checkpoint are those of the last message."""
+    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, clock=clock) as kubelet:
+        plugin = await plugins.serve(kubelet, "z", "a")
+        assert counts(kubelet) == (2, 2)
+        assert list(kubelet.resource(R).devices) == ["z", "a"]
+        size = pb.ListAndWatchResponse(devices=plugin.devices).ByteSize()
+        assert kubelet.resource(R).last_message_size == size
+        clock.now += 7
+        plugin.send([*healthy("b"), pb.Device(ID="a", health="Sick")])
+        await kubelet.wait_for(has(2, 1))
+        view = kubelet.resource(R)
+        assert view.devices == {"b": "Healthy", "a": "Sick"}
+        assert (view.messages, view.last_message_at) == (2, clock.now)
+        assert (view.streams, view.streams_opened, view.connected) == (1, 1, True)
+        assert saved(kubelet) == Checkpoint((), {R: ("b",)})
+
+
+async def test_resource_with_an_empty_list_is_known(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet)
+    assert kubelet.resources == (R,)
+    assert counts(kubelet) == (0, 0)
+
+
+@pytest.mark.parametrize("cause", ["return", "death", "drop"])
+async def test_end_of_the_stream_makes_all_devices_unhealthy(kubelet: Kubelet, plugins: Plugins, cause: str) -> None:
+    """The capacity stays; the kubelet does not dial the plugin again."""
+    plugin = await plugins.serve(kubelet, "a", "b")
+    if cause == "return":
+        plugin.end_stream()
+    elif cause == "death":
+        await plugin.server.stop(None)
+    else:
+        await kubelet.drop_streams(R)
+        assert kubelet.resource(R).streams == 0
+    await kubelet.wait_for(has(2, 0))
+    view = kubelet.resource(R)
+    assert view.devices == {"a": "Unhealthy", "b": "Unhealthy"}
+    assert (view.connected, view.streams, view.streams_opened) == (False, 0, 1)
+    reasons = {"return": "EOF", "drop": "rpc error: code = Canceled desc = context canceled"}
+    assert view.last_stream_end
+    assert view.last_stream_end == reasons.get(cause, view.last_stream_end)
+    assert len(plugin.streams) == 1
+
+
+async def test_resource_is_known_if_the_stream_fails_at_once(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.start("d")
+    plugin.hooks["ListAndWatch"] = fail("no list today")
+    await register(kubelet, plugin.name)
+    await kubelet.wait_for(has(0, 0))
+    assert kubelet.resource(R).last_stream_end == "rpc error: code = Internal desc = no list today"
+
+
+@new_kubelet
+@pytest.mark.kubelet(max_message=103)
+async def test_message_over_the_limit_breaks_the_stream(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d" * 90)
+    assert kubelet.resource(R).last_message_size == 103
+    plugin.send(healthy("d" * 91))
+    await kubelet.wait_for(has(1, 0))
+    reason = kubelet.resource(R).last_stream_end or ""
+    assert reason.startswith("rpc error: code = ResourceExhausted")
+    assert "(104 vs. 103)" in reason
+
+
+@new_kubelet
+@pytest.mark.kubelet(checkpoints=False)
+async def test_message_limit_is_4_mebibytes_by_default(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, *(f"aosp_binder{n:06}" for n in range(139_810)))
+    assert counts(kubelet) == (139_810, 139_810)
+    assert kubelet.resource(R).last_message_size == 4_194_300
+    plugin.send([*plugin.devices, *healthy("one more")])
+    await kubelet.wait_for(has(139_810, 0))
+
+
+async def test_lost_resource_is_forgotten_after_the_grace_period(
+    kubelet_dir: str, kubelet_behaviour: Behaviour, plugins: Plugins, clock: Clock
+) -> None:
+    """It is also removed from the checkpoint. The period begins with the loss, not with the last message."""
+    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, clock=clock, grace_period=300) as kubelet:
+        plugin = await plugins.serve(kubelet, "d")
+        clock.now += 1000
+        assert counts(kubelet) == (1, 1)
+        plugin.end_stream()
+        await kubelet.wait_for(has(1, 0))
+        clock.now += 300
+        assert counts(kubelet) == (1, 0)
+        clock.now += 0.5
+        view = kubelet.resource(R)
+        assert (view.known, view.capacity, view.messages) == (False, 0, 1)
+        await kubelet.restart()
+        assert kubelet.resources == ()
+
+
+async def test_restored_resource_is_forgotten_after_the_grace_period(
+    kubelet_dir: str, kubelet_behaviour: Behaviour, plugins: Plugins, clock: Clock
+) -> None:
+    """The period begins with the kubelet's start."""
+    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, clock=clock) as kubelet:
+        await plugins.serve(kubelet, "d")
+        clock.now += 100
+        await kubelet.restart()
+        clock.now += 300
+        assert kubelet.resource(R).known
+        clock.now += 1
+        assert kubelet.resources == ()
+
+
+async def test_registration_ends_the_grace_period(
+    kubelet_dir: str, kubelet_behaviour: Behaviour, plugins: Plugins, clock: Clock
+) -> None:
+    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, clock=clock) as kubelet:
+        plugin = await plugins.serve(kubelet, "d")
+        plugin.end_stream()
+        await kubelet.wait_for(has(1, 0))
+        await plugins.serve(kubelet, "d")
+        clock.now += 10_000
+        assert counts(kubelet) == (1, 1)
+
+
+# -- several plugins of one resource ----------------------------------------------------------------------------------
+
+
+async def two_plugins(kubelet: Kubelet, plugins: Plugins) -> tuple[StubPlugin, StubPlugin]:
+    """Register an old plugin with one device, and then a new one with two."""
+    old = await plugins.serve(kubelet, "a", name="old.sock")
+    new = await plugins.serve(kubelet, "a", "b", name="new.sock")
+    assert counts(kubelet) == (2, 2)
+    return old, new
+
+
+async def test_messages_of_an_old_plugin_replace_the_list(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Its stream stays open."""
+    old, _new = await two_plugins(kubelet, plugins)
+    assert kubelet.resource(R).streams == 2
+    old.send(healthy("x", "y", "z"))
+    await kubelet.wait_for(has(3, 3))
+
+
+@pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD, Behaviour.NEW])
+async def test_end_of_an_old_plugin_has_no_effect(kubelet: Kubelet, plugins: Plugins) -> None:
+    old, _new = await two_plugins(kubelet, plugins)
+    old.end_stream()
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 1)
+    assert counts(kubelet) == (2, 2)
+    assert kubelet.resource(R).connected
+
+
+@buggy_kubelet
+async def test_bug_disconnects_the_new_plugin_with_the_old_one(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The devices are unhealthy until the plugin registers again."""
+    old, new = await two_plugins(kubelet, plugins)
+    old.end_stream()
+    await kubelet.wait_for(has(2, 0))
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
+    assert not kubelet.resource(R).connected
+    await register(kubelet, new.name)
+    await kubelet.wait_for(has(2, 2))
+    assert len(new.streams) == 2
+
+
+@buggy_kubelet
+@pytest.mark.parametrize("serves", [True, False])
+async def test_bug_disconnects_a_plugin_that_is_being_registered(
+    kubelet: Kubelet,
+    plugins: Plugins,
+    serves: bool,  # noqa: FBT001
+) -> None:
+    """The old stream ends while the new plugin is dialled, or is called for its options."""
+    old = await plugins.serve(kubelet, "a", name="old.sock")
+    new = await plugins.start("b", name="new.sock") if serves else None
+    if new is not None:
+        new.hooks["GetDevicePluginOptions"] = hold(asyncio.Event())
+    registering = asyncio.create_task(register_error(kubelet, "new.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+    if new is not None:
+        await new.called["GetDevicePluginOptions"].wait()
+    old.end_stream()
+    _code, text = await registering
+    failed_options = "failed to get device plugin options: rpc error: code = Canceled"
+    assert text.startswith(failed_options if serves else "failed to dial device plugin: ")
+    assert "deadline" not in text
+
+
+@new_kubelet
+async def test_new_kubelet_refuses_a_connected_path(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The first registration stays valid."""
+    plugin = await plugins.serve(kubelet, "d")
+    _code, text = await register_error(kubelet, plugin.name)
+    assert text == f"device plugin already connected: {kubelet.directory}/{plugin.name}"
+    assert kubelet.resource(R).connected
+    plugin.send(healthy("d", "e"))
+    await kubelet.wait_for(has(2, 2))
+
+
+# -- faults ---------------------------------------------------------------------------------------------------------
+
+
+@new_kubelet
+async def test_register_can_be_refused(kubelet: Kubelet, plugins: Plugins) -> None:
+    kubelet.faults.refuse_register = "not today"
+    assert await register_error(kubelet, "a.sock") == (grpc.StatusCode.UNKNOWN, "not today")
+    kubelet.faults.refuse_register = None
+    await plugins.serve(kubelet, "d")
+
+
+@new_kubelet
+async def test_register_can_hang_until_it_is_released(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.start("d")
+    kubelet.faults.hang_register = True
+    registering = asyncio.create_task(register(kubelet, plugin.name))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+    assert kubelet.registrations[0].outcome == "pending"
+    kubelet.faults.release_register()
+    await registering
+    await kubelet.wait_for(has(1, 1))
+
+
+@new_kubelet
+async def test_register_can_be_slow(kubelet: Kubelet) -> None:
+    kubelet.faults.slow_register = 3600
+    assert await register_until_deadline(kubelet, "a.sock") is grpc.StatusCode.DEADLINE_EXCEEDED
+    await kubelet.wait_for(lambda k: k.registrations[0].outcome == "cancelled")
+
+
+@new_kubelet
+async def test_stream_can_stay_closed(kubelet: Kubelet, plugins: Plugins) -> None:
+    kubelet.faults.never_open_stream = True
+    plugin = await plugins.start("d")
+    await register(kubelet, plugin.name)
+    view = kubelet.resource(R)
+    assert (view.connected, view.streams_opened, view.known) == (True, 0, False)
+    await kubelet.drop_streams()
+    assert plugin.streams == []
+
+
+@new_kubelet
+async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The fault applies from the next start, and until a start without it."""
+    kubelet.faults.garbage_register = True
+    await kubelet.restart()
+    reader, writer = await asyncio.open_unix_connection(kubelet.socket_path)
+    assert await reader.read() == kubelet_server.GARBAGE
+    writer.close()
+    await writer.wait_closed()
+    code, _text = await register_error(kubelet, "a.sock", timeout=5)
+    assert code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    kubelet.faults.garbage_register = False
+    await kubelet.restart()
+    await plugins.serve(kubelet, "d")
+
+
+@new_kubelet
+async def test_streams_can_be_dropped_by_resource(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    await plugins.serve(kubelet, "d", resource=OTHER)
+    await kubelet.drop_streams(R)
+    assert (counts(kubelet), counts(kubelet, OTHER)) == ((1, 0), (1, 1))
+    await kubelet.drop_streams()
+    assert counts(kubelet, OTHER) == (1, 0)
+
+
+@new_kubelet
+async def test_plugin_is_lost_with_its_last_stream(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Messages of a second stream count. A second stream requires a plugin."""
+    with pytest.raises(KeyError):
+        await kubelet.open_second_stream(R)
+    plugin = await plugins.serve(kubelet, "d")
+    await kubelet.open_second_stream(R)
+    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
+    assert kubelet.resource(R).streams == 2
+    plugin.streams[0].put_nowait(None)
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 1)
+    assert kubelet.resource(R).connected
+    plugin.send(healthy("d", "e"))
+    await kubelet.wait_for(has(2, 2))
+    plugin.end_stream()
+    await kubelet.wait_for(has(2, 0))
+
+
+# -- waiting and events ---------------------------------------------------------------------------------------------
+
+
+@new_kubelet
+async def test_wait_for_describes_the_state_at_its_timeout(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    with pytest.raises(TimeoutError) as error:
+        await kubelet.wait_for(has(5, 5), timeout=0.01)
+    text = str(error.value)
+    assert "condition not met within 0.01 s; the kubelet (NEW) is running" in text
+    assert f"{R}: known=True capacity=1 allocatable=1 connected=True streams=1 of 1 messages=1" in text
+    assert "endpoint='0.sock'" in text
+    assert "outcome='ok'" in text
+
+
+@new_kubelet
+async def test_wait_for_does_not_poll(kubelet: Kubelet) -> None:
+    evaluations = 0
+
+    def predicate(kubelet: Kubelet) -> bool:
+        nonlocal evaluations
+        evaluations += 1
+        return False
+
+    with pytest.raises(TimeoutError):
+        await kubelet.wait_for(predicate, timeout=0.05)
+    assert evaluations == 1
+
+
+async def test_error_inside_the_stand_in_is_raised_by_stop(
+    kubelet_dir: str, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = asyncio.Event()
+
+    def broken(*_: object) -> None:
+        called.set()
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("aosp_plugin.testing.directory.write_checkpoint", broken)
+    kubelet = Kubelet(kubelet_dir)
+    await kubelet.start()
+    plugin = await plugins.start("d")
+    await register(kubelet, plugin.name)
+    await called.wait()
+    with pytest.raises(RuntimeError, match="a mistake"):
+        await kubelet.stop()
+
+
+async def test_events_are_reported_in_order(kubelet_dir: str, plugins: Plugins, clock: Clock) -> None:
+    events: list[Event] = []
+    async with Kubelet(kubelet_dir, on_event=events.append, clock=clock) as kubelet:
+        plugin = await plugins.serve(kubelet, "a", "b")
+        pod = Pod("p", [Container("main", {R: 1})])
+        await kubelet.admit(pod)
+        await kubelet.start_container(pod, "main")
+        await kubelet.finish(pod)
+        await kubelet.finish(pod)  # without effect
+        plugin.end_stream()
+        await kubelet.wait_for(has(2, 0))
+        clock.now += 301
+        assert kubelet.resources == ()
+    assert [event.name for event in events] == [
+        "kubelet-started",
+        "plugin-registered",
+        "stream-opened",
+        "devices-changed",
+        "pod-admitted",
+        "container-allocated",
+        "container-started",
+        "pod-removed",
+        "stream-ended",
+        "devices-changed",
+        "resource-forgotten",
+        "kubelet-stopped",
+    ]
+    assert events[0].fields == {"directory": kubelet_dir, "behaviour": "new"}
+    assert events[1].fields == {"resource": R, "endpoint": plugin.name}
+    assert events[3].fields == {"resource": R, "capacity": 2, "allocatable": 2, "unhealthy": 0}
+    assert events[8].fields == {"resource": R, "endpoint": plugin.name, "reason": "EOF"}
+    assert events[9].fields == {"resource": R, "capacity": 2, "allocatable": 0, "unhealthy": 2}

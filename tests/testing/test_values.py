@@ -1,0 +1,88 @@
+"""Value types of the stand-in kubelet, its error texts, and its public names."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from aosp_plugin import testing
+from aosp_plugin.testing import AdmissionError, Behaviour, Container, Faults, Pod
+from aosp_plugin.testing.endpoint import go_error
+from aosp_plugin.testing.registration import registration_error
+
+
+def test_pod_uid_is_derived_from_the_name() -> None:
+    assert Pod("a", []).uid == Pod("a", [Container("c")]).uid != Pod("b", []).uid
+    assert Pod("a", [], uid="x").uid == "x"
+
+
+def test_pod_finds_containers_and_init_containers_by_name() -> None:
+    pod = Pod("p", [Container("main")], [Container("init")])
+    assert pod.container("main").name == "main"
+    assert pod.container("init").name == "init"
+    with pytest.raises(KeyError):
+        pod.container("other")
+
+
+def test_admission_error_has_reason_and_message() -> None:
+    error = AdmissionError("Reason", "message")
+    assert (error.reason, error.message, str(error)) == ("Reason", "message", "Reason: message")
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_rejection_is_worded_as_by_the_version(behaviour: Behaviour) -> None:
+    prefix = "Pod" if behaviour is Behaviour.OLD else "Pod was rejected:"
+    assert behaviour.rejection("X") == f"{prefix} Allocate failed due to X, which is unexpected"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "error"),
+    [
+        ("v1beta1", "example.com/gpu", None),
+        (
+            "v1alpha1",
+            "foo",
+            'requested API version "v1alpha1" is not supported by kubelet. Supported version is ["v1beta1"]',
+        ),
+        ("v1beta1", "foo", 'the ResourceName "foo" is invalid'),
+    ],
+)
+def test_registration_error_checks_the_version_before_the_name(version: str, name: str, error: str | None) -> None:
+    assert registration_error(version, name) == error
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "text"),
+    [
+        (grpc.StatusCode.CANCELLED, "boom", "code = Canceled desc = boom"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "boom", "code = ResourceExhausted desc = boom"),
+        (grpc.StatusCode.OK, "boom", "code = OK desc = boom"),
+        (grpc.StatusCode.UNKNOWN, None, "code = Unknown desc = "),
+    ],
+)
+def test_rpc_error_is_formatted_as_by_grpc_go(code: grpc.StatusCode, details: str | None, text: str) -> None:
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
+    assert go_error(error) == f"rpc error: {text}"
+
+
+async def test_release_register_continues_hanging_calls() -> None:
+    """Later calls do not hang, and a cancelled call causes no error."""
+    faults = Faults(hang_register=True)
+    cancelled, hanging = (asyncio.create_task(faults.delay_register()) for _ in range(2))
+    await asyncio.wait([cancelled, hanging], timeout=0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert not hanging.done()
+    faults.release_register()
+    await hanging
+    await faults.delay_register()
+
+
+def test_public_names_exist() -> None:
+    """They are loaded on first use."""
+    assert testing.__all__ == sorted(testing.__all__)
+    assert all(getattr(testing, name).__name__ == name for name in testing.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Missing'"):
+        testing.Missing  # noqa: B018 - the access raises
