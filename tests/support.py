@@ -19,7 +19,6 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.daemon.assembly import settings_of
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.supervisor import Timings
 
@@ -111,7 +110,7 @@ def make_plugin(
     """Return the binder plugin for a device directory; it does not run yet."""
     config_resource = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
     return DevicePlugin(
-        BinderBackend(Host(), settings_of(Config(), config_resource)),
+        BinderBackend(Host(), config_resource, cdi_dir=Config().cdi_dir),
         kubelet_dir=kubelet_dir,
         timings=timings,
     )

@@ -1,6 +1,5 @@
-"""Binder as a backend of ``deviceplugin``: the one room where both meet."""
+"""Binder devices as a backend of the framework: the only package that imports both ``binder`` and ``framework``."""
 
 from aosp_plugin.backend.binder_backend import BinderBackend, identities
-from aosp_plugin.backend.settings import Settings
 
-__all__ = ["BinderBackend", "Settings", "identities"]
+__all__ = ["BinderBackend", "identities"]

@@ -1,8 +1,8 @@
-"""Binder as a backend of ``deviceplugin``.
+"""Binder devices as a backend of the framework.
 
-The way of a node through here: ``scan`` has it looked at and judged (``binder.known``), groups it with others
-into a device (``binder.sets``) and keeps the outcome; ``devices`` tells it to the kubelet; ``allocate`` turns IDs back
-into nodes and these into what a container needs (``response``).
+``scan`` lets the store read the binder devices (``binder.discovery``) and groups them into devices (``device_table``).
+``devices`` returns these. ``allocate`` maps their IDs back to binder devices and returns what a container gets for them
+(``container_edits``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend.allocation import AllocatedDevice, Responses
-from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, told
+from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder
 from aosp_plugin.backend.recreation import Recreator
-from aosp_plugin.binder.devices import edits, preference, sets
+from aosp_plugin.binder.devices import numa, preference, sets
+from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
-from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
+from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
+from aosp_plugin.config import NumberedSets, Recreate
 from aosp_plugin.errors import BackendError, DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi.spec_file import SpecFile
@@ -27,10 +28,11 @@ from aosp_plugin.framework.cdi.spec_file import SpecFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from aosp_plugin.backend.settings import Settings
-    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity
+    from aosp_plugin.binder.discovery.health import Reason
     from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
     from aosp_plugin.framework.inventory import Device
 
@@ -38,207 +40,231 @@ LOG = logging.getLogger(__name__)
 
 
 class BinderBackend(Backend):
-    """The binder nodes of one host as devices of one resource."""
+    """The binder devices of one resource on this host."""
 
     get_preferred_allocation_available = True
 
-    def __init__(self, host: Host, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.resource_name = settings.resource_name
+    def __init__(
+        self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``cdi_dir`` is the host's directory of CDI specs."""
+        self.resource_name = resource.resource_name
+        self.pre_start_required = resource.recreate is Recreate.ON_START
         self._host = host
-        self._settings = settings
-        self.pre_start_required = settings.renew
-        self._known = _known(host, settings, clock)
-        self._keeper = DeviceProvisioner(settings.keep, host, clock=clock) if settings.keep else None
-        self._not_kept = ""
-        self._responses = Responses(
-            settings.resource_name,
-            settings.policy,
-            settings.ways,
-            alone=isinstance(settings.layout, sets.Single),
-        )
-        self._spec = SpecFile(host.process_path(host.resolve(settings.cdi_directory)), settings.resource_name)
+        self._resource = resource
+        self._store = _store(host, resource, clock)
+        self._recreator = Recreator(host, self._store) if self.pre_start_required else None
+        self._provisioner = _provisioner(host, resource, clock)
+        self._provisioning_error = ""
+        self._edits = EditsBuilder(resource)
+        self._spec = SpecFile(host.process_path(host.resolve(cdi_dir)), resource.resource_name)
+        self._last_spec: tuple[object, bytes | None] = (None, None)
         self._present: frozenset[str] | None = None
-        self._renewal = Recreator(host, self._known) if settings.renew else None
-        self._grouping = DeviceTableBuilder(settings, self._reason, lambda name: self._known.node(name) is not None)
-        self._specified: tuple[object, bytes | None] = (None, None)
-        self._view = DeviceTable()
+        """The shared paths that exist; None before the first scan."""
+        self._table = DeviceTable()
+        self._table_builder = DeviceTableBuilder(
+            _layout(resource),
+            numa.parse(resource.numa),
+            resource.replicas,
+            reason=self._reason,
+            exists=lambda name: self._store.device(name) is not None,
+        )
 
     def devices(self) -> Sequence[Device]:
         """Return the devices in natural order."""
-        return self._view.devices
+        return self._table.devices
 
     def directories(self) -> frozenset[str]:
-        """Return the device directory and those that its links lead into."""
-        return self._known.directories()
+        """Return the device directory, and the directories that its links lead to."""
+        return self._store.directories()
 
     def scan(self, changed: Collection[str] | None = None) -> None:
-        """Look at the host again, and set right there what is this resource's to set right.
+        """Scan the host, after provisioning; then retry failed recreations and write the CDI spec.
 
         Raises BackendError, CdiError and OSError.
         """
+        self._provision()
         try:
-            self._scan(changed)
+            scanned = self._store.scan(changed)
         except HostError as error:
             raise BackendError(str(error)) from error
-
-    def _scan(self, changed: Collection[str] | None) -> None:
-        self._keep_nodes()
-        looked_at = self._known.look(changed)
-        if self._renewal is not None and self._renewal.catch_up():
-            looked_at = None
-        self._look_for_shared_paths()
-        if looked_at is None:
-            self._view = self._grouping.of(self._known.names, self._view)
-        elif looked_at:
-            self._view = self._grouping.after(self._view, looked_at, self._known.names)
+        if self._recreator is not None and self._recreator.retry():
+            scanned = None
+        self._find_shared_paths()
+        if scanned is None:
+            self._table = self._table_builder.build(self._store.names, self._table)
+        elif scanned:
+            self._table = self._table_builder.update(self._table, scanned, self._store.names)
         self._write_spec()
 
-    def forget(self) -> None:
-        """Have the next look take the nodes that are there for the right ones, whatever was there before."""
-        self._known.forget()
+    def reset(self) -> None:
+        """Make the next scan forget the history: it accepts the binder devices that it finds, and drops the others."""
+        self._store.reset()
 
-    def nodes(self) -> dict[str, Sequence[BinderDevice]]:
-        """Return the nodes that are there of each device, replicas counted as one."""
-        view = self._view
-        return {one: self._nodes_of(view.sets[one]) for one in view.order}
+    def binder_devices(self) -> dict[str, Sequence[BinderDevice]]:
+        """Return the existing binder devices of each device, by ID without replicas."""
+        table = self._table
+        return {device_id: self._existing(table.sets[device_id]) for device_id in table.order}
 
-    def ids(self, device_id: str) -> list[str]:
+    def advertised_ids(self, device_id: str) -> list[str]:
         """Return the IDs under which a device is advertised: its own, or those of its replicas."""
-        return sets.replica_ids(device_id, self._settings.replicas)
+        return sets.replica_ids(device_id, self._resource.replicas)
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """Return what a container needs for the devices ``ids``. Raises AllocationError.
+        """Return what a container gets for the devices ``ids``. Raises AllocationError.
 
-        Each node is looked at once more: between the last look and this moment it may have become something else.
+        Reads each binder device again, because it may have changed since the last scan.
         """
-        again = self._known.rechecker()
-        given = []
-        for one in self._sets_of(ids):
-            nodes, reasons = zip(*map(again, one.nodes), strict=True)
-            ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
-            if ill is not None:
-                raise UnhealthyDeviceError(f"device {one.id!r} is unhealthy: {told(one, *ill)}")
-            given.append(AllocatedDevice(one.id, nodes))
-        return self._responses.for_container(given, self._present or frozenset())
+        groups = self._sets_of(ids)
+        fresh = self._store.recheck(name for group in groups for name in group.members)
+        allocated = []
+        for group in groups:
+            problem = health.aggregate(group.id, [(name, fresh[name][1]) for name in group.members])
+            if problem is not None:
+                raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
+            members = [device for name in group.members if (device := fresh[name][0]) is not None]
+            allocated.append(AllocatedDevice(group.id, members))
+        return self._edits.for_container(allocated, self._present or frozenset())
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Choose neighbours, or the replicas that are shared least; see ``binder.preference``."""
-        view, count = self._view, self._settings.replicas
-        if count > 1:
-            return preference.spread(view.order, count, available, must_include, size, view.numa_nodes)
-        return preference.prefer(view.order, available, must_include, size, view.numa_nodes)
+        """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
+        table, replicas = self._table, self._resource.replicas
+        if replicas > 1:
+            return preference.spread(table.order, replicas, available, must_include, size, table.numa_nodes)
+        return preference.prefer(table.order, available, must_include, size, table.numa_nodes)
 
     def pre_start(self, ids: Sequence[str]) -> None:
-        """Put a new node in the place of each, if the operator wants that. Raises UnhealthyDeviceError.
+        """Recreate the binder devices of ``ids`` if ``recreate`` is on-start. Idempotent. Raises UnhealthyDeviceError.
 
-        Called again for the same container, it does the same again. What fails leaves a node that may still be the
-        last tenant's; it is Unhealthy until a later look has replaced it.
+        A binder device whose recreation failed may still be open by the last tenant. It is unhealthy until a scan has
+        recreated it.
         """
-        if self._renewal is None:
+        if self._recreator is None:
             return
-        for one in self._sets_of(ids):
-            for name in one.nodes:
+        for group in self._sets_of(ids):
+            for name in group.members:
                 try:
-                    self._renewal.renew(name)
+                    self._recreator.recreate(name)
                 except HostError as error:
-                    raise UnhealthyDeviceError(f"device {one.id!r} can't be given to a container: {error}") from error
-        if self._responses.needs_spec:
+                    raise UnhealthyDeviceError(f"device {group.id!r} could not be recreated: {error}") from error
+        if self._edits.needs_spec:
             self._spec.rewrite()
 
     def close(self) -> None:
-        """Remove the CDI spec. Nodes are looked at, not kept open, and those that were made stay. Raises HostError."""
-        if self._responses.needs_spec:
+        """Remove the CDI spec. Provisioned binder devices are kept. Raises CdiError."""
+        if self._edits.needs_spec:
             self._spec.close()
 
     def _sets_of(self, ids: Sequence[str]) -> list[DeviceSet]:
-        """Return the sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
-        found = self._view.sets
-        return [found[one] for one in natural_sort([*{self._set_of(one) for one in ids}])]
-
-    def _set_of(self, device_id: str) -> str:
-        """Return the ID of the set that a device, or a replica of one, is. Raises UnknownDeviceError."""
-        try:
-            set_id = sets.split_replica(device_id, self._settings.replicas)[0]
-        except ValueError:
-            set_id = ""
-        if set_id not in self._view.sets:
-            raise UnknownDeviceError(f"device {device_id!r} is unknown")
-        return set_id
+        """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
+        known = self._table.sets
+        set_ids = set()
+        for device_id in ids:
+            try:
+                set_id = sets.split_replica(device_id, self._resource.replicas)[0]
+            except ValueError:
+                set_id = ""
+            if set_id not in known:
+                raise UnknownDeviceError(f"unknown device {device_id!r}")
+            set_ids.add(set_id)
+        return [known[set_id] for set_id in natural_sort([*set_ids])]
 
     def _reason(self, name: str) -> Reason | None:
-        reason = self._known.reason(name)
-        if reason is None and self._renewal is not None and self._renewal.is_due(name):
-            return Reason.NOT_RECREATED
+        reason = self._store.reason(name)
+        if reason is None and self._recreator is not None:
+            return self._recreator.reason(name)
         return reason
 
-    def _nodes_of(self, one: DeviceSet) -> list[BinderDevice]:
-        nodes = [self._known.node(name) for name in one.nodes]
-        return [node for node in nodes if node is not None and node.kind is not Kind.ABSENT]
+    def _existing(self, group: DeviceSet) -> list[BinderDevice]:
+        members = map(self._store.device, group.members)
+        return [device for device in members if device is not None and device.kind is not Kind.ABSENT]
 
-    def _keep_nodes(self) -> None:
-        """Make the nodes that are missing; what can't be made is logged, and missing."""
-        if self._keeper is None:
+    def _provision(self) -> None:
+        """Create the binder devices that are missing. A failure is logged; it leaves devices missing."""
+        if self._provisioner is None:
             return
         try:
-            made = self._keeper.provision()
+            created = self._provisioner.provision()
         except HostError as error:
-            if str(error) != self._not_kept:
-                LOG.error("nodes can't be made", extra={"error": str(error)})  # noqa: TRY400 - one line for a person
-            self._not_kept = str(error)
+            if str(error) != self._provisioning_error:
+                LOG.error("provisioning failed, retrying", extra={"error": str(error)})  # noqa: TRY400 - no traceback
+            self._provisioning_error = str(error)
             return
-        if made:
-            LOG.info("made nodes", extra={"nodes": made})
-            self._not_kept = ""
+        if created:
+            LOG.info("provisioned binder devices", extra={"devices": created})
+            self._provisioning_error = ""
 
     def _write_spec(self) -> None:
-        """Have runtimes know the healthy devices by name. Raises HostError."""
-        if not self._responses.needs_spec:
+        """Write the CDI spec of the healthy devices. Raises CdiError."""
+        if not self._edits.needs_spec:
             return
-        healthy = {sets.split_replica(one.id, self._settings.replicas)[0] for one in self._view.devices if one.healthy}
-        given = [
-            AllocatedDevice(one, self._nodes_of(self._view.sets[one])) for one in self._view.order if one in healthy
+        table, replicas = self._table, self._resource.replicas
+        healthy = {sets.split_replica(device.id, replicas)[0] for device in table.devices if device.healthy}
+        allocatable = [
+            AllocatedDevice(device_id, self._existing(table.sets[device_id]))
+            for device_id in table.order
+            if device_id in healthy
         ]
-        key = (given, self._present)
-        # To put a spec together takes a third of a second for 10,000 devices.
-        if key != self._specified[0]:
-            content = self._responses.spec(given, self._present or frozenset(), self._host.resolve)
-            self._specified = (key, content)
-        numbers = [node.identity.number for one in given for node in one.nodes if node.identity is not None]
-        self._spec.write(self._specified[1], numbers)
+        # Building the spec takes a third of a second for 10,000 devices.
+        key = (allocatable, self._present)
+        if key != self._last_spec[0]:
+            spec = self._edits.cdi_spec(allocatable, self._present or frozenset(), self._host.resolve)
+            self._last_spec = (key, spec)
+        members = [member for device in allocatable for member in device.members]
+        numbers = [member.identity.number for member in members if member.identity is not None]
+        self._spec.write(self._last_spec[1], numbers)
 
-    def _look_for_shared_paths(self) -> None:
-        """Note which of the paths that all containers get are there; say once what is not."""
-        policy = self._settings.policy
-        wanted = {shared.host_path for shared in (*policy.shared_mounts, *policy.shared_devices)}
-        wanted.discard(edits.OWN_BINDERFS)
-        present = frozenset(path for path in wanted if self._host.exists(path))
-        before = wanted if self._present is None else self._present
+    def _find_shared_paths(self) -> None:
+        """Find out which shared paths exist. Log once for each that does not."""
+        present = frozenset(path for path in self._edits.shared_paths if self._host.exists(path))
+        before = self._edits.shared_paths if self._present is None else self._present
         for path in sorted(before - present):
-            LOG.info("a shared path does not exist, and containers do without it", extra={"path": path})
+            LOG.info("shared path not found, not mounted", extra={"path": path})
         self._present = present
 
 
-def identities(host: Host, settings: Settings) -> dict[Identity, str]:
-    """Look at the nodes of one resource, without changing anything; return what tells each, and its path.
+def identities(host: Host, resource: Resource) -> dict[Identity, str]:
+    """Scan the binder devices of one resource, without side effects, and return their paths by identity.
 
-    None where the device directory can't be read yet. Raises OSError.
+    Empty if the device directory does not exist yet. Raises OSError.
     """
-    known = _known(host, settings, time.monotonic)
+    store = _store(host, resource, time.monotonic)
     try:
-        known.look()
+        store.scan()
     except DeviceDirectoryError:
         return {}
-    nodes = map(known.node, known.names)
-    return {node.identity: node.path for node in nodes if node is not None and node.identity is not None}
+    devices = map(store.device, store.names)
+    return {device.identity: device.path for device in devices if device is not None and device.identity is not None}
 
 
-def _known(host: Host, settings: Settings, clock: Callable[[], float]) -> DeviceStore:
+def _store(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceStore:
     return DeviceStore(
         host,
-        directory=settings.directory,
-        prefix=settings.prefix,
-        named=settings.layout if isinstance(settings.layout, sets.Named) else None,
-        verify=settings.verify,
-        missing_device_ttl=settings.missing_device_ttl,
+        directory=resource.scan_directory,
+        layout=_layout(resource),
+        verify=resource.verify,
+        missing_device_ttl=resource.missing_device_ttl,
         clock=clock,
     )
+
+
+def _layout(resource: Resource) -> Layout:
+    if resource.sets is None:
+        return sets.Single(resource.device_prefix)
+    if isinstance(resource.sets, NumberedSets):
+        return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
+    return sets.Named(resource.sets.names, resource.sets.pattern)
+
+
+def _provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceProvisioner | None:
+    provision = resource.provision
+    if provision is None:
+        return None
+    spec = ProvisionSpec(
+        directory=provision.directory,
+        prefix=resource.device_prefix,
+        first=provision.first,
+        count=provision.count,
+        max_devices=provision.max,
+    )
+    return DeviceProvisioner(spec, host, clock=clock)

@@ -1,8 +1,4 @@
-"""The devices that the nodes make: grouped anew after a look at everything, and where they changed after any other.
-
-Which nodes there are, and what each is worth, is for ``binder.known`` to know; which belong together, for
-``binder.sets``.
-"""
+"""The devices of a resource: grouped from binder devices, completely after a full scan, incrementally otherwise."""
 
 from __future__ import annotations
 
@@ -11,14 +7,15 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder.devices import sets
+from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.names import name_problem, natural_key, should_merge
 from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from aosp_plugin.backend.settings import Settings
-    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.devices.numa import NumaMap
+    from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.health import Reason
 
 T = TypeVar("T")
@@ -27,94 +24,91 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceTable(NamedTuple):
-    """The devices as of one look."""
+    """The devices as of one scan. Immutable: shared by all threads."""
 
     order: Sequence[str] = ()
-    """The IDs of the sets in natural order; a replica has none of its own."""
+    """IDs of the device sets in natural order, without replicas."""
     sets: Mapping[str, DeviceSet] = {}
-    """By ID."""
+    """Device sets by ID."""
     devices: Sequence[Device] = ()
-    """As many for each set as there are replicas, in the order of the sets."""
+    """Advertised devices in the order of the sets, one for each replica."""
     numa_nodes: Mapping[str, tuple[int, ...]] = {}
-    """Of the sets that have any."""
+    """NUMA nodes by ID, of the device sets that have any."""
 
 
 class DeviceTableBuilder:
-    """Makes views of one resource."""
+    """Builds the device table of one resource."""
 
     def __init__(
-        self, settings: Settings, reason: Callable[[str], Reason | None], known: Callable[[str], bool]
+        self,
+        layout: Layout,
+        numa: NumaMap,
+        replicas: int,
+        *,
+        reason: Callable[[str], Reason | None],
+        exists: Callable[[str], bool],
     ) -> None:
-        """``reason`` says why a node can't be handed out, ``known`` whether there is anything to say of it."""
-        self._layout = settings.layout
-        self._replicas = settings.replicas
-        self._numa = settings.numa
+        """``reason`` returns why a binder device is unhealthy, ``exists`` whether a scan has found it."""
+        self._layout = layout
+        self._numa = numa
+        self._replicas = replicas
         self._reason = reason
-        self._known = known
-        self._left_out: set[str] = set()
+        self._exists = exists
+        self._skipped: set[str] = set()
 
-    def of(self, names: Sequence[str], view: DeviceTable) -> DeviceTable:
-        """Return the devices of the nodes ``names``, which are in natural order; ``view`` where it says the same."""
-        every = {one.id: one for one in self._layout.sets(names) if not self._too_long(one.id)}
-        near = {one.id: place for one in every.values() if (place := self._place(one))}
-        devices = [device for one in every.values() for device in self._devices(one, near.get(one.id, ()))]
-        same = devices == view.devices and every == view.sets
-        return view if same else DeviceTable(list(every), every, devices, near)
+    def build(self, names: Sequence[str], previous: DeviceTable) -> DeviceTable:
+        """Return the table for the binder devices ``names``, in natural order; ``previous`` if nothing has changed."""
+        by_id = {group.id: group for group in self._layout.sets(names) if not self._is_too_long(group.id)}
+        numa_nodes = {group.id: nodes for group in by_id.values() if (nodes := self._numa_nodes(group))}
+        devices = [device for group in by_id.values() for device in self._devices(group, numa_nodes.get(group.id, ()))]
+        if devices == previous.devices and by_id == previous.sets:
+            return previous
+        return DeviceTable(list(by_id), by_id, devices, numa_nodes)
 
-    def after(self, view: DeviceTable, changed: Collection[str], names: Sequence[str]) -> DeviceTable:
-        """Return what becomes of ``view`` once these nodes have changed; ``names`` are all there are now.
-
-        Looks at nothing else where they are few.
-        """
+    def update(self, table: DeviceTable, changed: Collection[str], names: Sequence[str]) -> DeviceTable:
+        """Return the table after a change of the binder devices ``changed``; ``names`` are all binder devices."""
         if not should_merge(changed, names):
-            return self.of(names, view)
-        order, devices = list(view.order), list(view.devices)
-        every: dict[str, DeviceSet | None] = {}
-        near: dict[str, tuple[int, ...] | None] = {}
-        for one in self._layout.sets(changed):
-            kept = self._is_told(one)
-            place = self._place(one)
-            at = bisect_left(order, natural_key(one.id), key=natural_key)
-            there = one.id in view.sets
-            order[at : at + there] = [one.id] if kept else []
-            devices[at * self._replicas : (at + there) * self._replicas] = self._devices(one, place) if kept else []
-            every[one.id] = one if kept else None
-            near[one.id] = place if kept and place else None
-        return DeviceTable(order, _updated(view.sets, every), devices, _updated(view.numa_nodes, near))
+            return self.build(names, table)
+        order, devices = list(table.order), list(table.devices)
+        new_sets: dict[str, DeviceSet | None] = {}
+        new_numa_nodes: dict[str, tuple[int, ...] | None] = {}
+        for group in self._layout.sets(changed):
+            keep = any(map(self._exists, group.members)) and not self._is_too_long(group.id)
+            numa_nodes = self._numa_nodes(group)
+            index = bisect_left(order, natural_key(group.id), key=natural_key)
+            old = group.id in table.sets
+            order[index : index + old] = [group.id] if keep else []
+            first, last = index * self._replicas, (index + old) * self._replicas
+            devices[first:last] = self._devices(group, numa_nodes) if keep else []
+            new_sets[group.id] = group if keep else None
+            new_numa_nodes[group.id] = numa_nodes if keep and numa_nodes else None
+        return DeviceTable(order, _updated(table.sets, new_sets), devices, _updated(table.numa_nodes, new_numa_nodes))
 
-    def _place(self, one: DeviceSet) -> tuple[int, ...]:
-        return self._numa.of(one.numbered) if self._numa.ranges else ()
+    def _numa_nodes(self, group: DeviceSet) -> tuple[int, ...]:
+        return self._numa.of(group.numbered) if self._numa.ranges else ()
 
-    def _is_told(self, one: DeviceSet) -> bool:
-        return any(map(self._known, one.nodes)) and not self._too_long(one.id)
+    def _devices(self, group: DeviceSet, numa_nodes: tuple[int, ...]) -> list[Device]:
+        reasons = [*map(self._reason, group.members)]
+        problem = None
+        if any(reasons):
+            problem = health.aggregate(group.id, list(zip(group.members, reasons, strict=True)))
+        reason, detail = problem or ("", "")
+        return [Device(id_, reason, numa_nodes, detail) for id_ in sets.replica_ids(group.id, self._replicas)]
 
-    def _devices(self, one: DeviceSet, near: tuple[int, ...]) -> list[Device]:
-        reasons = [*map(self._reason, one.nodes)]
-        ill = sets.worst(list(zip(one.nodes, reasons, strict=True))) if any(reasons) else None
-        reason, detail = (ill[0], told(one, *ill)) if ill is not None else ("", "")
-        if self._replicas == 1:
-            return [Device(one.id, reason, near, detail)]
-        return [Device(replica, reason, near, detail) for replica in sets.replica_ids(one.id, self._replicas)]
-
-    def _too_long(self, device_id: str) -> bool:
-        """Say whether the IDs of a device's replicas are too long, and once that it is left out for that."""
+    def _is_too_long(self, device_id: str) -> bool:
+        """Return whether the IDs of a device's replicas are too long. Logged once per device."""
         if self._replicas == 1:
             return False
         problem = name_problem(sets.replica_ids(device_id, self._replicas)[-1])
-        if problem is not None and device_id not in self._left_out:
-            self._left_out.add(device_id)
-            LOG.warning("a device is left out, as its replicas can't be told: %s", problem, extra={"device": device_id})
+        if problem is not None and device_id not in self._skipped:
+            self._skipped.add(device_id)
+            LOG.warning("device skipped, replica ID too long: %s", problem, extra={"device": device_id})
         return problem is not None
 
 
 def _updated(mapping: Mapping[str, T], values: Mapping[str, T | None]) -> Mapping[str, T]:
-    """Return the mapping with these values, without the keys that have none now; itself where that is what it has."""
+    """Return the mapping with these values, without keys whose value is None; the same object if nothing changes."""
     if all(mapping.get(key) == value for key, value in values.items()):
         return mapping
     merged = {**mapping, **values}
     return {key: value for key, value in merged.items() if value is not None}
-
-
-def told(one: DeviceSet, reason: Reason, detail: str) -> str:
-    """Return what is wrong with a device: the reason, and with a set what it is about."""
-    return f"{reason}" if one.nodes == (one.id,) else f"{reason}: {detail}"

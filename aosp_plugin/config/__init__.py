@@ -11,7 +11,7 @@ from aosp_plugin.config.keys import Key, Setting, keys_of
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
-from aosp_plugin.config.values import Recreate, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation, Recreate, shared_path
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.service.address import listen_address
 
@@ -19,10 +19,12 @@ __all__ = [
     "DEFAULTS",
     "FILE_VERSION",
     "KEYS",
+    "OWN_BINDERFS",
     "PROCESS_KEYS",
     "RESOURCE_KEYS",
     "Config",
     "DeviceList",
+    "Isolation",
     "Key",
     "NamedSets",
     "NumberedSets",

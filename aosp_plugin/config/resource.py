@@ -7,14 +7,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from aosp_plugin.binder.devices.edits import OWN_BINDERFS, Isolation
 from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.values import LARGEST_NUMBER, AbsolutePath, DeviceNumber, Recreate
+from aosp_plugin.config.values import LARGEST_NUMBER, OWN_BINDERFS, AbsolutePath, DeviceNumber, Isolation, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from aosp_plugin.binder.devices import numa, sets
-from aosp_plugin.binder.devices.edits import OWN_BINDERFS, SharedPath
 from aosp_plugin.binder.discovery.names import name_problem
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.framework.device_list import DeviceList
@@ -28,6 +27,19 @@ DeviceNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 NUMA_RANGE = "^[0-9]{1,9}(-[0-9]{1,9})?$"
 
 
+OWN_BINDERFS = "binderfs"
+"""Host side of a shared mount: the binderfs of the container's own binder devices."""
+
+
+class Isolation(enum.StrEnum):
+    """Which binder devices of the host a container can list."""
+
+    SHARED = "shared"
+    """All in its binderfs, read-only: those of other containers cannot be opened, unlinked or renamed."""
+    STRICT = "strict"
+    """Its own."""
+
+
 class Recreate(enum.StrEnum):
     """When the binder devices of a container are recreated, so that they have no state of an earlier container."""
 
@@ -36,13 +48,13 @@ class Recreate(enum.StrEnum):
     """Before the container starts."""
 
 
-def shared_path(text: str) -> SharedPath:
-    """Parse HOST or HOST:CONTAINER. Raises ValueError."""
+def shared_path(text: str) -> tuple[str, str]:
+    """Parse HOST or HOST:CONTAINER into the paths of host and container. Raises ValueError."""
     host, _, container = text.partition(":")
     container = container or host
     if not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
         raise ValueError(text)
-    return SharedPath(host, container)
+    return host, container
 
 
 def is_numa(ranges: Mapping[str, int]) -> bool:
@@ -67,7 +79,7 @@ def are_shared_mounts(values: Iterable[str]) -> bool:
 
 def are_shared_devices(values: Iterable[str]) -> bool:
     """Return whether each text is HOST or HOST:CONTAINER, and none is a binderfs. May raise ValueError instead."""
-    return all(shared_path(text).host_path != OWN_BINDERFS for text in values)
+    return all(shared_path(text)[0] != OWN_BINDERFS for text in values)
 
 
 def are_container_paths(values: Sequence[str]) -> bool:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin import config
-from aosp_plugin.backend import BinderBackend, Settings, identities
-from aosp_plugin.binder.devices import numa, sets
-from aosp_plugin.binder.devices.edits import Policy
+from aosp_plugin.backend import BinderBackend, identities
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import provisioner
 from aosp_plugin.errors import ConfigError, DeviceDirectoryError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
@@ -19,7 +15,7 @@ from aosp_plugin.framework.resource_names import socket_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aosp_plugin.config import Config, Resource
+    from aosp_plugin.config import Config
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.observer import Observer
 
@@ -35,7 +31,7 @@ class ResourceRuntime(NamedTuple):
 def create_backends(config: Config) -> dict[str, BinderBackend]:
     """Return the backend of each resource, by resource name."""
     return {
-        resource.resource_name: BinderBackend(Host(config.host_root), settings_of(config, resource))
+        resource.resource_name: BinderBackend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
         for resource in config.resources
     }
 
@@ -86,7 +82,7 @@ def check_overlap(config: Config) -> None:
     owners: dict[object, tuple[str, str]] = {}
     for resource in config.resources:
         name = resource.resource_name
-        for identity, path in identities(Host(config.host_root), settings_of(config, resource)).items():
+        for identity, path in identities(Host(config.host_root), resource).items():
             owner, owner_path = owners.setdefault(identity, (name, path))
             if owner != name:
                 alias = "" if owner_path == path else f" ({owner_path} of {owner})"
@@ -94,53 +90,3 @@ def check_overlap(config: Config) -> None:
                     f"resources: binder device {path}{alias} belongs to both {owner} and {name}: use different "
                     f"prefixes or directories"
                 )
-
-
-def settings_of(current: Config, resource: Resource) -> Settings:
-    """Return the settings of a resource's backend."""
-    return Settings(
-        resource_name=resource.resource_name,
-        directory=resource.scan_directory,
-        prefix=resource.device_prefix,
-        verify=resource.verify,
-        missing_device_ttl=resource.missing_device_ttl,
-        policy=Policy(
-            permissions=resource.permissions,
-            isolation=resource.isolation,
-            shared_mounts=[config.shared_path(text) for text in resource.shared_mounts],
-            shared_devices=[config.shared_path(text) for text in resource.shared_devices],
-            visible_devices_variable=resource.visible_devices_env,
-            path=resource.path_env,
-            container_paths=resource.container_paths,
-        ),
-        layout=_layout(resource),
-        replicas=resource.replicas,
-        numa=numa.parse(resource.numa),
-        ways=frozenset(resource.device_list),
-        keep=_wanted(resource),
-        renew=resource.recreate is config.Recreate.ON_START,
-        cdi_directory=current.cdi_dir,
-    )
-
-
-def _layout(resource: Resource) -> sets.Layout:
-    match resource.sets:
-        case None:
-            return sets.Single()
-        case config.NumberedSets(size=size, stride=stride, first=first):
-            return sets.Numbered(resource.device_prefix, size, stride, first)
-        case config.NamedSets(names=names, pattern=pattern):
-            return sets.Named(names, pattern)
-
-
-def _wanted(resource: Resource) -> provisioner.ProvisionSpec | None:
-    provision = resource.provision
-    if provision is None:
-        return None
-    return provisioner.ProvisionSpec(
-        directory=provision.directory,
-        prefix=resource.device_prefix,
-        first=provision.first,
-        count=provision.count,
-        max_devices=provision.max,
-    )

@@ -99,8 +99,8 @@ def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
     """Return the names of the existing binder devices by advertised device ID. Replicas have an ID each."""
     return {
         advertised_id: tuple(binder_device.name for binder_device in device_set)
-        for device_id, device_set in backend.nodes().items()
-        for advertised_id in backend.ids(device_id)
+        for device_id, device_set in backend.binder_devices().items()
+        for advertised_id in backend.advertised_ids(device_id)
     }
 
 

@@ -49,14 +49,14 @@ class LeakDetector:
         return {resource: self._scan_backend(resource, backend) for resource, backend in self._backends.items()}
 
     def _scan_backend(self, resource: str, backend: BinderBackend) -> Leaks:
-        device_sets = backend.nodes()
+        device_sets = backend.binder_devices()
 
         def owners() -> dict[str, frozenset[str]] | None:
             pods = self._read_owners(resource)
             if pods is None:
                 return None
             return {
-                binder_device.name: frozenset().union(*(pods.get(id_, ()) for id_ in backend.ids(device_id)))
+                binder_device.name: frozenset().union(*(pods.get(id_, ()) for id_ in backend.advertised_ids(device_id)))
                 for device_id, device_set in device_sets.items()
                 for binder_device in device_set
             }

@@ -97,7 +97,7 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
                 if reloaded is not None:
                     next_config = reloaded
                     for resource in resources:
-                        resource.backend.forget()
+                        resource.backend.reset()
                         resource.plugin.rescan()
         stop_all(plugins)
         await running

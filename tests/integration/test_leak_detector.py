@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.backend import BinderBackend, Settings
-from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.leaks import Leaks
+from tests.backends import binder_backend
 from tests.support import RESOURCE, DeviceDirectory, until
 
 if TYPE_CHECKING:
@@ -38,10 +36,7 @@ def devices(tmp_path: Path) -> DeviceDirectory:
 @pytest.fixture
 def detector(devices: DeviceDirectory, kubelet_dir: str) -> LeakDetector:
     """Return a detector of three devices with two replicas each."""
-    settings = Settings(
-        resource_name=RESOURCE, directory=str(devices.directory), prefix="aosp_binder", verify=Verify.FILE, replicas=2
-    )
-    backend = BinderBackend(Host(), settings)
+    backend = binder_backend(devices.directory, replicas=2)
     backend.scan()
     return LeakDetector({RESOURCE: backend}, kubelet_dir, 0.01)
 

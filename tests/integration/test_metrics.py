@@ -20,7 +20,6 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
-from aosp_plugin.daemon.assembly import settings_of
 from aosp_plugin.errors import BackendError, RegistrationRefusedError
 from aosp_plugin.framework import DevicePlugin, ListedDevices, refresher
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
@@ -123,7 +122,7 @@ def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
 def binder(nodes: Nodes) -> Backend:
     """Return the binder backend over stand-in nodes."""
     of_nodes = Resource(resource_name=RESOURCE, device_dir=str(nodes.directory), verify=Verify.FILE)
-    return BinderBackend(Host(), settings_of(Config(), of_nodes))
+    return BinderBackend(Host(), of_nodes, cdi_dir=Config().cdi_dir)
 
 
 @contextlib.asynccontextmanager

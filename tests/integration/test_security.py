@@ -22,7 +22,8 @@ from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 from aosp_plugin.framework.service.http import serving
 from aosp_plugin.testing import Kubelet
-from tests.integration.test_binder_backend import backend, looked, needs_root
+from tests.backends import binder_backend, scan
+from tests.integration.test_binder_backend import needs_root
 from tests.integration.test_http import LOCAL, raw
 from tests.support import DeviceDirectory, listed, names, running, sockets
 
@@ -113,8 +114,8 @@ def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) ->
     dev, (create, _) = tmp_path / "dev", TARGETS[target]
     dev.mkdir()
     (dev / "aosp_binder0").symlink_to(create(tmp_path))
-    binder = backend(dev, verify=Verify.CHAR)
-    assert looked(binder).get("aosp_binder0") != ""
+    binder = binder_backend(dev, verify=Verify.CHAR)
+    assert scan(binder).get("aosp_binder0") != ""
     with pytest.raises((UnhealthyDeviceError, UnknownDeviceError), match="aosp_binder0"):
         binder.allocate(["aosp_binder0"])
 
@@ -128,8 +129,8 @@ def test_link_that_changes_between_scan_and_allocation_is_rejected(tmp_path: Pat
     os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, NULL)
     link = dev / "aosp_binder0"
     link.symlink_to(tmp_path / "device")
-    binder = backend(dev, verify=Verify.CHAR)
-    assert looked(binder) == {"aosp_binder0": ""}
+    binder = binder_backend(dev, verify=Verify.CHAR)
+    assert scan(binder) == {"aosp_binder0": ""}
     link.unlink()
     link.symlink_to(create(tmp_path))
     with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
@@ -145,9 +146,9 @@ def test_verify_binder_rejects_devices_of_other_drivers(tmp_path: Path) -> None:
     dev = tmp_path / "dev"
     dev.mkdir()
     (dev / "aosp_binder0").symlink_to(character(tmp_path))
-    assert looked(backend(dev, verify=Verify.CHAR)) == {"aosp_binder0": ""}
-    binder = backend(dev, verify=Verify.BINDER)
-    assert looked(binder) == {"aosp_binder0": "not-binder"}
+    assert scan(binder_backend(dev, verify=Verify.CHAR)) == {"aosp_binder0": ""}
+    binder = binder_backend(dev, verify=Verify.BINDER)
+    assert scan(binder) == {"aosp_binder0": "not-binder"}
     with pytest.raises(UnhealthyDeviceError, match="not-binder"):
         binder.allocate(["aosp_binder0"])
 

@@ -225,7 +225,7 @@ async def test_json_logs_have_the_fields_of_the_event(nodes: DeviceDirectory, ku
         (["--colour"], {}, 2, "No such option"),
         (["--config", "/nowhere.yaml"], {}, 2, "file /nowhere.yaml "),
         ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
-        (["--device-dir", "/nowhere"], {}, 1, "the device directory /nowhere "),
+        (["--device-dir", "/nowhere"], {}, 1, "cannot read the device directory /nowhere: "),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
         (["--require-devices"], {}, 1, "device"),
         (["--listen", "192.0.2.1:1"], {}, 1, "cannot listen on 192.0.2.1:1"),

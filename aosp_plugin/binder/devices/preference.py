@@ -1,7 +1,4 @@
-"""Which of the free devices a container should get: functions of names.
-
-How nodes make devices is ``sets``' matter, on which NUMA node a device is, ``numa``'s.
-"""
+"""Preferred allocation: which of the free devices a container should get. Functions of device IDs."""
 
 from __future__ import annotations
 
@@ -24,14 +21,13 @@ def prefer(
     size: int,
     numa_nodes: NumaNodes | None = None,
 ) -> list[str]:
-    """Choose ``size`` devices: ``must_include``, then the lowest run of neighbours that is long enough.
+    """Choose ``size`` devices: ``must_include``, then the lowest sufficient run of consecutive free devices.
 
-    ``order`` is every known device in natural order. Where no run is long enough, the lowest free ones are taken.
-    Filling from below leaves the rest in one piece for the next container. Devices that are not known are not chosen;
-    fewer than ``size`` are returned where fewer are free. With ``numa_nodes``, they are on few (``numa.narrow``).
+    ``order`` has all devices in natural order. If no run is long enough, the lowest free devices are chosen. Allocation
+    from below leaves the rest contiguous for the next container. Unknown devices are not chosen. The result is shorter
+    than ``size`` if too few devices are free. With ``numa_nodes``, the devices are on few of them (``numa.narrow``).
 
-    Linear in the number of devices: a kubelet sends all that are free, in random order, and ``bytes.find`` looks for
-    the run at the speed of C.
+    Takes linear time: the kubelet sends all free devices in random order.
     """
     chosen = list(dict.fromkeys(must_include))
     missing = size - len(chosen)
@@ -39,14 +35,14 @@ def prefer(
         return chosen
     candidates = set(available).difference(chosen)
     free = bytes(map(candidates.__contains__, order))
-    pools = numa.narrow(free, order, chosen, missing, numa_nodes or {})
-    _, picks = min(_lowest(pool, missing) for pool in pools)
-    return chosen + [order[pick] for pick in picks]
+    masks = numa.narrow(free, order, chosen, missing, numa_nodes or {})
+    _, positions = min(_lowest(mask, missing) for mask in masks)
+    return chosen + [order[position] for position in positions]
 
 
 def _lowest(free: bytes, count: int) -> tuple[bool, list[int]]:
-    """Find the lowest run of ``count`` free positions, else the lowest ones; and say whether they are scattered."""
-    # Compared first: a request may name any number up to 2^31, and that many bytes would be made to look for.
+    """Return the lowest run of ``count`` free positions with False; if there is none, the lowest ones with True."""
+    # The comparison comes first, because a request may have any count up to 2^31, which would allocate as many bytes.
     start = free.find(b"\x01" * count) if count <= len(free) else -1
     if start >= 0:
         return False, list(range(start, start + count))
@@ -63,21 +59,21 @@ def spread(
 ) -> list[str]:
     """Choose ``size`` of the ``count`` replicas of each of ``devices``; otherwise as ``prefer``.
 
-    No device comes a second time while there are others; that done, they are on as few NUMA nodes as possible; that
-    done, those come first of which the fewest replicas are taken, the lowest before others.
+    In order of precedence: no device is chosen twice while there are others, the devices are on few NUMA nodes, and
+    those with the fewest allocated replicas come first, lowest first.
     """
     chosen = list(dict.fromkeys(must_include))
-    offered, mine = set(available).difference(chosen), set(chosen)
+    candidates, included = set(available).difference(chosen), set(chosen)
     replicas = [replica_ids(device, count) for device in devices]
-    spare = [[replica for replica in ids if replica in offered] for ids in replicas]
-    own = [len(mine.intersection(ids)) for ids in replicas]
+    spare = [[replica for replica in ids if replica in candidates] for ids in replicas]
+    own = [len(included.intersection(ids)) for ids in replicas]
     while len(chosen) < size and any(spare):
         fewest, missing = min(compress(own, spare)), size - len(chosen)
         free = bytes(bool(ids) and held == fewest for ids, held in zip(spare, own, strict=True))
-        taken = [-len(ids) for ids in spare]  # all have the same count: this compares like the number taken
-        pools = numa.narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
-        choices = [sorted(compress(range(len(pool)), pool), key=taken.__getitem__)[:missing] for pool in pools]
-        for pick in min(choices, key=lambda picks: ([taken[pick] for pick in picks], picks)):
-            chosen.append(spare[pick].pop(0))
-            own[pick] += 1
+        allocated = [-len(ids) for ids in spare]  # the number of allocated replicas, up to the constant ``count``
+        masks = numa.narrow(free, devices, list(compress(devices, own)), missing, numa_nodes or {})
+        choices = [sorted(compress(range(len(mask)), mask), key=allocated.__getitem__)[:missing] for mask in masks]
+        for position in min(choices, key=lambda picks: ([allocated[pick] for pick in picks], picks)):
+            chosen.append(spare[position].pop(0))
+            own[position] += 1
     return chosen

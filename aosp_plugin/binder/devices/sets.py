@@ -1,16 +1,13 @@
-"""How nodes group into devices: functions of names.
-
-Which names there are is ``scanner``'s work, what a single node is worth ``health``'s, and which free device a container
-gets is ``preference``'s.
-"""
+"""Device sets: which binder devices form one device. Functions of names."""
 
 from __future__ import annotations
 
+import abc
 import re
+from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import name_problem, natural_sort
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
@@ -19,72 +16,92 @@ if TYPE_CHECKING:
 
 
 class DeviceSet(NamedTuple):
-    """One device: the nodes that one container gets together."""
+    """One device: the binder devices that one container gets together."""
 
     id: str
-    nodes: tuple[str, ...]
-    """All that belong to it, the missing ones too, in the order in which a container gets them."""
+    members: tuple[str, ...]
+    """Names of its binder devices, including missing ones, in the order in which a container gets them."""
 
     @property
     def numbered(self) -> tuple[str, ...]:
-        """The names whose last numbers tell the NUMA node: what a named set is called, else all nodes."""
-        return self.nodes if self.id == self.nodes[0] else (self.id,)
+        """The names whose last numbers select the NUMA node: the ID of a named set, otherwise all members."""
+        return self.members if self.id == self.members[0] else (self.id,)
 
 
-class Layout(Protocol):
-    """Which nodes belong together."""
+class Layout(abc.ABC):
+    """The grouping of the binder devices of a resource into device sets."""
 
+    nested = False
+    """Whether each set has a directory of its own in the device directory."""
+
+    @abc.abstractmethod
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets that have a node among ``names``, each one once.
+        """Return each set that has a member among ``names``, once.
 
-        They are in natural order of their IDs where ``names`` are in natural order.
+        If ``names`` are in natural order, so are the IDs of the sets.
         """
 
+    @abc.abstractmethod
+    def id_part(self, entry: str) -> str | None:
+        """Return the part of a file name in the device directory that must be a valid ID; None if it is of no set."""
 
-class Single:
-    """Each node is a device of its own."""
+    def names_in(self, entry: str) -> list[str]:
+        """Return the names of the binder devices of a file, or a set's directory, in the device directory."""
+        return [entry]
+
+
+@dataclass(frozen=True)
+class Single(Layout):
+    """Each binder device whose name begins with ``prefix`` is a device."""
+
+    prefix: str
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return a set for each name."""
         return [DeviceSet(name, (name,)) for name in names]
 
+    def id_part(self, entry: str) -> str | None:
+        """Return the name if it begins with the prefix."""
+        return entry if entry.startswith(self.prefix) else None
 
-class Numbered(NamedTuple):
-    """Nodes that belong together by their numbers, never by their place in a list: a missing one shifts no other.
 
-    Without a ``stride``, ``size`` numbers in a row make a set, from ``first`` on and without end. With one there are
-    ``stride`` sets, each of N, N + stride, N + 2 * stride and so on; Kbox has 3 nodes, 120 apart. Other numbers, and
-    those with leading zeros, are in no set. ``size`` and ``stride`` are 1 or more, ``first`` is 0 or more.
+@dataclass(frozen=True)
+class Numbered(Single):
+    """Sets of binder devices by number. A missing binder device does not change the other sets.
+
+    Without a ``stride``, each ``size`` consecutive numbers from ``first`` on form a set. With a stride there are
+    ``stride`` sets: N, N + stride, N + 2 * stride and so on (Kbox uses 3 devices, 120 apart). Other numbers, and
+    numbers with leading zeros, are in no set. ``size`` and ``stride`` are at least 1, ``first`` is at least 0.
     """
 
-    prefix: str
     size: int
     stride: int | None = None
     first: int = 0
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets; the ID of each is the name of its first node, whether that is there or not."""
+        """Return the sets. The ID of a set is the name of its first member, which may be missing."""
         matches = map(re.compile(re.escape(self.prefix) + "(0|[1-9][0-9]*)").fullmatch, names)
         return [self._set(first) for first in sorted(self._firsts(int(match[1]) for match in matches if match))]
 
     def _firsts(self, numbers: Iterable[int]) -> set[int]:
-        """Return the first numbers of the sets that ``numbers`` are in."""
+        """Return the first numbers of the sets that contain ``numbers``."""
         if self.stride is None:
             return {number - (number - self.first) % self.size for number in numbers if number >= self.first}
-        known = range(self.first, self.first + self.size * self.stride)
-        return {self.first + (number - self.first) % self.stride for number in numbers if number in known}
+        valid = range(self.first, self.first + self.size * self.stride)
+        return {self.first + (number - self.first) % self.stride for number in numbers if number in valid}
 
     def _set(self, first: int) -> DeviceSet:
         step = self.stride or 1
-        nodes = [f"{self.prefix}{number}" for number in range(first, first + self.size * step, step)]
-        return DeviceSet(nodes[0], tuple(nodes))
+        members = [f"{self.prefix}{number}" for number in range(first, first + self.size * step, step)]
+        return DeviceSet(members[0], tuple(members))
 
 
-class Named:
-    """Sets with a node for each of ``names``: binder and hwbinder in phone7, or binder7 and hwbinder7.
+class Named(Layout):
+    """Sets with one binder device for each of ``names``: phone7/binder and phone7/hwbinder, or binder7 and hwbinder7.
 
-    ``pattern`` makes a node's name out of {set}, one or more characters but "/", and {name}; with a "/" in it, each
-    set has a directory of its own. Raises ValueError with what ``pattern_problem`` says.
+    ``pattern`` is the name of a binder device with the placeholders {set} (one or more characters except "/") and
+    {name}. If it contains a "/", each set has a directory of its own. Raises ValueError with the text of
+    ``pattern_problem``.
     """
 
     def __init__(self, names: Sequence[str], pattern: str = "{set}/{name}") -> None:
@@ -93,88 +110,74 @@ class Named:
             raise ValueError(problem)
         entry, slash, file = pattern.partition("/")
         self.nested = bool(slash)
-        self.files = tuple(file.replace("{name}", name) for name in names)  # in a directory of such a set
+        self._files = [file.replace("{name}", name) for name in names]
         self._affixes = _affixes(pattern, names)
-        self._around_entry = _affixes(entry, names)
+        self._entry_affixes = _affixes(entry, names)
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets; the ID of each is what {set} stands for. What can't be an ID makes no set."""
-        found = {one for name in names if (one := _match(self._affixes, name))}
-        ids = natural_sort([one for one in found if name_problem(one) is None])
-        return [DeviceSet(one, tuple([before + one + behind for before, behind in self._affixes])) for one in ids]
+        """Return the sets. The ID of a set is the value of {set}; one that is no valid ID is left out."""
+        values = {value for name in names if (value := _placeholder_value(self._affixes, name))}
+        ids = natural_sort([value for value in values if name_problem(value) is None])
+        return [DeviceSet(id_, tuple([prefix + id_ + suffix for prefix, suffix in self._affixes])) for id_ in ids]
 
-    def set_at(self, entry: str) -> str | None:
-        """Return what {set} stands for in a file of the device directory, or None: a directory where nested."""
-        return _match(self._around_entry, entry)
+    def id_part(self, entry: str) -> str | None:
+        """Return the value of {set}."""
+        return _placeholder_value(self._entry_affixes, entry)
+
+    def names_in(self, entry: str) -> list[str]:
+        """Return the names in the set's directory, or the name itself if sets have none."""
+        return [f"{entry}/{file}" for file in self._files] if self.nested else [entry]
 
 
 def _affixes(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return what stands before and behind {set} for each name."""
-    before, _, behind = pattern.partition("{set}")
-    return [(before.replace("{name}", name), behind.replace("{name}", name)) for name in names]
+    """Return the text before and after {set} for each name."""
+    before, _, after = pattern.partition("{set}")
+    return [(before.replace("{name}", name), after.replace("{name}", name)) for name in names]
 
 
-def _match(around: Iterable[tuple[str, str]], text: str) -> str | None:
-    for before, behind in around:
-        found = text[len(before) : len(text) - len(behind)]
-        if found and "/" not in found and text == before + found + behind:
-            return found
+def _placeholder_value(affixes: Iterable[tuple[str, str]], text: str) -> str | None:
+    for prefix, suffix in affixes:
+        value = text[len(prefix) : len(text) - len(suffix)]
+        if value and "/" not in value and text == prefix + value + suffix:
+            return value
     return None
 
 
 def pattern_problem(pattern: str, names: Sequence[str]) -> str | None:
-    """Say why ``Named`` can't take this pattern and these names; None if it can.
+    """Return why ``Named`` does not accept this pattern and these names, or None if it does.
 
-    The names must not be confused, or two containers would get one node: with {set}{name}, 7hwbinder is the
-    hwbinder of 7 and the binder of 7hw.
+    Names must be unambiguous, or one binder device would be in two sets: with {set}{name}, 7hwbinder is the hwbinder of
+    7 and the binder of 7hw.
     """
     if [pattern.count(part) for part in ("{set}", "{name}", "{", "}")] != [1, 1, 2, 2]:
-        return "the pattern has to have {set} and {name}, each once, and no other brace"
+        return "the pattern must contain {set} and {name} once each, and no other braces"
     directory, slash, file = pattern.partition("/")
     if slash and ("{set}" not in directory or "{name}" not in file or "/" in file):
-        return "a / in the pattern stands between a directory with {set} and a file with {name}"
+        return "a / in the pattern must separate a directory with {set} from a file with {name}"
     if not names:
-        return "a set needs one name at least"
+        return "a set requires at least one name"
     for name in names:
-        node = pattern.replace("{set}", "0").replace("{name}", name)
-        for part in (name, *node.split("/")):
-            problem = name_problem(part) or ("it makes nodes, and is none" if part == CONTROL_NAME else None)
+        example = pattern.replace("{set}", "0").replace("{name}", name)
+        for part in (name, *example.split("/")):
+            problem = name_problem(part) or ("it is the control file of a binderfs" if part == CONTROL_NAME else None)
             if problem:
-                return f"{part!r} can't be a node: {problem}"
-    for (one, (a, b)), (other, (c, d)) in combinations(zip(names, _affixes(pattern, names), strict=True), 2):
+                return f"invalid device name {part!r}: {problem}"
+    for (first, (a, b)), (second, (c, d)) in combinations(zip(names, _affixes(pattern, names), strict=True), 2):
         if (a.startswith(c) or c.startswith(a)) and (b.endswith(d) or d.endswith(b)):
-            return f"the pattern can't tell the names {one!r} and {other!r} apart"
+            return f"the pattern is ambiguous for the names {first!r} and {second!r}"
     return None
 
 
-def worst(members: Sequence[tuple[str, Reason | None]]) -> tuple[Reason, str] | None:
-    """Say why a set can't be handed out, and which of its nodes are at fault; None if all are fit.
-
-    ``members`` are its nodes in order, each with its reason: MISSING also where it was never seen. Where all are
-    missing, as the only node of a set can be, so is the set.
-    """
-    reasons = {reason for _, reason in members if reason is not None}
-    if not reasons:
-        return None
-    # As ``health.judge`` asks them: the answer to a question means something only where those before it went well.
-    reason = min(reasons, key=list(Reason).index)
-    at_fault = [name for name, found in members if found is reason]
-    detail = f"{', '.join(at_fault)} {'is' if len(at_fault) == 1 else 'are'} {reason}"
-    if reason is Reason.MISSING and len(at_fault) < len(members):
-        reason = Reason.INCOMPLETE
-    return reason, detail
-
-
 def replica_ids(device_id: str, count: int) -> list[str]:
-    """Return the IDs under which a device is given out ``count`` times; where that is once, its own."""
+    """Return the IDs of the ``count`` replicas of a device; its own ID if there is one replica."""
     return [f"{device_id}::{replica}" for replica in range(count)] if count > 1 else [device_id]
 
 
 def split_replica(replica_id: str, count: int) -> tuple[str, int]:
-    """Return the device and the number of the replica. Raises ValueError where ``replica_ids`` gives no such ID."""
+    """Return device ID and number of a replica. Raises ValueError if ``replica_ids`` does not return such an ID."""
     if count == 1:
         return replica_id, 0
     device_id, _, number = replica_id.rpartition("::")
     if not device_id or number not in map(str, range(count)):
-        raise ValueError(f"{replica_id!r} is none of {count} replicas of a device")
+        raise ValueError(f"{replica_id!r} is not one of {count} replicas of a device")
     return device_id, int(number)

@@ -1,6 +1,8 @@
-"""Is this node fit to be handed out, and if not, why; and what becomes of a node from one look to the next.
+"""Why a device is unhealthy: the reasons, and the rules that produce them.
 
-Functions of their inputs: the nodes of a look, the time, and a probe that the caller gives.
+``evaluate`` derives the health of one binder device from a scan, ``evaluate_recreation`` that of a device that must be
+recreated first, and ``aggregate`` the health of a device set from its members. All are functions of their arguments;
+``store`` keeps the results from scan to scan.
 """
 
 from __future__ import annotations
@@ -8,124 +10,100 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.binder_device import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Sequence
 
-    from aosp_plugin.binder.discovery.binder_device import FileSystem
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
 
 
 class Reason(enum.StrEnum):
-    """Why a device is Unhealthy, in the words of logs, metrics and error texts."""
+    """Why a device is unhealthy, as in logs, metrics and errors. Earlier reasons take precedence in a device set."""
 
     MISSING = "missing"
-    """The file is gone, or its link leads nowhere."""
+    """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"
-    """A node of the set is missing."""
+    """A member of the device set is missing."""
     NOT_A_DEVICE = "not-a-device"
-    """Something else than a character device stands there."""
+    """The file is not a character device."""
     NOT_BINDER = "not-binder"
-    """The device number is another driver's: KVM's was once found under a binder name."""
+    """The device number belongs to another driver, for example KVM."""
     REPLACED = "replaced"
-    """It is on another file system than at first: the binderfs was mounted anew, and running containers hold
-    nodes of the old one."""
+    """The file is on another file system than before: the binderfs was mounted again, and running containers may have
+    devices of the old one."""
     NOT_RECREATED = "not-recreated"
-    """A new one could not be put in its place before a container started, and it may still be the last tenant's."""
+    """The binder device could not be recreated, and a former tenant may still have it open."""
     PROBE_FAILED = "probe-failed"
-    """The driver did not answer BINDER_VERSION with 8."""
+    """BINDER_VERSION failed, or returned another version than 8."""
 
 
 class Verify(enum.StrEnum):
-    """How much a node must show before it is handed out; each level asks for what the one before it does."""
+    """Requirements for a healthy device. Each level includes those before it."""
 
     FILE = "file"
+    """A file exists. For the demo, and for tests without root."""
     CHAR = "char"
+    """The file is a character device."""
     BINDER = "binder"
+    """The device number belongs to the binder driver."""
     PROBE = "probe"
+    """The driver responds to BINDER_VERSION."""
 
 
-_BINDER_ONLY = frozenset({Verify.BINDER, Verify.PROBE})
-_NOT_BINDER = frozenset({Kind.STAND_IN, Kind.FILE})
+class Problem(NamedTuple):
+    """Why a device set is unhealthy."""
+
+    reason: Reason
+    detail: str
+    """The reason and, for a set of several binder devices, the names of those concerned."""
 
 
-class TrackedDevice(NamedTuple):
-    """A node as of the last look, and what is remembered of it."""
-
-    node: BinderDevice
-    file_system: FileSystem | None
-    """That of the first look that found it fit; None where none has yet, so that no container can have it."""
-    reason: Reason | None
-    """None: fit to be handed out."""
-    since: float
-    """When the reason became what it is, in seconds of the caller's clock."""
-
-
-def judge(
-    node: BinderDevice,
+def evaluate(
+    device: BinderDevice,
     verify: Verify,
     file_system: FileSystem | None,
     probe: Callable[[BinderDevice], bool] | None = None,
 ) -> Reason | None:
-    """Say why ``node`` can't be handed out, or None if it can.
+    """Return why a binder device is unhealthy, or None if it is healthy.
 
-    ``file_system`` is the one it must still be on (None: any). ``probe`` opens the node and asks the driver;
-    it is called at ``Verify.PROBE`` only, and last, since it is the one test that costs more than a look.
+    ``file_system`` is the one it must be on (None: any). ``probe`` opens the device and queries its driver. It is
+    called at level ``Verify.PROBE`` only, and last, because it costs more than a scan.
     """
-    if node.identity is None:
+    if device.identity is None:
         return Reason.MISSING
-    if node.kind is Kind.OTHER or (node.kind is Kind.FILE and verify is not Verify.FILE):
+    if device.kind is Kind.OTHER or (device.kind is Kind.FILE and verify is not Verify.FILE):
         return Reason.NOT_A_DEVICE
-    if verify in _BINDER_ONLY and node.kind in _NOT_BINDER:
+    if verify in {Verify.BINDER, Verify.PROBE} and device.kind in {Kind.STAND_IN, Kind.FILE}:
         return Reason.NOT_BINDER
-    if file_system is not None and file_system != node.identity.file_system:
+    if file_system is not None and file_system != device.identity.file_system:
         return Reason.REPLACED
-    if verify is Verify.PROBE and probe is not None and not probe(node):
+    if verify is Verify.PROBE and probe is not None and not probe(device):
         return Reason.PROBE_FAILED
     return None
 
 
-def follow(
-    before: Mapping[str, TrackedDevice],
-    nodes: Iterable[BinderDevice],
-    now: float,
-    missing_device_ttl: float,
-    judgement: Callable[[BinderDevice, FileSystem | None], Reason | None],
-) -> dict[str, TrackedDevice]:
-    """Return what is known after a look that found ``nodes``, given what was known ``before``.
+def evaluate_recreation(device: BinderDevice | None, *, failed: bool) -> Reason | None:
+    """Return NOT_RECREATED if the last recreation of a device ``failed``, or if its kind cannot be recreated."""
+    unsupported = device is not None and device.kind not in {Kind.BINDERFS, Kind.ABSENT}
+    return Reason.NOT_RECREATED if failed or unsupported else None
 
-    A node that is no longer there stays as missing for ``missing_device_ttl`` seconds. A node that was missing or
-    replaced for so long counts as a new one: its file system of today is the right one from then on.
+
+def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Problem | None:
+    """Return why a device set is unhealthy, or None if all of its members are healthy.
+
+    ``members`` are the names of its binder devices, each with its reason; MISSING also if no scan has found it. The
+    earliest reason in ``Reason`` wins, because a check implies that those before it passed. If some members are
+    missing, the set is incomplete; if all are, it is missing.
     """
-    after: dict[str, TrackedDevice] = {}
-    file_systems: dict[FileSystem, FileSystem] = {}  # each is kept once, rather than once a node
-    for node in nodes:
-        known = before.get(node.name)
-        if known is not None and _expired(known, now, missing_device_ttl):
-            known = None
-        after[node.name] = _next(known, node, now, judgement, file_systems)
-    for name, known in before.items():
-        if name not in after and not _expired(known, now, missing_device_ttl):
-            absent = BinderDevice(name, known.node.path, Kind.ABSENT)
-            after[name] = _next(known, absent, now, judgement, file_systems)
-    return after
-
-
-def _expired(known: TrackedDevice, now: float, missing_device_ttl: float) -> bool:
-    return known.reason in {Reason.MISSING, Reason.REPLACED} and now - known.since >= missing_device_ttl
-
-
-def _next(
-    known: TrackedDevice | None,
-    node: BinderDevice,
-    now: float,
-    judgement: Callable[[BinderDevice, FileSystem | None], Reason | None],
-    file_systems: dict[FileSystem, FileSystem],
-) -> TrackedDevice:
-    file_system = known.file_system if known is not None else None
-    reason = judgement(node, file_system)
-    if reason is None and node.identity is not None:
-        file_system = file_systems.setdefault(node.identity.file_system, node.identity.file_system)
-    since = known.since if known is not None and known.reason is reason else now
-    tracked = TrackedDevice(node, file_system, reason, since)
-    return known if tracked == known else tracked
+    reasons = {reason for _, reason in members if reason is not None}
+    if not reasons:
+        return None
+    reason = min(reasons, key=list(Reason).index)
+    if [name for name, _ in members] == [set_id]:
+        return Problem(reason, str(reason))
+    names = [name for name, found in members if found is reason]
+    detail = f"{reason}: {', '.join(names)}"
+    if reason is Reason.MISSING and len(names) < len(members):
+        return Problem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
+    return Problem(reason, detail)

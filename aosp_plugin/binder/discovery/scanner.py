@@ -1,13 +1,13 @@
-"""One look at the host: which nodes are there.
+"""A scan of the host: which binder devices exist.
 
-What is found is neither judged (``health``) nor remembered (``health.follow``) here.
+``health`` evaluates the result, ``store`` remembers it.
 """
 
 from __future__ import annotations
 
 import posixpath
 import stat
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.binder.discovery.names import name_problem, natural_sort
@@ -17,72 +17,52 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aosp_plugin.binder.devices.sets import Named
-    from aosp_plugin.binder.driver.host import Driver
-
-
-class Files(Protocol):
-    """What the scanner needs of a host; ``host.Host`` is the real one."""
-
-    def listdir(self, directory: str) -> list[str]:
-        """List a directory. Raises OSError."""
-
-    def lstat(self, path: str) -> os.stat_result:
-        """Look at a file. Raises OSError."""
-
-    def resolve(self, path: str, links: set[str] | None = None) -> str:
-        """Follow every link in a path; ``links`` gets their paths. Raises OSError."""
+    from aosp_plugin.binder.devices.sets import Layout
+    from aosp_plugin.binder.driver.host import Driver, Host
 
 
 class Scan(NamedTuple):
-    """What one look found."""
+    """The result of a scan."""
 
-    nodes: tuple[BinderDevice, ...]
-    """In natural order."""
+    devices: tuple[BinderDevice, ...]
+    """In natural order of their names."""
     skipped: Mapping[str, str]
-    """Names that were asked for and can't be devices, with the reason."""
+    """Files that belong to the resource but are not usable, with the reason."""
     directories: frozenset[str]
-    """Where a change of files would change the result: the device directory, those of sets in it, those that links
-    lead to, and those in which the links on the way there stand."""
+    """Directories to watch: the device directory, the directories of its sets, and all directories that contain a link
+    on the path to a binder device, or its target."""
     links: Mapping[str, Sequence[str]] = {}
-    """The names of those nodes that are links, by the file that they lead to, whether that is there or not, and by each
-    further link on the way there."""
+    """For each target of a link, which need not exist, and each further link on the path to it: the names of the binder
+    devices that depend on it."""
 
 
-def scan(files: Files, driver: Driver, directory: str, prefix: str) -> Scan:
-    """Find what begins with ``prefix`` in ``directory``, but for directories. Raises OSError."""
-    names, skipped = usable_names(files.listdir(directory), prefix)
-    look = Look(files, driver, directory)
-    return Scan(look.at_all(names), skipped, frozenset({directory, *look.targets}), look.links)
+def scan(host: Host, driver: Driver, directory: str, layout: Layout) -> Scan:
+    """Scan ``directory`` for the binder devices of ``layout``. Raises OSError if it cannot be listed.
 
-
-def scan_named(files: Files, driver: Driver, directory: str, layout: Named) -> Scan:
-    """Find the nodes of ``layout`` in ``directory``, or in the directories of sets there. Raises OSError.
-
-    Every directory that could be a set's is one to watch, as its nodes may come later. It may be a binderfs of its
-    own, a link, or gone since ``directory`` was listed.
+    In a nested layout, each directory that may be a set's is to be watched, because devices may be added to it later.
+    It may be a binderfs of its own, a link, or removed since ``directory`` was listed.
     """
-    look = Look(files, driver, directory)
-    directories = {directory}
-    entries = files.listdir(directory)
+    reader = DeviceReader(host, driver, directory)
+    entries = host.listdir(directory)
     if layout.nested:
-        entries = [entry for entry in entries if layout.set_at(entry) and look.real_directory(entry) is not None]
-    names, skipped = usable_of_sets(entries, layout)
+        entries = [entry for entry in entries if layout.id_part(entry) and reader.real_directory(entry) is not None]
+    usable, skipped = usable_entries(entries, layout)
+    devices = reader.read_all([name for entry in usable for name in layout.names_in(entry)])
+    directories = {directory, *reader.targets}
     if layout.nested:
-        directories |= {posixpath.join(directory, entry) for entry in names}
-        names = [f"{entry}/{file}" for entry in names for file in layout.files]
-    return Scan(look.at_all(names), skipped, frozenset(directories | look.targets), look.links)
+        directories |= {posixpath.join(directory, entry) for entry in usable}
+    return Scan(devices, skipped, frozenset(directories), reader.links)
 
 
-def usable_of_sets(entries: Iterable[str], layout: Named) -> tuple[list[str], dict[str, str]]:
-    """Split those files of the device directory that are a set's, or hold one, into those with a usable ID and others.
+def usable_entries(entries: Iterable[str], layout: Layout) -> tuple[list[str], dict[str, str]]:
+    """Return those file names of the device directory that ``layout`` uses, and those whose ID would be invalid.
 
-    Returns the former, and the latter with why not.
+    The latter have the reason as their value.
     """
     usable: list[str] = []
     skipped: dict[str, str] = {}
     for entry in entries:
-        device_id = layout.set_at(entry)
+        device_id = layout.id_part(entry)
         if device_id is None or entry == CONTROL_NAME:
             continue
         problem = name_problem(device_id)
@@ -93,160 +73,147 @@ def usable_of_sets(entries: Iterable[str], layout: Named) -> tuple[list[str], di
     return usable, skipped
 
 
-def usable_names(names: Iterable[str], prefix: str) -> tuple[list[str], dict[str, str]]:
-    """Split the names that begin with ``prefix`` into those that can be devices, and the others with why not."""
-    usable: list[str] = []
-    skipped: dict[str, str] = {}
-    for name in names:
-        if not name.startswith(prefix) or name == CONTROL_NAME:
-            continue
-        problem = name_problem(name)
-        if problem is None:
-            usable.append(name)
-        else:
-            skipped[name] = problem
-    return usable, skipped
-
-
-class Binderfs(NamedTuple):
-    """What a node needs to know of the directory that it is in."""
+class BinderfsRoot(NamedTuple):
+    """The properties of a directory that a binder device in it depends on."""
 
     directory: str = ""
-    """Empty where the directory is not itself a binderfs."""
+    """Empty if the directory is not the root of a binderfs."""
     since: int = 0
-    """The mtime of its binder-control in nanoseconds: set when it is mounted (drivers/android/binderfs.c
-    ``binderfs_binder_ctl_create``), and never after, as nobody writes to that file."""
+    """mtime of its binder-control in nanoseconds, which is the time of the mount (drivers/android/binderfs.c
+    ``binderfs_binder_ctl_create``): nothing writes to that file."""
     control: int = 0
-    """The inode of its binder-control."""
+    """Inode of its binder-control."""
 
 
-_NO_BINDERFS = Binderfs()
+_NO_BINDERFS = BinderfsRoot()
 
 
-class Look:
-    """Looks at nodes one by one, and keeps what they have in common: the driver and the directories."""
+class DeviceReader:
+    """Reads single binder devices. Caches what they share: the driver's state and the directories."""
 
-    def __init__(self, files: Files, driver: Driver, directory: str) -> None:
-        self._files = files
+    def __init__(self, host: Host, driver: Driver, directory: str) -> None:
+        """``directory`` is the device directory."""
+        self._host = host
         self._driver = driver
-        self._directory = directory
-        self._path_before = directory.rstrip("/") + "/"
-        on_the_way: set[str] = set()
-        self._real_directory = files.resolve(directory, on_the_way)
-        self._real_path_before = self._real_directory.rstrip("/") + "/"
+        self._path_prefix = directory.rstrip("/") + "/"
+        links: set[str] = set()
+        self._real_directory = host.resolve(directory, links)
+        self._real_path_prefix = self._real_directory.rstrip("/") + "/"
+        self._roots: dict[tuple[str, int], BinderfsRoot] = {}
         self._real_directories: dict[str, str | None] = {}
-        self._binderfs: dict[tuple[str, int], Binderfs] = {}
-        self._numbers: dict[int, int] = {}  # each is kept once, rather than once a node
-        self.targets: set[str] = {*map(posixpath.dirname, on_the_way)}
+        self._numbers: dict[int, int] = {}
+        """The numbers of identities, each object once for all devices that share it."""
+        self.targets: set[str] = {posixpath.dirname(link) for link in links}
+        """Directories that contain a link on the path to a device, or its target."""
         self.links: dict[str, list[str]] = {}
+        """See ``Scan.links``."""
 
-    def at_all(self, names: Iterable[str]) -> tuple[BinderDevice, ...]:
-        """Look at nodes, and return those that are there in natural order."""
-        return tuple([node for name in natural_sort(list(names)) if (node := self.at(name))])
+    def read_all(self, names: Iterable[str]) -> tuple[BinderDevice, ...]:
+        """Read these binder devices, in natural order. Those that ``read`` does not find are left out."""
+        return tuple([device for name in natural_sort([*names]) if (device := self.read(name)) is not None])
 
-    def at(self, name: str) -> BinderDevice | None:
-        """Look at one node; None where the name is a directory's, or gone since the directory was listed.
+    def read(self, name: str) -> BinderDevice | None:
+        """Read one binder device. None if there is no such file, or a directory in its place.
 
-        A node in a directory of its set is called phone7/binder.
+        In a nested layout, the name has the form phone7/binder.
         """
         directory = self._real_directory
-        real = self._real_path_before + name
+        real_path = self._real_path_prefix + name
         if "/" in name:
             entry, _, file = name.rpartition("/")
-            of_set = self.real_directory(entry)
-            if of_set is None:
+            set_directory = self.real_directory(entry)
+            if set_directory is None:
                 return None
-            directory, real = of_set, posixpath.join(of_set, file)
+            directory, real_path = set_directory, posixpath.join(set_directory, file)
         try:
-            seen = self._files.lstat(real)
+            status = self._host.lstat(real_path)
         except OSError:
             return None
-        path = self._path_before + name
-        if stat.S_ISLNK(seen.st_mode):
-            return self._through_link(name, path, real)
-        if stat.S_ISDIR(seen.st_mode):
+        path = self._path_prefix + name
+        if stat.S_ISLNK(status.st_mode):
+            return self._read_link(name, path, real_path)
+        if stat.S_ISDIR(status.st_mode):
             return None
-        return self._node(name, path, directory, seen)
+        return self._device(name, path, directory, status)
 
     def real_directory(self, entry: str) -> str | None:
-        """Return the path, free of links, of a directory in the device directory; None where ``entry`` is none."""
+        """Return the path, without links, of a directory in the device directory; None if ``entry`` is none."""
         if entry not in self._real_directories:
-            self._real_directories[entry] = self._look_at_directory(entry)
+            self._real_directories[entry] = self._read_directory(entry)
         return self._real_directories[entry]
 
-    def _look_at_directory(self, entry: str) -> str | None:
-        real = posixpath.join(self._real_directory, entry)
+    def _read_directory(self, entry: str) -> str | None:
+        path = posixpath.join(self._real_directory, entry)
         try:
-            seen = self._files.lstat(real)
-            if not stat.S_ISLNK(seen.st_mode):
-                return real if stat.S_ISDIR(seen.st_mode) else None
-            target = self._files.resolve(real)
+            status = self._host.lstat(path)
+            if not stat.S_ISLNK(status.st_mode):
+                return path if stat.S_ISDIR(status.st_mode) else None
+            target = self._host.resolve(path)
         except OSError:
             return None
         try:
-            seen = self._files.lstat(target)
+            status = self._host.lstat(target)
         except OSError:
-            self.targets.add(posixpath.dirname(target))  # where it will appear
+            self.targets.add(posixpath.dirname(target))  # the directory may be created later
             return None
-        return target if stat.S_ISDIR(seen.st_mode) else None
+        return target if stat.S_ISDIR(status.st_mode) else None
 
-    def _through_link(self, name: str, path: str, real: str) -> BinderDevice | None:
-        on_the_way: set[str] = set()
+    def _read_link(self, name: str, path: str, real_path: str) -> BinderDevice | None:
+        depends_on: set[str] = set()
         try:
-            target = self._files.resolve(real, on_the_way)
-            on_the_way.add(target)
+            target = self._host.resolve(real_path, depends_on)
+            depends_on.add(target)
             directory = target.rpartition("/")[0] or "/"
-            seen = self._files.lstat(target)
+            status = self._host.lstat(target)
         except OSError:
             return BinderDevice(name, path, Kind.ABSENT)
         finally:
-            self._watch(on_the_way - {real}, name)
-        if stat.S_ISDIR(seen.st_mode):
+            self._watch(depends_on - {real_path}, name)
+        if stat.S_ISDIR(status.st_mode):
             return None
-        return self._node(name, path, directory, seen)
+        return self._device(name, path, directory, status)
 
     def _watch(self, files: set[str], name: str) -> None:
-        """Note that a node is what it is through these files."""
+        """Record that a binder device depends on these files."""
         for file in files:
             self.targets.add(posixpath.dirname(file))
             self.links.setdefault(file, []).append(name)
 
-    def _node(self, name: str, path: str, directory: str, seen: os.stat_result) -> BinderDevice:
-        kind = kind_of(seen, self._driver)
-        binderfs = self._binderfs_at(directory, seen.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
-        if binderfs.control == seen.st_ino:
-            kind = Kind.OTHER  # a link to binder-control, which makes nodes and is none
+    def _device(self, name: str, path: str, directory: str, status: os.stat_result) -> BinderDevice:
+        kind = kind_of(status, self._driver)
+        root = self._root_of(directory, status.st_dev) if kind is Kind.BINDERFS else _NO_BINDERFS
+        if root.control == status.st_ino:
+            kind = Kind.OTHER  # a link to binder-control
         shared = self._numbers.setdefault
-        device, number = shared(seen.st_dev, seen.st_dev), shared(seen.st_rdev, seen.st_rdev)
-        identity = Identity(device, number, seen.st_ino, binderfs.since)
-        return BinderDevice(name, path, kind, identity, binderfs.directory)
+        device, number = shared(status.st_dev, status.st_dev), shared(status.st_rdev, status.st_rdev)
+        return BinderDevice(name, path, kind, Identity(device, number, status.st_ino, root.since), root.directory)
 
-    def _binderfs_at(self, directory: str, device: int) -> Binderfs:
-        """Look at the binderfs that ``directory`` is.
+    def _root_of(self, directory: str, device: int) -> BinderfsRoot:
+        """Return the binderfs whose root is ``directory``.
 
-        It is none where the single node was bind-mounted into /dev: and then no container may be shown /dev.
+        There is none if a single device was bind-mounted into /dev. Then no container may get that directory.
         """
         key = (directory, device)
-        if key not in self._binderfs:
-            self._binderfs[key] = self._look_at_binderfs(directory, device)
-        return self._binderfs[key]
+        if key not in self._roots:
+            self._roots[key] = self._read_root(directory, device)
+        return self._roots[key]
 
-    def _look_at_binderfs(self, directory: str, device: int) -> Binderfs:
+    def _read_root(self, directory: str, device: int) -> BinderfsRoot:
         try:
-            root = self._files.lstat(directory)
-            control = self._files.lstat(posixpath.join(directory, CONTROL_NAME))
+            root = self._host.lstat(directory)
+            control = self._host.lstat(posixpath.join(directory, CONTROL_NAME))
         except OSError:
             return _NO_BINDERFS
         if not root.st_dev == control.st_dev == device:
             return _NO_BINDERFS
-        return Binderfs(directory, control.st_mtime_ns, control.st_ino)
+        return BinderfsRoot(directory, control.st_mtime_ns, control.st_ino)
 
 
-def kind_of(seen: os.stat_result, driver: Driver) -> Kind:
-    """Tell the kind from the file's type, its file system and its device number; never from its name."""
-    file_type = stat.S_IFMT(seen.st_mode)
+def kind_of(status: os.stat_result, driver: Driver) -> Kind:
+    """Return the kind of a file according to its type, file system and device number. Its name does not matter."""
+    file_type = stat.S_IFMT(status.st_mode)
     if file_type != stat.S_IFCHR:
         return Kind.FILE if file_type == stat.S_IFREG else Kind.OTHER
-    if seen.st_dev in driver.file_systems:
+    if status.st_dev in driver.file_systems:
         return Kind.BINDERFS
-    return Kind.CDEV if driver.owns(seen.st_rdev) else Kind.STAND_IN
+    return Kind.CDEV if driver.owns(status.st_rdev) else Kind.STAND_IN

@@ -1,18 +1,15 @@
-"""The nodes of one resource as of the last look, and what is remembered of them.
-
-Holds what ``scanner`` found and ``health`` judged from one look to the next. How nodes make devices is for ``sets``,
-what a container gets with them for ``edits``.
-"""
+"""The binder devices of one resource as of the last scan, and their history from scan to scan."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery import health, scanner
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import merge_sorted, natural_sort
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver
@@ -21,190 +18,185 @@ from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from aosp_plugin.binder.devices.sets import Named
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
-    from aosp_plugin.binder.discovery.health import Reason, TrackedDevice, Verify
-    from aosp_plugin.binder.discovery.scanner import Scan
+    from aosp_plugin.binder.devices.sets import Layout
+    from aosp_plugin.binder.discovery.binder_device import FileSystem
+    from aosp_plugin.binder.discovery.health import Verify
     from aosp_plugin.binder.driver.host import Host
 
 LOG = logging.getLogger(__name__)
 
 
+class TrackedDevice(NamedTuple):
+    """A binder device as of the last scan, and its history."""
+
+    device: BinderDevice
+    file_system: FileSystem | None
+    """File system of the first scan that found it healthy. None before, so that no container has it."""
+    reason: Reason | None
+    """None if it is healthy."""
+    since: float
+    """When the reason last changed, in seconds of the caller's clock."""
+
+
 class DeviceStore:
-    """The nodes of one resource, by name."""
+    """The binder devices of one resource.
+
+    ``scan`` runs in one thread at a time. The other methods may be called from any thread: each attribute that they
+    read is replaced by a single assignment.
+    """
 
     def __init__(
         self,
         host: Host,
         *,
         directory: str,
-        prefix: str,
-        named: Named | None,
+        layout: Layout,
         verify: Verify,
         missing_device_ttl: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take those of ``directory`` that ``named`` says, or else that begin with ``prefix``.
-
-        ``missing_device_ttl`` is in seconds.
-        """
+        """``missing_device_ttl`` is in seconds."""
         self._host = host
         self._directory = os.path.normpath(directory)
-        self._prefix = prefix
-        self._named = named
+        self._layout = layout
         self._verify = verify
-        self._forget_after = missing_device_ttl
+        self._missing_device_ttl = missing_device_ttl
         self._clock = clock
         self._tracked: Mapping[str, TrackedDevice] | None = None
         self._skipped: set[str] = set()
         self._targets: frozenset[str] = frozenset({self._directory})
         self._links: dict[str, set[str]] = {}
-        self._looked_in = ""
+        self._scanned_directory = ""
         self._driver = Driver()
-        self._told_of_probe = False
-        self._forget = False
+        self._probe_denied = False
+        self._reset = False
         self.names: Sequence[str] = ()
-        """In natural order; those that are missing too, until they are forgotten."""
+        """Names of the binder devices in natural order, including missing ones until their TTL has expired."""
 
     def directories(self) -> frozenset[str]:
-        """Return where a change of files calls for a look, as this process sees them."""
-        return frozenset(self._host.process_path(self._host.resolve(directory)) for directory in self._targets)
+        """Return the directories to watch, as paths of this process."""
+        return frozenset(self._process_path(directory) for directory in self._targets)
 
-    def look(self, changed: Collection[str] | None = None) -> Collection[str] | None:
-        """Look at the host again: at what stands behind these files, as this process sees them; None: at everything.
+    def scan(self, changed: Collection[str] | None = None) -> Collection[str] | None:
+        """Scan the host; only what depends on the files ``changed`` (paths of this process), if given.
 
-        A device directory that was never there is an error, since its name is most likely wrong; one that
-        vanishes later has lost all its nodes. Returns the names of the nodes that were looked at; None: all.
-        Raises DeviceDirectoryError and OSError.
+        Returns the names of the binder devices that were read, or None if all were. The first scan requires the device
+        directory, because a wrong path is the most likely cause of its absence; later, a missing directory is an empty
+        one. Raises DeviceDirectoryError and OSError.
         """
         driver = self._host.driver()
-        names = self._behind(changed, driver) if changed is not None else None
+        names = self._affected(changed, driver) if changed is not None else None
         if names is None:
-            self._look_at_all(driver)
+            self._scan_all(driver)
         elif names:
-            self._look_at(names)
+            self._scan_some(names)
         return names
 
-    def _behind(self, changed: Collection[str], driver: Driver) -> set[str] | None:
-        """Return the names of the nodes that a change of these files may concern; None: of all."""
-        directory = self._host.process_path(self._host.resolve(self._directory))
-        nested = self._named is not None and self._named.nested
-        if self._tracked is None or self._forget or nested or driver != self._driver or directory != self._looked_in:
-            return None
-        files = [os.path.split(path) for path in changed]
-        names, skipped = self._usable([name for parent, name in files if parent == directory])
-        self._warn_of(skipped)
-        return {*names, *(name for path in changed for name in self._links.get(path, ()))}
-
-    def _usable(self, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-        if self._named is not None:
-            return scanner.usable_of_sets(names, self._named)
-        return scanner.usable_names(names, self._prefix)
-
-    def _look_at_all(self, driver: Driver) -> None:
-        try:
-            scan = self._scan(driver)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if self._tracked is None:
-                raise DeviceDirectoryError(f"the device directory {self._directory} can't be read: {error}") from error
-            scan = scanner.Scan((), {}, frozenset({self._directory}))
-        self._skipped &= scan.skipped.keys()
-        self._warn_of(scan.skipped)
-        nodes = (*scan.nodes, *self._overlooked(scan, driver))
-        known = {} if self._forget else self._tracked or {}
-        self._forget = False
-        tracked = self._followed(known, nodes)
-        in_order = [node.name for node in scan.nodes]
-        names = in_order if len(tracked) == len(in_order) else natural_sort(list(tracked))
-        self._driver = driver
-        self._looked_in = self._host.process_path(self._host.resolve(self._directory))
-        self._targets = scan.directories
-        self._links = {self._host.process_path(target): {*names} for target, names in scan.links.items()}
-        self.names = names
-        self._tracked = tracked
-
-    def _look_at(self, names: Collection[str]) -> None:
-        """Look at these nodes alone. What is known of the others is shared with the last look."""
-        look = scanner.Look(self._host, self._driver, self._directory)
-        before = self._tracked or {}
-        own = {name: before[name] for name in names if name in before}
-        after = self._followed(own, look.at_all(names))
-        tracked = {**before, **after}
-        forgotten = own.keys() - after.keys()
-        for name in forgotten:
-            del tracked[name]
-        left = [name for name in self.names if name not in forgotten] if forgotten else self.names
-        new = after.keys() - before.keys()
-        for target, through in look.links.items():
-            self._links.setdefault(self._host.process_path(target), set()).update(through)
-        self._targets |= look.targets
-        self.names = merge_sorted(left, new) if new else left
-        self._tracked = tracked
-
-    def _followed(self, known: Mapping[str, TrackedDevice], nodes: Iterable[BinderDevice]) -> dict[str, TrackedDevice]:
-        judgement = partial(self._judge, probe=self._probe)
-        return health.follow(known, nodes, self._clock(), self._forget_after, judgement)
-
-    def forget(self) -> None:
-        """Have the next look take the nodes that are there for the right ones, whatever was there before."""
-        self._forget = True
+    def reset(self) -> None:
+        """Make the next scan forget the history: it accepts the binder devices that it finds, and drops the others."""
+        self._reset = True
 
     def reason(self, name: str) -> Reason | None:
-        """Say why a node can't be handed out, or None if it can; MISSING where it was never seen."""
-        known = (self._tracked or {}).get(name)
-        return known.reason if known is not None else health.Reason.MISSING
+        """Return why a binder device is unhealthy, or None if it is healthy; MISSING if no scan has found it."""
+        tracked = (self._tracked or {}).get(name)
+        return tracked.reason if tracked is not None else Reason.MISSING
 
-    def node(self, name: str) -> BinderDevice | None:
-        """Return a node as the last look found it; None where none did."""
-        known = (self._tracked or {}).get(name)
-        return known.node if known is not None else None
+    def device(self, name: str) -> BinderDevice | None:
+        """Return a binder device as of the last scan, or None if no scan has found it."""
+        tracked = (self._tracked or {}).get(name)
+        return tracked.device if tracked is not None else None
 
-    def rechecker(self) -> Callable[[str], tuple[BinderDevice | None, Reason | None]]:
-        """Return what looks at one node once more, and says what is wrong with it now.
+    def recheck(self, names: Iterable[str]) -> dict[str, tuple[BinderDevice | None, Reason | None]]:
+        """Read binder devices from the host again, without a probe, because they may have changed since the last scan.
 
-        Between the last look and this moment it may have become something else. What belongs to the driver is taken
-        from the last look: a binderfs that was mounted since is none of those it knows, and its nodes are on another
-        file system than before.
+        Uses the driver's state as of that scan: devices of a binderfs that was mounted later are on another file
+        system.
         """
-        look = scanner.Look(self._host, self._driver, self._directory)
+        reader = scanner.DeviceReader(self._host, self._driver, self._directory)
+        tracked = self._tracked or {}
+        fresh: dict[str, tuple[BinderDevice | None, Reason | None]] = {}
+        for name in names:
+            device, known = reader.read(name), tracked.get(name)
+            if device is None or known is None:
+                fresh[name] = None, Reason.MISSING
+            else:
+                fresh[name] = device, health.evaluate(device, self._verify, known.file_system)
+        return fresh
 
-        def again(name: str) -> tuple[BinderDevice | None, Reason | None]:
-            known = (self._tracked or {}).get(name)
-            node = look.at(name)
-            if known is None or node is None:
-                return None, health.Reason.MISSING
-            return node, self._judge(node, known.file_system)
+    def _affected(self, changed: Collection[str], driver: Driver) -> set[str] | None:
+        """Return the names of the binder devices that depend on these files; None if all may have changed."""
+        directory = self._process_path(self._directory)
+        same = driver == self._driver and directory == self._scanned_directory
+        if self._tracked is None or self._reset or self._layout.nested or not same:
+            return None
+        files = [os.path.split(path) for path in changed]
+        names, skipped = scanner.usable_entries([name for parent, name in files if parent == directory], self._layout)
+        self._log_skipped(skipped)
+        return {*names, *(name for path in changed for name in self._links.get(path, ()))}
 
-        return again
-
-    def _scan(self, driver: Driver) -> Scan:
-        if self._named is not None:
-            return scanner.scan_named(self._host, driver, self._directory, self._named)
-        return scanner.scan(self._host, driver, self._directory, self._prefix)
-
-    def _overlooked(self, scan: Scan, driver: Driver) -> Sequence[BinderDevice]:
-        """Look at each known node that the listing lacks before it counts as missing.
-
-        A binderfs is listed in several steps (fs/libfs.c ``dcache_readdir``): a node that is renewed between two of
-        them may be in neither.
-        """
-        missing = (self._tracked or {}).keys() - {node.name for node in scan.nodes}
-        return scanner.Look(self._host, driver, self._directory).at_all(missing) if missing else ()
-
-    def _judge(
-        self, node: BinderDevice, file_system: FileSystem | None, probe: Callable[[BinderDevice], bool] | None = None
-    ) -> Reason | None:
-        return health.judge(node, self._verify, file_system, probe)
-
-    def _probe(self, node: BinderDevice) -> bool:
-        """Ask the driver behind a node for its version; what may not be opened can't be judged, and passes."""
+    def _scan_all(self, driver: Driver) -> None:
         try:
-            version = binderfs.binder_version(self._host.process_path(self._host.resolve(node.path)))
+            scan = scanner.scan(self._host, driver, self._directory, self._layout)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if self._tracked is None:
+                raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
+            scan = scanner.Scan((), {}, frozenset({self._directory}))
+        self._skipped &= scan.skipped.keys()
+        self._log_skipped(scan.skipped)
+        devices = (*scan.devices, *self._missed_by_listing(scan, driver))
+        history = {} if self._reset else self._tracked or {}
+        self._reset = False
+        tracked = self._track(history, devices)
+        names = [device.name for device in scan.devices]
+        self._driver = driver
+        self._scanned_directory = self._process_path(self._directory)
+        self._targets = scan.directories
+        self._links = {self._host.process_path(file): {*names} for file, names in scan.links.items()}
+        self.names = names if len(tracked) == len(names) else natural_sort(list(tracked))
+        self._tracked = tracked
+
+    def _scan_some(self, names: Collection[str]) -> None:
+        """Read these binder devices only. The state of the others is kept."""
+        reader = scanner.DeviceReader(self._host, self._driver, self._directory)
+        before = self._tracked or {}
+        history = {name: before[name] for name in names if name in before}
+        after = self._track(history, reader.read_all(names))
+        tracked = {**before, **after}
+        expired = history.keys() - after.keys()
+        for name in expired:
+            del tracked[name]
+        remaining = [name for name in self.names if name not in expired] if expired else self.names
+        added = after.keys() - before.keys()
+        for file, dependents in reader.links.items():
+            self._links.setdefault(self._host.process_path(file), set()).update(dependents)
+        self._targets |= reader.targets
+        self.names = merge_sorted(remaining, added) if added else remaining
+        self._tracked = tracked
+
+    def _track(self, history: Mapping[str, TrackedDevice], devices: Iterable[BinderDevice]) -> dict[str, TrackedDevice]:
+        def evaluate(device: BinderDevice, file_system: FileSystem | None) -> Reason | None:
+            return health.evaluate(device, self._verify, file_system, self._probe)
+
+        return track(history, devices, self._clock(), self._missing_device_ttl, evaluate)
+
+    def _missed_by_listing(self, scan: scanner.Scan, driver: Driver) -> Sequence[BinderDevice]:
+        """Read each known binder device that the listing lacks, before it counts as missing.
+
+        The kernel lists a binderfs in several steps (fs/libfs.c ``dcache_readdir``): a device that is recreated between
+        two of them may be in none.
+        """
+        missing = (self._tracked or {}).keys() - {device.name for device in scan.devices}
+        return scanner.DeviceReader(self._host, driver, self._directory).read_all(missing) if missing else ()
+
+    def _probe(self, device: BinderDevice) -> bool:
+        """Return whether the driver of a device responds; assume so if this process may not open the device."""
+        try:
+            version = binderfs.binder_version(self._process_path(device.path))
         except NotPermittedError as error:
-            if not self._told_of_probe:
-                self._told_of_probe = True
+            if not self._probe_denied:
+                self._probe_denied = True
                 LOG.warning(
-                    "nodes can't be probed; the plugin needs the right to open them, or --verify binder",
+                    "binder devices cannot be probed: grant the right to open them, or use --verify binder",
                     extra={"error": str(error)},
                 )
             return True
@@ -212,7 +204,47 @@ class DeviceStore:
             return False
         return version == binderfs.PROTOCOL_VERSION
 
-    def _warn_of(self, skipped: Mapping[str, str]) -> None:
+    def _process_path(self, path: str) -> str:
+        return self._host.process_path(self._host.resolve(path))
+
+    def _log_skipped(self, skipped: Mapping[str, str]) -> None:
         for name in sorted(skipped.keys() - self._skipped):
-            LOG.warning("skipped a file that can't be a device: %s", skipped[name], extra={"file": ascii(name)})
+            LOG.warning("file skipped, not usable as a device: %s", skipped[name], extra={"file": ascii(name)})
         self._skipped |= skipped.keys()
+
+
+def track(
+    history: Mapping[str, TrackedDevice],
+    devices: Iterable[BinderDevice],
+    now: float,
+    missing_device_ttl: float,
+    evaluate: Callable[[BinderDevice, FileSystem | None], Reason | None],
+) -> dict[str, TrackedDevice]:
+    """Return the state after a scan that found ``devices``, given the ``history`` before it.
+
+    A binder device that vanished is missing for ``missing_device_ttl`` seconds and is then dropped. One that was
+    missing or replaced for that time counts as new: its present file system becomes the expected one.
+    """
+    tracked: dict[str, TrackedDevice] = {}
+    file_systems: dict[FileSystem, FileSystem] = {}  # each tuple once for all devices
+
+    def update(known: TrackedDevice | None, device: BinderDevice) -> TrackedDevice:
+        file_system = known.file_system if known is not None else None
+        reason = evaluate(device, file_system)
+        if reason is None and device.identity is not None:
+            file_system = file_systems.setdefault(device.identity.file_system, device.identity.file_system)
+        since = known.since if known is not None and known.reason is reason else now
+        updated = TrackedDevice(device, file_system, reason, since)
+        return known if updated == known else updated
+
+    current = {name: known for name, known in history.items() if not _expired(known, now, missing_device_ttl)}
+    for device in devices:
+        tracked[device.name] = update(current.get(device.name), device)
+    for name, known in current.items():
+        if name not in tracked:
+            tracked[name] = update(known, BinderDevice(name, known.device.path, Kind.ABSENT))
+    return tracked
+
+
+def _expired(known: TrackedDevice, now: float, missing_device_ttl: float) -> bool:
+    return known.reason in {Reason.MISSING, Reason.REPLACED} and now - known.since >= missing_device_ttl

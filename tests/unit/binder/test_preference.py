@@ -1,4 +1,4 @@
-"""Which of the free devices a container should get."""
+"""Preferred allocation: which of the free devices a container should get."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def names(*numbers: int) -> list[str]:
 
 
 def choose(known: int, available: list[int], must: list[int], size: int) -> list[str]:
-    """Ask for a preference among devices 0 to ``known``."""
+    """Return the preferred devices of b0 to b<known - 1>."""
     order = names(*range(known))
     return prefer(order, names(*available), names(*must), size)
 
 
 def naive(known: int, available: list[int], must: list[int], size: int) -> list[str]:
-    """Say the same as ``prefer`` does, in the simplest words."""
+    """Return what ``prefer`` should return, by its definition."""
     chosen = list(dict.fromkeys(must))
     free = sorted({number for number in available if number < known} - set(chosen))
     missing = max(0, size - len(chosen))
@@ -39,32 +39,30 @@ def naive(known: int, available: list[int], must: list[int], size: int) -> list[
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[int, list[int], list[int], int]:
-    """Draw what a kubelet may ask: free devices in any order, and those that must be among the chosen."""
+    """Draw a request of a kubelet: free devices in any order, and devices that must be included."""
     known = draw(st.integers(1, 24))
     available = draw(st.lists(st.integers(0, known - 1), unique=True))
     must = draw(st.lists(st.sampled_from(available), unique=True)) if available else []
     return known, available, must, draw(st.integers(0, 26))
 
 
-def test_the_lowest_run_that_is_long_enough_is_chosen() -> None:
-    """Shorter runs below it are passed over, and the order of the free ones does not matter."""
+def test_lowest_sufficient_run_is_chosen() -> None:
+    """The order of the available devices does not matter."""
     assert choose(10, [9, 0, 1, 3, 4, 5, 7, 8], [], 3) == names(3, 4, 5)
     assert choose(10, [5, 8, 4, 7, 3, 1, 0, 9], [], 3) == names(3, 4, 5)
 
 
-def test_the_lowest_ones_are_chosen_where_no_run_is_long_enough() -> None:
-    """A container gets its devices even where the free ones are scattered."""
+def test_lowest_devices_are_chosen_if_no_run_is_long_enough() -> None:
     assert choose(10, [8, 0, 2, 4, 9], [], 3) == names(0, 2, 4)
 
 
-def test_fewer_are_chosen_where_fewer_are_free() -> None:
-    """What the kubelet makes of it is its own decision."""
+def test_all_free_devices_are_chosen_if_there_are_too_few() -> None:
     assert choose(10, [1, 3], [], 3) == names(1, 3)
     assert choose(10, [], [], 3) == []
 
 
-def test_a_number_beyond_all_devices_takes_no_memory() -> None:
-    """The largest that a request can carry: as many bytes were made to look for a run of that length."""
+def test_huge_size_allocates_no_memory() -> None:
+    """The search for a run allocates as many bytes as the run is long."""
     tracemalloc.start()
     try:
         assert choose(6, [5, 1], [], 2**31 - 1) == names(1, 5)
@@ -73,53 +71,42 @@ def test_a_number_beyond_all_devices_takes_no_memory() -> None:
         tracemalloc.stop()
 
 
-def test_what_must_be_included_comes_first_and_counts() -> None:
-    """The run is as long as what is missing, and does not use the included ones again."""
+def test_devices_that_must_be_included_come_first() -> None:
+    """The run has only as many devices as are missing."""
     assert choose(10, [0, 1, 2, 3, 4], [1], 3) == names(1, 2, 3)
     assert choose(10, [0, 1, 2, 3], [3, 3, 2], 3) == names(3, 2, 0)
 
 
-def test_nothing_is_added_where_enough_must_be_included() -> None:
-    """Too many of them are the kubelet's affair."""
+def test_nothing_is_added_to_enough_included_devices() -> None:
     assert choose(10, [0, 1, 2], [2, 1], 2) == names(2, 1)
     assert choose(10, [0, 1, 2], [2, 1], 1) == names(2, 1)
     assert choose(10, [0, 1, 2], [], 0) == []
     assert choose(10, [0, 1, 2], [], -1) == []
 
 
-def test_devices_that_are_not_known_are_not_chosen() -> None:
-    """A kubelet may still list one that was forgotten; as an included one it is given back."""
+def test_unknown_devices_are_chosen_only_if_they_must_be_included() -> None:
+    """The kubelet may still list a device that was dropped."""
     assert choose(3, [7, 8, 9, 1, 0], [], 3) == names(0, 1)
     assert choose(3, [7, 8, 9, 1, 0], [9], 3) == names(9, 0, 1)
 
 
-def test_neighbours_are_those_in_the_order_not_those_in_the_numbers() -> None:
-    """Where a number does not exist, the ones around it stand side by side."""
+def test_runs_ignore_numbers_that_do_not_exist() -> None:
     order = names(0, 2, 3, 9, 10)
     assert prefer(order, names(10, 9, 3, 0), [], 3) == names(3, 9, 10)
 
 
 @given(requests())
 @settings(derandomize=True, deadline=None, max_examples=400)
-def test_the_choice_is_the_naive_one(request: tuple[int, list[int], list[int], int]) -> None:
-    """Whatever is free, the result equals that of the plain definition."""
-    assert choose(*request) == naive(*request)
-
-
-@given(requests())
-@settings(derandomize=True, deadline=None, max_examples=400)
-def test_the_choice_has_the_right_size_and_is_made_of_what_was_offered(
-    request: tuple[int, list[int], list[int], int],
-) -> None:
-    """As many as were asked for where so many are free, each once, and the included ones among them."""
+def test_choice_follows_the_definition(request: tuple[int, list[int], list[int], int]) -> None:
     _, available, must, size = request
     chosen = choose(*request)
+    assert chosen == naive(*request)
     assert len(chosen) == len(set(chosen)) == max(len(must), min(size, len(available)))
     assert set(names(*must)) <= set(chosen) <= set(names(*available, *must))
 
 
-def test_as_many_devices_as_a_message_carries_are_chosen_from() -> None:
-    """130,000 free ones in random order, where only the last ones stand side by side."""
+def test_prefer_handles_as_many_devices_as_fit_into_a_message() -> None:
+    """The only run is at the end, and the available devices are in random order."""
     known = 130_000
     numbers = [number for number in range(known) if number % 2 == 0 or number > known - 4]
     random.Random(7).shuffle(numbers)  # noqa: S311 - no secret
@@ -128,17 +115,17 @@ def test_as_many_devices_as_a_message_carries_are_chosen_from() -> None:
 
 
 def on(*numa_nodes: int | None) -> dict[str, tuple[int, ...]]:
-    """Return the NUMA node of each device, from b0 on; None where none is known."""
-    return {f"b{number}": () if one is None else (one,) for number, one in enumerate(numa_nodes)}
+    """Return the NUMA nodes of the devices from b0 on; None stands for no NUMA node."""
+    return {f"b{number}": () if node is None else (node,) for number, node in enumerate(numa_nodes)}
 
 
 def choose_on(numa_nodes: dict[str, tuple[int, ...]], available: list[int], must: list[int], size: int) -> list[str]:
-    """Ask for a preference among devices whose NUMA nodes are known."""
+    """Return the preferred devices of those in ``numa_nodes``."""
     return prefer(list(numa_nodes), names(*available), names(*must), size, numa_nodes)
 
 
-def test_a_container_is_kept_on_one_numa_node() -> None:
-    """A run that crosses from one to the next is none."""
+def test_devices_of_a_container_are_on_one_numa_node() -> None:
+    """A run does not extend over two NUMA nodes."""
     two = on(0, 0, 0, 0, 1, 1, 1, 1)
     assert choose_on(two, [2, 3, 4, 5, 6], [], 3) == names(4, 5, 6)
     assert choose_on(two, [0, 2, 3, 4, 5, 7], [], 2) == names(2, 3)
@@ -146,13 +133,12 @@ def test_a_container_is_kept_on_one_numa_node() -> None:
     assert choose_on(two, [3, 4, 6, 7], [], 3) == names(4, 6, 7)
 
 
-def test_the_lowest_run_inside_a_numa_node_counts_before_scattered_ones_below() -> None:
-    """The other NUMA node has a whole run."""
+def test_numa_node_with_a_run_comes_before_one_with_scattered_devices() -> None:
     assert choose_on(on(0, 0, 0, 1, 1, 1), [0, 2, 4, 5], [], 2) == names(4, 5)
 
 
-def test_what_must_be_included_decides_the_numa_node() -> None:
-    """Even where another one has a longer run; and where it has too few, one more joins it."""
+def test_included_devices_select_the_numa_node() -> None:
+    """If it has too few devices, another NUMA node is added."""
     two = on(0, 0, 0, 0, 1, 1, 1, 1)
     assert choose_on(two, [0, 1, 2, 3, 5, 7], [5], 2) == names(5, 7)
     assert choose_on(two, [0, 1, 3, 7], [5], 4) == names(5, 0, 1, 3)
@@ -160,7 +146,6 @@ def test_what_must_be_included_decides_the_numa_node() -> None:
 
 
 def test_as_few_numa_nodes_as_possible_are_used() -> None:
-    """Where no single one has enough: those that bring the most."""
     three = on(0, 0, 1, 2, 2, 2)
     assert choose_on(three, [0, 1, 2, 3, 4, 5], [], 5) == names(0, 1, 3, 4, 5)
     assert choose_on(three, [0, 1, 2, 3, 4, 5], [], 6) == names(0, 1, 2, 3, 4, 5)
@@ -168,8 +153,7 @@ def test_as_few_numa_nodes_as_possible_are_used() -> None:
     assert choose_on(three, [], [], 2) == []
 
 
-def test_devices_on_no_known_numa_node_are_kept_together_as_on_one() -> None:
-    """Nobody says where they are: they are not mixed with others where that can be helped."""
+def test_devices_without_a_numa_node_are_kept_together() -> None:
     partly = on(0, 0, None, None, None)
     assert choose_on(partly, [1, 2, 3, 4], [], 2) == names(2, 3)
     assert choose_on(partly, [0, 1, 2, 3], [3], 2) == names(3, 2)
@@ -178,25 +162,23 @@ def test_devices_on_no_known_numa_node_are_kept_together_as_on_one() -> None:
     assert prefer(names(0, 1, 2), names(1, 2), [], 2, {"b0": (0,)}) == names(1, 2)
 
 
-def test_a_device_on_two_numa_nodes_is_taken_where_no_other_is_left() -> None:
-    """A set may have nodes on both; with such ones alone, the lowest run is chosen as ever."""
+def test_device_on_two_numa_nodes_is_chosen_last() -> None:
     spanning: dict[str, tuple[int, ...]] = {"b0": (0, 1), "b1": (0, 1), "b2": (0, 1), "b3": (1,)}
     assert choose_on(spanning, [0, 1, 2, 3], [], 1) == names(3)
     assert choose_on(spanning, [0, 2, 3], [], 2) == names(2, 3)
     assert choose_on(spanning, [0, 1, 2], [], 2) == names(0, 1)
 
 
-def test_an_included_device_that_is_not_known_is_on_no_numa_node() -> None:
-    """It is given back, and leaves the choice open."""
+def test_unknown_included_device_is_on_no_numa_node() -> None:
     assert choose_on(on(0, 0, 1, 1), [1, 2, 3], [9], 3) == names(9, 2, 3)
 
 
 @given(requests(), st.lists(st.none() | st.integers(0, 2), min_size=24, max_size=24))
 @settings(derandomize=True, deadline=None, max_examples=200)
-def test_no_choice_is_on_fewer_numa_nodes(
+def test_number_of_numa_nodes_is_minimal(
     request: tuple[int, list[int], list[int], int], places: list[int | None]
 ) -> None:
-    """Compared with all choices of NUMA nodes; on one alone, the choice is the plain one among its devices."""
+    """On a single NUMA node, the choice is the one among its devices alone."""
     known, available, must, size = request
     numa_nodes = on(*places[:known])
     chosen = choose_on(numa_nodes, available, must, size)
@@ -204,18 +186,17 @@ def test_no_choice_is_on_fewer_numa_nodes(
     used, near = {numa_nodes[device] for device in chosen}, {numa_nodes[device] for device in names(*must)}
     free = [numa_nodes[device] for device in names(*set(available) - set(must))]
     missing = len(chosen) - len(must)
-    reaches = [near.union(some) for count in range(5) for some in itertools.combinations(set(free), count)]
-    assert len(used) == min(len(reach) for reach in reaches if sum(place in reach for place in free) >= missing)
+    choices = [near.union(added) for count in range(5) for added in itertools.combinations(set(free), count)]
+    assert len(used) == min(len(choice) for choice in choices if sum(place in choice for place in free) >= missing)
     if len(used) == 1:
         (place,) = used
-        there = [number for number in available if numa_nodes[f"b{number}"] == place]
-        assert chosen == choose(known, there, must, size)
+        on_it = [number for number in available if numa_nodes[f"b{number}"] == place]
+        assert chosen == choose(known, on_it, must, size)
 
 
 @given(requests())
 @settings(derandomize=True, deadline=None)
-def test_one_numa_node_for_all_changes_nothing(request: tuple[int, list[int], list[int], int]) -> None:
-    """Nor does a map in which no device is."""
+def test_single_numa_node_does_not_change_the_choice(request: tuple[int, list[int], list[int], int]) -> None:
     known, available, must, size = request
     plain = choose(known, available, must, size)
     assert choose_on(on(*[1] * known), available, must, size) == plain
@@ -224,45 +205,43 @@ def test_one_numa_node_for_all_changes_nothing(request: tuple[int, list[int], li
 
 
 def replicas(*free: str) -> list[str]:
-    """Return IDs of replicas: "3:01" are the first two of b3."""
-    return [f"b{one.partition(':')[0]}::{replica}" for one in free for replica in one.partition(":")[2]]
+    """Return the IDs of replicas; "3:01" stands for the first two of b3."""
+    return [f"b{text.partition(':')[0]}::{replica}" for text in free for replica in text.partition(":")[2]]
 
 
 def choose_shared(free: list[str], must: list[str], size: int, known: int = 4, count: int = 3) -> list[str]:
-    """Ask for a preference among ``count`` replicas of devices."""
+    """Return the preferred replicas, of ``count`` for each device."""
     return spread(names(*range(known)), count, replicas(*free), replicas(*must), size)
 
 
-def test_replicas_are_taken_of_different_devices() -> None:
-    """The lowest ones first, and of each its lowest free replica."""
+def test_replicas_of_different_devices_are_chosen() -> None:
+    """The lowest devices come first, with their lowest free replica."""
     assert choose_shared(["2:012", "1:012", "0:12"], [], 2) == replicas("1:0", "2:0")
     assert choose_shared(["0:012", "1:012", "2:012", "3:012"], [], 3) == replicas("0:0", "1:0", "2:0")
     assert choose_shared(["0:21"], [], 1) == replicas("0:1")
 
 
-def test_the_device_with_the_fewest_replicas_taken_comes_first() -> None:
-    """A container that asks for one gets the least shared one."""
+def test_least_shared_device_comes_first() -> None:
     assert choose_shared(["0:2", "1:12", "2:012", "3:12"], [], 1) == replicas("2:0")
     assert choose_shared(["0:2", "1:12", "2:012", "3:12"], [], 4) == replicas("2:0", "1:1", "3:1", "0:2")
 
 
-def test_no_device_comes_twice_while_there_are_others() -> None:
-    """However much the others are shared; then all have a second one before any has a third."""
+def test_no_device_is_chosen_twice_while_there_are_others() -> None:
+    """Every device is chosen twice before any is chosen three times."""
     assert choose_shared(["0:012", "1:2"], [], 2) == replicas("0:0", "1:2")
     assert choose_shared(["0:012", "1:12"], [], 5) == replicas("0:0", "1:1", "0:1", "1:2", "0:2")
     assert choose_shared(["0:012"], [], 9) == replicas("0:012")
 
 
-def test_a_device_that_must_be_included_does_not_come_twice_either() -> None:
-    """Its other replicas are the last resort; so are those of one that is included twice."""
+def test_other_replicas_of_included_devices_come_last() -> None:
     assert choose_shared(["0:012", "1:2"], ["0:0"], 2) == replicas("0:0", "1:2")
     assert choose_shared(["0:012", "1:12"], ["0:01", "1:1"], 4) == replicas("0:01", "1:12")
     assert choose_shared(["0:012"], ["0:1", "0:1"], 2) == replicas("0:10")
     assert choose_shared(["0:012"], ["0:10"], 1) == replicas("0:10")
 
 
-def test_replicas_that_are_not_known_are_not_chosen() -> None:
-    """Those of a forgotten device, and numbers beyond the count; as included ones they are given back."""
+def test_unknown_replicas_are_chosen_only_if_they_must_be_included() -> None:
+    """Their device was dropped, or the number of replicas was reduced."""
     assert choose_shared(["9:0", "0:3", "1:0"], [], 3) == replicas("1:0")
     assert choose_shared(["1:0"], ["9:0"], 2) == replicas("9:0", "1:0")
     assert choose_shared([], [], 2) == []
@@ -270,12 +249,12 @@ def test_replicas_that_are_not_known_are_not_chosen() -> None:
 
 
 def shared_on(numa_nodes: dict[str, tuple[int, ...]], free: list[str], must: list[str], size: int) -> list[str]:
-    """Ask for a preference among two replicas of devices whose NUMA nodes are known."""
+    """Return the preferred replicas, of two for each device in ``numa_nodes``."""
     return spread(list(numa_nodes), 2, replicas(*free), replicas(*must), size, numa_nodes)
 
 
-def test_shared_devices_of_one_container_are_on_one_numa_node() -> None:
-    """On the one of those where the fewest replicas are taken; different devices count before it."""
+def test_replicas_of_a_container_are_on_the_least_shared_numa_node() -> None:
+    """Different devices take precedence over few NUMA nodes."""
     two = on(0, 0, 1, 1)
     assert shared_on(two, ["0:1", "1:1", "2:01", "3:01"], [], 2) == replicas("2:0", "3:0")
     assert shared_on(two, ["0:1", "1:1", "2:01", "3:1"], [], 1) == replicas("2:0")
@@ -284,8 +263,7 @@ def test_shared_devices_of_one_container_are_on_one_numa_node() -> None:
     assert shared_on(two, ["0:01", "1:01", "2:1", "3:1"], ["2:0"], 2) == replicas("2:0", "3:1")
 
 
-def test_a_second_replica_is_taken_where_all_numa_nodes_are_in_use() -> None:
-    """Different devices count before few NUMA nodes, and a second round chooses among all of them."""
+def test_second_replicas_may_be_on_all_numa_nodes_in_use() -> None:
     assert shared_on(on(0, 0, 1), ["0:1", "1:1", "2:01"], ["0:0"], 4) == replicas("0:0", "2:0", "1:1", "0:1")
 
 
@@ -295,36 +273,35 @@ def test_a_second_replica_is_taken_where_all_numa_nodes_are_in_use() -> None:
     st.lists(st.integers(0, 1), min_size=6, max_size=6),
 )
 @settings(derandomize=True, deadline=None, max_examples=150)
-def test_replicas_are_spread_as_evenly_as_they_can_be(free: list[set[int]], size: int, places: list[int]) -> None:
-    """As many as were asked for where so many are free, and no device has two more than another that had one left."""
+def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: list[int]) -> None:
+    """No device is chosen twice more often than another one that has a free replica."""
     devices = names(*range(len(free)))
-    offered = [f"b{number}::{replica}" for number, found in enumerate(free) for replica in sorted(found)]
+    offered = [f"b{number}::{replica}" for number, numbers in enumerate(free) for replica in sorted(numbers)]
     numa_nodes = on(*places[: len(free)])
     for chosen in (spread(devices, 3, offered, [], size), spread(devices, 3, offered, [], size, numa_nodes)):
         assert set(chosen) <= set(offered)
         assert len(chosen) == len(set(chosen)) == min(size, len(offered))
-        times = {device: sum(split_replica(one, 3)[0] == device for one in chosen) for device in devices}
-        left = [times[f"b{number}"] for number, found in enumerate(free) if len(found) > times[f"b{number}"]]
+        times = {device: sum(split_replica(id_, 3)[0] == device for id_ in chosen) for device in devices}
+        left = [times[f"b{number}"] for number, numbers in enumerate(free) if len(numbers) > times[f"b{number}"]]
         assert max(times.values()) <= min(left, default=3) + 1
 
 
 @pytest.mark.parametrize("size", [1, 5])
-def test_containers_in_turn_share_devices_evenly(size: int) -> None:
-    """Twelve containers one after the other: no device is ever taken twice more than another one."""
+def test_consecutive_containers_share_devices_evenly(size: int) -> None:
+    """At no time does any device have two more allocated replicas than another one."""
     devices = names(*range(10))
-    free = {one for device in devices for one in replica_ids(device, 6)}
+    free = {id_ for device in devices for id_ in replica_ids(device, 6)}
     for _ in range(12):
         chosen = spread(devices, 6, sorted(free), [], size)
-        assert len({split_replica(one, 6)[0] for one in chosen}) == size
+        assert len({split_replica(id_, 6)[0] for id_ in chosen}) == size
         free -= set(chosen)
-        left = [sum(split_replica(one, 6)[0] == device for one in free) for device in devices]
+        left = [sum(split_replica(id_, 6)[0] == device for id_ in free) for device in devices]
         assert max(left) - min(left) <= 1
 
 
-def test_as_many_replicas_as_a_message_carries_are_chosen_from() -> None:
-    """130,000 in random order."""
+def test_spread_handles_as_many_replicas_as_fit_into_a_message() -> None:
     devices = names(*range(13_000))
-    offered = [one for device in devices for one in replica_ids(device, 10)]
+    offered = [id_ for device in devices for id_ in replica_ids(device, 10)]
     random.Random(7).shuffle(offered)  # noqa: S311 - no secret
     numa_nodes = on(*[number * 4 // 13_000 for number in range(13_000)])
     assert spread(devices, 10, offered, [], 3, numa_nodes) == replicas("0:0", "1:0", "2:0")

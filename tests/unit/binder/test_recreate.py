@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.discovery import health, scanner
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
+from aosp_plugin.binder.discovery.store import track
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.health import TrackedDevice
+    from aosp_plugin.binder.discovery.store import TrackedDevice
     from tests.fake_binderfs import FakeBinderfs
 
 TEMPORARY = f"{TEMPORARY_PREFIX}a1"
@@ -68,7 +70,7 @@ class Place:
     def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
         """Scan for devices."""
         driver = Driver(frozenset({self.run.stat().st_dev}))
-        return scanner.scan(self.host, driver, directory, "a").nodes
+        return scanner.scan(self.host, driver, directory, Single("a")).devices
 
     def device(self, name: str = "a1") -> BinderDevice:
         """Scan for one device."""
@@ -200,7 +202,6 @@ def test_recreation_works_if_the_device_directory_is_the_binderfs(place: Place) 
 
 def test_health_never_changes_during_a_recreation(place: Place) -> None:
     """A scan before and after every operation finds the device healthy."""
-    judgement = functools.partial(health.judge, verify=Verify.BINDER)
     tracked: Mapping[str, TrackedDevice] = {}
     scanned: list[str] = []
 
@@ -208,10 +209,14 @@ def test_health_never_changes_during_a_recreation(place: Place) -> None:
         nonlocal tracked
         devices = (*place.scan(), *place.scan("/run"))
         assert [device.name for device in devices] == ["a1", "a1"], point
-        tracked = health.follow(
-            tracked, devices, float(len(scanned)), 300.0, lambda device, known: judgement(device, file_system=known)
+        tracked = track(
+            tracked,
+            devices,
+            float(len(scanned)),
+            300.0,
+            lambda device, expected: health.evaluate(device, Verify.BINDER, expected),
         )
-        states = [(device.node.kind, device.reason, device.since) for device in tracked.values()]
+        states = [(known.device.kind, known.reason, known.since) for known in tracked.values()]
         assert states == [(Kind.BINDERFS, None, 0.0)]
         scanned.append(point)
 
@@ -227,7 +232,7 @@ def test_a_scan_ignores_temporary_devices(place: Place) -> None:
     """No device prefix starts as their names do, so they are neither devices nor skipped with a warning."""
     assert name_problem(TEMPORARY_PREFIX) is not None
     for prefix in ("a", "b", "+"):
-        assert [*map(list, scanner.usable_names([TEMPORARY], prefix))] == [[], []]
+        assert [*map(list, scanner.usable_entries([TEMPORARY], Single(prefix)))] == [[], []]
 
 
 def test_the_temporary_name_of_the_longest_device_id_is_accepted(place: Place) -> None:

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from aosp_plugin.binder.devices.edits import SharedPath
 from aosp_plugin.config import listen_address, shared_path
 from aosp_plugin.config.values import is_set_pattern, normalised
 
@@ -21,7 +20,7 @@ from aosp_plugin.config.values import is_set_pattern, normalised
     ],
 )
 def test_shared_path_has_a_host_path_and_a_container_path(text: str, host: str, container: str) -> None:
-    assert shared_path(text) == SharedPath(host, container)
+    assert shared_path(text) == (host, container)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:/b", "/a:b", ":/b", "binderfs", "binderfs:", "binderfs/x:/b"])

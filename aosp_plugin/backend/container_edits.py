@@ -1,0 +1,161 @@
+"""What a container gets for its binder devices: device nodes, mounts, environment and CDI names.
+
+A binder device of a binderfs requires both a device node and a mount of its file, at the same container path. Measured
+with runc and crun: a runtime creates a device node with mknod, and a copy of a binderfs device fails to open with
+ENXIO, because binderfs makes no cdev and only its own inode leads to the driver (drivers/android/binderfs.c
+``binderfs_binder_device_create``; fs/char_dev.c ``chrdev_open``). The bind mount provides that inode, but without the
+device node the device cgroup rejects it with EPERM (include/linux/device_cgroup.h). With both, the runtime mounts
+first, and accepts that the file exists when it calls mknod (runc, libcontainer/rootfs_linux.go ``createDeviceNode``).
+
+The mount is read-only. The device can still be opened for reading and writing (fs/namei.c ``sb_permission`` checks
+regular files, directories and links only), but root in the container cannot change its mode or owner, which would lock
+out the users of the next tenant. Measured on Linux 6.1: both fail with EROFS.
+
+A further container path (``/dev/binder``) is a mount alone, for all kinds: the cgroup allows the device already, and in
+a pod with a user namespace a device node must have the host's path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
+from aosp_plugin.errors import InvalidRequestError
+from aosp_plugin.framework.cdi import spec as cdi
+from aosp_plugin.framework.device_list import CDI, DeviceList
+from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.config import Resource
+
+CONTAINER_DIRECTORY = "/dev"
+"""Directory of the binder devices in a container, independent of the device directory of the host."""
+
+
+class AllocatedDevice(NamedTuple):
+    """A device, and the binder devices that a container gets with it."""
+
+    id: str
+    members: Sequence[BinderDevice]
+
+
+class EditsBuilder:
+    """Builds the container edits and the CDI spec of one resource."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._strategies = frozenset(resource.device_list)
+        self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
+        self._shared_devices = [shared_path(text) for text in resource.shared_devices]
+        shared = {host_path for host_path, _ in (*self._shared_mounts, *self._shared_devices)}
+        self.shared_paths = frozenset(shared - {OWN_BINDERFS})
+        """Paths of the host that each container gets, if they exist."""
+        self.needs_spec = not self._strategies.isdisjoint(CDI)
+        """Whether containers refer to devices of a CDI spec."""
+
+    def for_container(self, devices: Sequence[AllocatedDevice], present: frozenset[str]) -> ContainerEdits:
+        """Return the edits for a container with these ``devices``, in the order in which it gets them.
+
+        ``present`` are the ``shared_paths`` that exist. Raises InvalidRequestError if CDI does not support two of the
+        devices in one container.
+        """
+        members = [member for device in devices for member in device.members]
+        edits = self._edits(members, present, self._resource.container_paths)
+        if DeviceList.ENVVAR in self._strategies and self._resource.visible_devices_env:
+            names = ",".join(dict.fromkeys(member.name for member in members))
+            edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
+        remaining = self._mounts_without_cdi(devices, edits, present) if self.needs_spec else []
+        if DeviceList.VOLUME_MOUNTS not in self._strategies:
+            edits = edits._replace(devices=[], mounts=remaining)
+        return self._add_cdi_names(edits, devices)
+
+    def cdi_spec(
+        self, devices: Sequence[AllocatedDevice], present: frozenset[str], resolve: Callable[[str], str]
+    ) -> bytes | None:
+        """Return the CDI spec of ``devices``, or None if there are none.
+
+        ``resolve`` follows the links in a path of the host.
+        """
+        if not devices:
+            return None
+        described = []
+        for device in devices:
+            edits = self._edits_by_cdi(device, present)
+            nodes = [node._replace(host_path=resolve(node.host_path)) for node in edits.devices]
+            mounts = [mount._replace(host_path=resolve(mount.host_path)) for mount in edits.mounts]
+            described.append(cdi.CdiDevice(device.id, edits._replace(devices=nodes, mounts=mounts)))
+        return cdi.encode(cdi.spec_of(self._resource.resource_name, described))
+
+    def _edits(
+        self, members: Sequence[BinderDevice], present: frozenset[str], container_paths: Sequence[str]
+    ) -> ContainerEdits:
+        """Return the edits that do not depend on which other devices a container has."""
+        members = list(dict.fromkeys(members))
+        permissions = self._resource.permissions
+        nodes = [DeviceNode(member.path, container_path(member), permissions) for member in members]
+        nodes += [
+            DeviceNode(host_path, path, permissions) for host_path, path in self._shared_devices if host_path in present
+        ]
+        mounts = [Mount(member.path, container_path(member)) for member in members if member.kind is Kind.BINDERFS]
+        # A container with fewer binder devices than paths gets the first paths; further devices get no path.
+        mounts += [
+            Mount(member.path, path)
+            for member, path in zip(members, container_paths, strict=False)
+            if path != container_path(member)
+        ]
+        mounts += self._mounts_of_shared_paths(members, present)
+        return ContainerEdits(nodes, mounts, {"PATH": self._resource.path_env} if self._resource.path_env else {})
+
+    def _mounts_of_shared_paths(self, members: Sequence[BinderDevice], present: frozenset[str]) -> list[Mount]:
+        """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
+        if self._resource.isolation is Isolation.STRICT:
+            return []
+        binderfs = next((member.directory for member in members if member.directory), "")
+        mounts = []
+        for host_path, path in self._shared_mounts:
+            if host_path == OWN_BINDERFS and binderfs:
+                mounts.append(Mount(binderfs, path))
+            elif host_path in present:
+                mounts.append(Mount(host_path, path))
+        return mounts
+
+    def _edits_by_cdi(self, device: AllocatedDevice, present: frozenset[str]) -> ContainerEdits:
+        """Return the edits of one device in the CDI spec.
+
+        If two devices of a container set the same variable or mount to the same path, the last one wins. So the spec
+        has no list of names, and no container paths for devices that are one binder device each.
+        """
+        paths = self._resource.container_paths if self._resource.sets is not None else ()
+        return self._edits(device.members, present, paths)
+
+    def _mounts_without_cdi(
+        self, devices: Sequence[AllocatedDevice], edits: ContainerEdits, present: frozenset[str]
+    ) -> list[Mount]:
+        """Return the mounts that no device has in the CDI spec. Raises InvalidRequestError if two devices conflict."""
+        by_cdi = [mount for device in devices for mount in self._edits_by_cdi(device, present).mounts]
+        for mount in by_cdi:
+            if mount not in edits.mounts:
+                ids = ", ".join(device.id for device in devices)
+                raise InvalidRequestError(
+                    f"CDI does not support devices {ids} in one container: more than one has a mount at "
+                    f"{mount.container_path}"
+                )
+        return [mount for mount in edits.mounts if mount not in by_cdi]
+
+    def _add_cdi_names(self, edits: ContainerEdits, devices: Sequence[AllocatedDevice]) -> ContainerEdits:
+        resource_name = self._resource.resource_name
+        names = [cdi.qualified_name(resource_name, device.id) for device in devices]
+        if DeviceList.CDI_CRI in self._strategies:
+            edits = edits._replace(cdi_devices=names)
+        if DeviceList.CDI_ANNOTATIONS in self._strategies:
+            edits = edits._replace(annotations=dict([cdi.annotation(resource_name, names)]))
+        return edits
+
+
+def container_path(device: BinderDevice) -> str:
+    """Return the path of a binder device in a container."""
+    return f"{CONTAINER_DIRECTORY}/{device.name}"

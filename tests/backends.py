@@ -1,0 +1,37 @@
+"""Binder backends over real directories, for the tests of the backend package."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Config, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+CDI_DIRECTORY = Config().cdi_dir
+
+
+def binder_backend(
+    directory: Path | str,
+    *,
+    host: Host | None = None,
+    cdi_dir: Path | str = CDI_DIRECTORY,
+    clock: Callable[[], float] = time.monotonic,
+    **keys: Any,
+) -> BinderBackend:
+    """Return a backend that accepts plain files as binder devices; ``keys`` are configuration keys."""
+    resource = Resource(**{"device_dir": str(directory), "verify": Verify.FILE, "shared_devices": (), **keys})
+    return BinderBackend(host or Host(), resource, cdi_dir=str(cdi_dir), clock=clock)
+
+
+def scan(backend: BinderBackend) -> dict[str, str]:
+    """Scan, and return the reason of each device, empty if it is healthy."""
+    backend.scan()
+    return {device.id: device.reason for device in backend.devices()}

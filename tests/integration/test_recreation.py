@@ -1,0 +1,177 @@
+"""Recreation and provisioning as the backend and the kubelet see them.
+
+Plain files are no binderfs, so the replacement of a device is faked here. ``tests/e2e/kernel`` tests the real one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.provision import recreate
+from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
+from aosp_plugin.config import Provision, Recreate
+from aosp_plugin.errors import DevicesExhaustedError, HostError, UnhealthyDeviceError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
+from tests.backends import binder_backend, scan
+from tests.support import IN_LIFE, RESOURCE, run
+
+if TYPE_CHECKING:
+    from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.driver.host import Host
+    from tests.support import DeviceDirectory
+
+
+class Recreations:
+    """Replaces ``binder.provision.recreate``, and the binderfs that the devices are in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recreated: list[tuple[str, int | None]] = []
+        """Name and mode of each recreated device."""
+        self.swept: list[str] = []
+        self.failure: HostError | None = None
+        monkeypatch.setattr(recreate, "recreate_device", self._recreate_device)
+        monkeypatch.setattr(recreate, "sweep", self._sweep)
+        monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
+
+    def _recreate_device(self, device: BinderDevice, _host: Host, mode: int | None = None) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.recreated.append((device.name, mode))
+
+    def _sweep(self, directory: str, _host: Host) -> int:
+        self.swept.append(directory)
+        if self.failure is not None:
+            raise self.failure
+        return 2
+
+
+@pytest.fixture
+def recreations(monkeypatch: pytest.MonkeyPatch) -> Recreations:
+    return Recreations(monkeypatch)
+
+
+@pytest.fixture
+def devices(device_directory: DeviceDirectory) -> DeviceDirectory:
+    """Return a device directory with two devices that looks like a binderfs."""
+    (device_directory.directory / "binder-control").touch()
+    device_directory.add(0, 1)
+    return device_directory
+
+
+@pytest.fixture
+def backend(recreations: Recreations, devices: DeviceDirectory) -> BinderBackend:
+    """Return a backend with ``recreate: on-start``."""
+    return recreating(devices)
+
+
+def recreating(devices: DeviceDirectory, *device_list: DeviceList) -> BinderBackend:
+    return binder_backend(
+        devices.directory,
+        recreate=Recreate.ON_START,
+        device_list=device_list or (DeviceList.VOLUME_MOUNTS,),
+        cdi_dir=devices.directory.parent / "cdi",
+    )
+
+
+def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreations, backend: BinderBackend) -> None:
+    """It is idempotent. The mode allows all users of an Android container."""
+    backend.scan()
+    for _ in range(2):
+        backend.pre_start(["aosp_binder1"])
+    assert recreations.recreated == [("aosp_binder1", 0o666)] * 2
+    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+
+
+def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
+    recreations: Recreations, backend: BinderBackend
+) -> None:
+    """Each scan retries, also one without events."""
+    backend.scan()
+    recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' could not be recreated: cannot recreate"):
+        backend.pre_start(["aosp_binder1"])
+    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
+    recreations.failure = None
+    backend.scan(frozenset())
+    assert [device.reason for device in backend.devices()] == ["", ""]
+    assert recreations.recreated == [("aosp_binder1", 0o666)]
+
+
+async def test_failed_recreation_stops_the_container_and_is_published(
+    recreations: Recreations, backend: BinderBackend, kubelet_dir: str
+) -> None:
+    """The failure causes a scan, because there is no file event."""
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        pod = Pod("phone", [Container("main", {RESOURCE: 1})])
+        await kubelet.admit(pod)
+        recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder0: max= is reached")
+        with pytest.raises(AdmissionError, match="max= is reached"):
+            await kubelet.start_container(pod, "main")
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+
+
+def test_temporary_devices_are_removed_once(
+    recreations: Recreations, backend: BinderBackend, devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    backend.scan()
+    backend.scan()
+    assert recreations.swept == [str(devices.directory)]
+    assert "removed temporary binder devices" in caplog.text
+
+
+def test_temporary_devices_that_cannot_be_removed_are_logged(
+    recreations: Recreations, backend: BinderBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    recreations.failure = HostError("read-only")
+    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    assert "cannot remove temporary binder devices" in caplog.text
+
+
+def test_recreation_rewrites_the_cdi_spec(recreations: Recreations, devices: DeviceDirectory) -> None:
+    """A runtime caches device numbers until the file changes."""
+    backend = recreating(devices, DeviceList.CDI_CRI)
+    backend.scan()
+    file = devices.directory.parent / "cdi/aosp.io_binder.json"
+    before = file.stat().st_ino
+    backend.pre_start(["aosp_binder0"])
+    assert recreations.recreated
+    assert file.stat().st_ino != before
+
+
+def provisioning(devices: DeviceDirectory) -> BinderBackend:
+    return binder_backend("/none", provision=Provision(count=3, directory=str(devices.directory)))
+
+
+def test_failed_provisioning_is_logged_once_and_keeps_the_existing_devices(
+    devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory contains files, so no binderfs can be mounted on it."""
+    backend = provisioning(devices)
+    for _ in range(3):
+        assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    assert caplog.text.count("provisioning failed, retrying") == 1
+
+
+def test_provisioned_devices_are_found_by_the_same_scan(
+    devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def provision(_self: DeviceProvisioner) -> int:
+        devices.add(7)
+        return 1
+
+    monkeypatch.setattr(DeviceProvisioner, "provision", provision)
+    assert list(scan(provisioning(devices))) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
+    assert "provisioned binder devices" in caplog.text

@@ -1,0 +1,131 @@
+"""What a container gets for its binder devices: device nodes, mounts and environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
+from aosp_plugin.framework.edits import DeviceNode, Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aosp_plugin.framework.edits import ContainerEdits
+
+PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+
+
+def in_binderfs(number: int, directory: str = "/run/binderfs") -> BinderDevice:
+    """Return a link in /dev to a device of a binderfs."""
+    name = f"aosp_binder{number}"
+    return BinderDevice(name, f"/dev/{name}", Kind.BINDERFS, Identity(70, number, number), directory)
+
+
+def plain(number: int, kind: Kind = Kind.CDEV, host_directory: str = "/dev") -> BinderDevice:
+    """Return a binder device outside a binderfs."""
+    name = f"aosp_binder{number}"
+    return BinderDevice(name, f"{host_directory}/{name}", kind, Identity(5, number, number))
+
+
+def edits(*members: BinderDevice, present: Sequence[str] = (), **keys: Any) -> ContainerEdits:
+    """Return the edits for a container with one device; ``keys`` are configuration keys."""
+    builder = EditsBuilder(Resource(**keys))
+    return builder.for_container([AllocatedDevice("phone", members)], frozenset(present))
+
+
+def test_device_of_a_binderfs_is_a_device_node_and_a_read_only_mount() -> None:
+    """Only both together open: the mount has the inode, the device node opens the device cgroup."""
+    result = edits(in_binderfs(1), shared_mounts=())
+    assert result.devices == [DeviceNode("/dev/aosp_binder1", "/dev/aosp_binder1", "rw")]
+    assert result.mounts == [Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True)]
+
+
+@pytest.mark.parametrize("kind", [Kind.CDEV, Kind.STAND_IN, Kind.FILE])
+def test_device_of_another_kind_is_a_device_node_alone(kind: Kind) -> None:
+    result = edits(plain(1, kind))
+    assert (result.devices, result.mounts) == ([DeviceNode("/dev/aosp_binder1", "/dev/aosp_binder1", "rw")], [])
+
+
+def test_container_path_is_in_dev_for_every_host_directory() -> None:
+    (node,) = edits(plain(3, host_directory="/run/binders")).devices
+    assert node == DeviceNode("/run/binders/aosp_binder3", "/dev/aosp_binder3", "rw")
+
+
+def test_members_keep_their_order_and_occur_once() -> None:
+    """The order of a named set is that of its names."""
+    members = [in_binderfs(10), plain(9), in_binderfs(2)]
+    result = edits(*members)
+    assert [node.host_path for node in result.devices] == [f"/dev/aosp_binder{n}" for n in (10, 9, 2)]
+    assert result.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder10,aosp_binder9,aosp_binder2"
+    assert edits(*members, members[0]) == result
+
+
+@pytest.mark.parametrize("make", [in_binderfs, plain])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_container_paths_belong_to_the_first_members(make: Callable[[int], BinderDevice], count: int) -> None:
+    members = [make(number) for number in range(count)]
+    result = edits(*members, container_paths=PHONE, shared_mounts=())
+    extra = [(mount.host_path, mount.container_path) for mount in result.mounts if mount.container_path in PHONE]
+    assert extra == [(member.path, path) for member, path in zip(members, PHONE, strict=False)]
+    assert [node.container_path for node in result.devices] == [f"/dev/aosp_binder{n}" for n in range(count)]
+
+
+def test_container_path_that_equals_the_device_path_is_mounted_once() -> None:
+    member = in_binderfs(1)._replace(name="binder", path="/dev/phone7/binder")
+    result = edits(member, container_paths=("/dev/binder",), shared_mounts=())
+    assert result.mounts == [Mount("/dev/phone7/binder", "/dev/binder", read_only=True)]
+
+
+def test_shared_binderfs_is_that_of_the_first_member_with_a_directory() -> None:
+    """It is read-only. A bind-mounted device has no directory."""
+    result = edits(in_binderfs(1, ""), in_binderfs(2, "/run/b"), in_binderfs(3, "/run/c"))
+    assert result.mounts[3:] == [Mount("/run/b", "/dev/binderfs", read_only=True)]
+
+
+@pytest.mark.parametrize("member", [plain(1), in_binderfs(1, "")])
+def test_device_without_a_binderfs_directory_gets_no_shared_binderfs(member: BinderDevice) -> None:
+    assert all(mount.container_path != "/dev/binderfs" for mount in edits(member).mounts)
+
+
+def test_strict_isolation_omits_shared_mounts_but_not_shared_devices() -> None:
+    result = edits(
+        in_binderfs(1),
+        present=("/x", "/dev/ashmem"),
+        isolation=Isolation.STRICT,
+        shared_mounts=(f"{OWN_BINDERFS}:/dev/binderfs", "/x"),
+    )
+    assert result.mounts == [Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True)]
+    assert result.devices[1:] == [DeviceNode("/dev/ashmem", "/dev/ashmem", "rw")]
+
+
+def test_shared_paths_that_do_not_exist_are_omitted() -> None:
+    """The container would not start."""
+    result = edits(
+        plain(1),
+        present=("/b", "/dev/c"),
+        shared_mounts=("/a:/in/a", "/b:/in/b"),
+        shared_devices=("/dev/c:/dev/in-c", "/dev/d"),
+    )
+    assert result.mounts == [Mount("/b", "/in/b", read_only=True)]
+    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rw")]
+
+
+def test_permissions_apply_to_binder_devices_and_shared_devices() -> None:
+    result = edits(plain(1), present=("/dev/ashmem",), permissions="rwm")
+    assert [node.permissions for node in result.devices] == ["rwm", "rwm"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment"),
+    [
+        ({}, {"BINDER_VISIBLE_DEVICES": "aosp_binder1", "PATH": "/system/bin:/system/xbin"}),
+        ({"visible_devices_env": "DEVICES", "path_env": "/bin"}, {"DEVICES": "aosp_binder1", "PATH": "/bin"}),
+        ({"visible_devices_env": "", "path_env": ""}, {}),
+    ],
+)
+def test_environment_has_the_configured_variables(keys: dict[str, Any], environment: dict[str, str]) -> None:
+    assert edits(plain(1), **keys).environment == environment

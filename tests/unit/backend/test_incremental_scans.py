@@ -1,0 +1,269 @@
+"""Incremental scans: a scan of the changed files has the same result as a full scan."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aosp_plugin.binder.devices.sets import Single
+from aosp_plugin.binder.discovery import names
+from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.config import NamedSets, NumberedSets
+from tests.backends import binder_backend
+from tests.support import Clock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aosp_plugin.backend import BinderBackend
+
+PREFIX = "aosp_binder"
+TTL = 10.0
+PAIR = ("binder", "hwbinder")
+SETS: dict[str, NumberedSets | NamedSets | None] = {
+    "single": None,
+    "consecutive": NumberedSets(size=3),
+    "stride": NumberedSets(size=2, stride=50),
+    "named": NamedSets(names=PAIR, pattern="aosp_binder{set}-{name}"),
+    "nested": NamedSets(names=PAIR),
+}
+
+
+class World:
+    """A device directory, a directory that its links lead to, and two backends: one scans incrementally."""
+
+    def __init__(self, root: Path, sets: NumberedSets | NamedSets | None = None, replicas: int = 1) -> None:
+        self.dev, self.run = root / "dev", root / "run"
+        self.dev.mkdir(parents=True)
+        self.run.mkdir()
+        self.clock = Clock()
+        self._changed: set[str] = set()
+        self._watching = False
+
+        def backend() -> BinderBackend:
+            return binder_backend(
+                "/dev",
+                host=Host(str(root)),
+                clock=self.clock,
+                sets=sets,
+                replicas=replicas,
+                numa={"0-30": 0, "31-90": 1},
+                missing_device_ttl=TTL,
+            )
+
+        self.incremental, self.full = backend(), backend()
+
+    def change(self, action: str, directory: str, name: str) -> None:
+        """Create, replace or remove a file in one of the directories."""
+        path = (self.dev if directory == "dev" else self.run) / name
+        self._changed.add(str(path))
+        if path.is_symlink() or path.exists():
+            path.unlink()
+        if action == "file":
+            path.touch()
+        elif action == "link":
+            path.symlink_to(f"/run/{name}")
+        elif action == "pipe":
+            os.mkfifo(path)
+
+    def scan(self) -> None:
+        """Scan with both backends. As in the framework, new directories to watch require a full scan."""
+        before = self.incremental.directories()
+        self.incremental.scan(frozenset(self._changed) if self._watching else None)
+        if not self._watching or self.incremental.directories() != before:
+            self.incremental.scan()
+            self._watching = True
+        self._changed.clear()
+        self.full.scan()
+
+    def check(self) -> None:
+        """Fail if the backends differ."""
+        assert list(self.incremental.devices()) == list(self.full.devices())
+        assert list(self.incremental.binder_devices().items()) == list(self.full.binder_devices().items())
+        assert self.incremental.directories() >= self.full.directories()
+        healthy = [device.id for device in self.full.devices() if device.healthy]
+        size = min(3, len(healthy))
+        assert self.incremental.prefer(healthy, [], size) == self.full.prefer(healthy, [], size)
+
+
+NAMES = st.one_of(
+    st.integers(0, 12).map(lambda number: f"{PREFIX}{number}"),
+    st.tuples(st.integers(0, 3), st.sampled_from(PAIR)).map(lambda pair: f"{PREFIX}{pair[0]}-{pair[1]}"),
+    st.sampled_from(["other", "binder-control", f"{PREFIX}01", f"{PREFIX}a b"]),
+)
+CHANGES = st.tuples(
+    st.sampled_from(["file", "file", "link", "pipe", "remove"]), st.sampled_from(["dev", "dev", "run"]), NAMES
+)
+
+
+@pytest.fixture
+def always_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Update sorted lists in place even if they are short."""
+    monkeypatch.setattr(names, "MERGE_FACTOR", 0.5)
+
+
+@pytest.mark.parametrize("sets", SETS)
+@pytest.mark.parametrize("replicas", [1, 2])
+@given(bursts=st.lists(st.tuples(st.lists(CHANGES, max_size=6), st.sampled_from([0.0, 1.0, 2 * TTL])), max_size=8))
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_incremental_scan_has_the_result_of_a_full_scan(
+    tmp_path_factory: pytest.TempPathFactory,
+    sets: str,
+    replicas: int,
+    bursts: list[tuple[list[tuple[str, str, str]], float]],
+) -> None:
+    """Bursts of changes alternate with pauses. Expired devices are dropped by a full scan only."""
+    world = World(tmp_path_factory.mktemp("world"), SETS[sets], replicas)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "MERGE_FACTOR", 0.5)
+        for number in range(0, 60, 7):
+            world.change("file", "dev", f"{PREFIX}{number}")
+        world.scan()
+        for changes, pause in bursts:
+            for change in changes:
+                world.change(*change)
+            world.clock.now += pause
+            world.scan()
+            if pause:
+                world.incremental.scan()
+            world.check()
+
+
+@pytest.mark.usefixtures("always_merge")
+def test_expired_device_that_changes_again_is_dropped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for number in (1, 2):
+        world.change("file", "dev", f"{PREFIX}{number}")
+    world.scan()
+    world.change("remove", "dev", f"{PREFIX}1")
+    world.scan()
+    world.clock.now += 2 * TTL
+    world.change("remove", "dev", f"{PREFIX}1")
+    world.scan()
+    world.check()
+    assert [device.id for device in world.incremental.devices()] == [f"{PREFIX}2"]
+
+
+def test_unchanged_devices_remain_the_same_objects(tmp_path: Path) -> None:
+    """The framework compares and encodes a list of 10,000 devices by identity."""
+    world = World(tmp_path)
+    for number in range(100):
+        world.change("file", "dev", f"{PREFIX}{number}")
+    world.scan()
+    before = list(world.incremental.devices())
+    world.incremental.scan()
+    assert all(old is new for old, new in zip(before, world.incremental.devices(), strict=True))
+    world.change("remove", "dev", f"{PREFIX}50")
+    world.scan()
+    after = world.incremental.devices()
+    assert [new.id for old, new in zip(before, after, strict=True) if old is not new] == [f"{PREFIX}50"]
+
+
+class CountingHost(Host):
+    """A host that records its calls."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.calls: list[str] = []
+
+    def listdir(self, directory: str) -> list[str]:
+        """List a directory."""
+        self.calls.append(directory)
+        return super().listdir(directory)
+
+    def lstat(self, path: str) -> os.stat_result:
+        """Return the status of a file."""
+        self.calls.append(path)
+        return super().lstat(path)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> CountingHost:
+    """Return a host with the empty directories /dev and /run."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "run").mkdir()
+    return CountingHost(str(tmp_path))
+
+
+@pytest.fixture
+def store(host: CountingHost) -> DeviceStore:
+    return DeviceStore(host, directory="/dev", layout=Single(PREFIX), verify=Verify.FILE, missing_device_ttl=300)
+
+
+def test_incremental_scan_reads_the_changed_device_only(tmp_path: Path, host: CountingHost, store: DeviceStore) -> None:
+    for number in range(1000):
+        (tmp_path / f"dev/{PREFIX}{number}").touch()
+    assert store.scan() is None
+    host.calls.clear()
+    (tmp_path / f"dev/{PREFIX}7").unlink()
+    assert store.scan({str(tmp_path / f"dev/{PREFIX}7")}) == {f"{PREFIX}7"}
+    assert host.calls == [f"/dev/{PREFIX}7"]
+    assert (store.reason(f"{PREFIX}7"), store.reason(f"{PREFIX}8")) == (Reason.MISSING, None)
+
+
+def test_changes_of_other_files_read_nothing(tmp_path: Path, host: CountingHost, store: DeviceStore) -> None:
+    store.scan()
+    host.calls.clear()
+    assert store.scan({str(tmp_path / "dev/null"), str(tmp_path / f"run/{PREFIX}1")}) == set()
+    assert host.calls == []
+
+
+@pytest.mark.parametrize("cause", ["first scan", "reset", "another directory"])
+def test_other_causes_require_a_full_scan(tmp_path: Path, store: DeviceStore, cause: str) -> None:
+    (tmp_path / "dev").touch()
+    if cause != "first scan":
+        store.scan()
+    if cause == "reset":
+        store.reset()
+    if cause == "another directory":
+        (tmp_path / "dev").rename(tmp_path / "other")
+        (tmp_path / "dev").symlink_to("other")
+    (tmp_path / f"dev/{PREFIX}1").touch()
+    assert store.scan(frozenset()) is None
+    assert store.names == [f"{PREFIX}1"]
+
+
+def test_change_of_the_driver_requires_a_full_scan(store: DeviceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mounted binderfs changes the kind of files."""
+    store.scan()
+    assert store.scan(frozenset()) == set()
+    monkeypatch.setattr(Host, "driver", lambda _self: Driver(frozenset({1234})))
+    assert store.scan(frozenset()) is None
+
+
+@pytest.mark.parametrize("found_by", ["full scan", "incremental scan"])
+def test_change_of_a_link_target_reads_the_link(tmp_path: Path, store: DeviceStore, found_by: str) -> None:
+    link, target = tmp_path / f"dev/{PREFIX}1", tmp_path / "run/a"
+    store.scan()
+    link.symlink_to("/run/a")
+    store.scan({str(link)} if found_by == "incremental scan" else None)
+    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+    assert str(tmp_path / "run") in store.directories()
+    target.touch()
+    assert store.scan({str(target)}) == {f"{PREFIX}1"}
+    assert store.reason(f"{PREFIX}1") is None
+
+
+def test_change_of_a_link_on_the_path_to_a_device_reads_the_device(tmp_path: Path, store: DeviceStore) -> None:
+    """The link may also be a directory on the path."""
+    for directory in ("between", "old", "new"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "new/a").touch()
+    (tmp_path / f"dev/{PREFIX}1").symlink_to("/between/a")
+    (tmp_path / f"dev/{PREFIX}2").symlink_to("/current/a")
+    (tmp_path / "between/a").symlink_to("/old/a")
+    (tmp_path / "current").symlink_to("old")
+    store.scan()
+    assert {str(tmp_path / "between"), f"{tmp_path}/"} <= store.directories()
+    for name, link, target in ((f"{PREFIX}1", "between/a", "/new/a"), (f"{PREFIX}2", "current", "new")):
+        assert store.reason(name) is Reason.MISSING
+        (tmp_path / link).unlink()
+        (tmp_path / link).symlink_to(target)
+        assert store.scan({str(tmp_path / link)}) == {name}
+        assert store.reason(name) is None

@@ -1,0 +1,72 @@
+"""Names of binder devices: natural order, and which names are usable as device IDs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, merge_sorted, name_problem, natural_key, natural_sort
+
+NAMES = st.text(alphabet="ab0129_", max_size=8)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a2", "a2x2", "a2x11", "a10x1", "b9", "b10"],
+        ["binder", "binder0", "binder1"],
+        ["a2", "a2x", "a2x1"],
+        ["", "9a", "10a", "a"],
+        ["b001", "b01", "b1"],
+        ["b4", "b²", "b٣"],  # only ASCII digits form numbers
+    ],
+)
+def test_natural_order_compares_numbers_by_value(names: list[str]) -> None:
+    backwards = names[::-1]
+    backwards.sort(key=natural_key)
+    assert backwards == names
+
+
+@given(st.lists(NAMES))
+@settings(derandomize=True, deadline=None)
+def test_keys_are_equal_only_for_equal_names(names: list[str]) -> None:
+    """Any two names can be compared, and the order does not depend on the order of the input."""
+    assert len({natural_key(name) for name in names}) == len(set(names))
+    assert natural_sort(names) == sorted(sorted(names), key=natural_key)
+
+
+@given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000), max_size=60))
+@settings(derandomize=True, deadline=None)
+def test_merge_sorted_returns_natural_order(numbers: set[int], new: set[int]) -> None:
+    """This holds for both strategies: insertion of few names, and sorting."""
+    names = natural_sort([f"b{number}" for number in numbers])
+    added = {f"b{number}" for number in new - numbers}
+    assert merge_sorted(names, added) == natural_sort([*names, *added])
+
+
+@pytest.mark.parametrize(
+    "name", ["aosp_binder0", "a", "x" * LONGEST_NAME, "binder.1", "..a", "binder-control2", "ключ", "a:b=c%d"]
+)
+def test_name_problem_accepts_printable_file_names(name: str) -> None:
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "the name is empty"),
+        ("x" * (LONGEST_NAME + 1), "the name has 64 characters; a device ID has at most 63"),
+        ("a b", "a space"),
+        ("a\x7fb", "a control character"),
+        ("a\u2028b", "a space"),
+        (os.fsdecode(b"a\xff"), "bytes that are not UTF-8"),
+        ("a/b", "it is a path, not a name"),
+        ("..", "it is a path, not a name"),
+        ("a,b", "a comma"),
+    ],
+)
+def test_name_problem_describes_unusable_names(name: str, problem: str) -> None:
+    assert problem in (name_problem(name) or "")
