@@ -48,7 +48,7 @@ def values_schema() -> dict[str, Any]:
         "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
         "pullSecrets": _OBJECTS,
     }
-    # Two plugins on one node would take over the resource from each other.
+    # Two plugins on one node would compete for the resource.
     rolling = {"type": "object", "properties": {"maxSurge": {"enum": [0, "0%"]}}}
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
