@@ -1,4 +1,4 @@
-"""What is measured: a plugin's command line, and which of the measures it can take part in."""
+"""The plugins to measure: their command lines, and the measures that apply to them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ EMPTY = "empty handler"
 
 
 class Contestant(NamedTuple):
-    """A plugin to be measured."""
+    """A plugin to measure."""
 
     name: str
     command: str
-    """With {devices}: the directory of the nodes; {kubelet}: the kubelet's plugin directory; {verify}: what kind of
-    file a node is here, "char" or "file"."""
+    """The command line; {devices} is the device directory, {kubelet} the kubelet's plugin directory, and {verify} the
+    type of the devices: "char" or "file"."""
     idle: bool = False
-    """Whether it lists its devices once and does nothing more: it is left out where there would be more to see."""
+    """Whether the plugin only lists its devices once; it is excluded from measures of changes."""
 
     def arguments(self, devices: str, kubelet: str, verify: str) -> list[str]:
         """Return the command line for these directories."""
         places = {"{devices}": devices, "{kubelet}": kubelet, "{verify}": verify}
         parts = shlex.split(self.command)
-        for place, path in places.items():  # not str.format: a plugin's own flags may have braces, as JSON does
+        for place, path in places.items():  # not str.format, because flags of a plugin may contain braces
             parts = [part.replace(place, path) for part in parts]
         return parts
 
@@ -38,13 +38,13 @@ PLUGIN = Contestant(
 )
 
 EMPTY_HANDLERS = tuple(
-    Contestant(f"{EMPTY}, {way}", _PYTHON + f" -m tests.bench.empty {way} " + "{devices} {kubelet}", idle=True)
-    for way in ("asyncio", "threads")
+    Contestant(f"{EMPTY}, {kind}", _PYTHON + f" -m tests.bench.empty {kind} " + "{devices} {kubelet}", idle=True)
+    for kind in ("asyncio", "threads")
 )
 
 
 def parse(text: str) -> Contestant:
-    """Return the contestant that ``NAME=COMMAND`` describes. Raises ValueError."""
+    """Return the contestant for ``NAME=COMMAND``. Raises ValueError."""
     name, equals, command = text.partition("=")
     if not (name and equals and command):
         raise ValueError(f"{text!r} is not NAME=COMMAND")

@@ -1,7 +1,7 @@
-"""The least that a plugin in Python can be: grpcio, its own defaults, and an Allocate that answers with nothing.
+"""The smallest possible plugin in Python: grpcio with its defaults, and an Allocate with an empty answer.
 
-It lists what is in the directory at the start, once. What it takes is what grpcio takes; nothing can be faster or
-smaller over the same library, so the figures of a plugin are read against these.
+It lists the directory once, at the start. Its figures are those of grpcio and so the lower bound for plugins that use
+grpcio.
 
     python -m tests.bench.empty asyncio|threads DEVICES KUBELET
 """
@@ -28,7 +28,7 @@ ANSWER = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse()
 
 
 def handlers(list_and_watch: Callable[..., Any], allocate: Callable[..., Any]) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return what a server needs for these two RPCs."""
+    """Return the server's handlers for the two RPCs."""
     return grpc.method_handlers_generic_handler(
         "v1beta1.DevicePlugin",
         {
@@ -39,13 +39,13 @@ def handlers(list_and_watch: Callable[..., Any], allocate: Callable[..., Any]) -
 
 
 def devices(directory: str) -> bytes:
-    """Return the message that lists what is in ``directory``."""
-    found = [pb.Device(ID=name, health="Healthy") for name in os.listdir(directory)]
-    return pb.ListAndWatchResponse(devices=found).SerializeToString()
+    """Return the message that lists the files in ``directory``."""
+    listed = [pb.Device(ID=name, health="Healthy") for name in os.listdir(directory)]
+    return pb.ListAndWatchResponse(devices=listed).SerializeToString()
 
 
 def register(kubelet: str) -> None:
-    """Have the kubelet dial back."""
+    """Register with the kubelet."""
     request = pb.RegisterRequest(version="v1beta1", endpoint=ENDPOINT, resource_name=NAME)
     with grpc.insecure_channel(f"unix:{kubelet}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
         channel.unary_unary("/v1beta1.Registration/Register", None, None)(

@@ -1,4 +1,4 @@
-"""Samples and what is told of them: median, p99 and worst, as a table, as JSON, and two runs beside each other."""
+"""Samples and their summaries: median, p99 and maximum; as a table, as JSON, and as a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
-from rich.table import Table
+
+from tests.tables import table as text_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,16 +22,16 @@ FORMAT = 1
 
 
 class Figure(NamedTuple):
-    """Something that is measured."""
+    """A measured quantity."""
 
     title: str
     unit: str
     scale: float = 1
-    """What a sample is multiplied by to be in that unit."""
+    """The factor from the sample's unit to this unit."""
     target: str = ""
-    """What the design wants of this project's plugin."""
+    """The design target for this project's plugin."""
     rate: bool = False
-    """Whether more is better, so that the worst is not the greatest and is not told."""
+    """Whether larger values are better; only the median is shown then."""
 
 
 _MEMORY = {
@@ -45,14 +46,14 @@ FIGURES: Mapping[str, Figure] = {
     "allocate": Figure("Allocate of 3 devices, one caller", "us", 1e6, "empty handler + 15 %; p99 1,000"),
     "allocate_8": Figure("Allocate, eight callers", "calls/s", rate=True),
     "prefer": Figure("GetPreferredAllocation, all free", "ms", 1e3),
-    "appears": Figure("node appears to message", "ms", 1e3, "median 25, worst 100"),
-    "vanishes": Figure("node vanishes to message", "ms", 1e3, "under 100"),
-    "burst_messages": Figure("burst of 10,000 nodes: messages", "", target="at most 10"),
-    "burst_lag": Figure("burst: lag after the last node", "ms", 1e3, "under 300"),
-    "burst_processor": Figure("burst: processor time", "ms", 1e3),
+    "appears": Figure("device appears to message", "ms", 1e3, "median 25, worst 100"),
+    "vanishes": Figure("device disappears to message", "ms", 1e3, "under 100"),
+    "burst_messages": Figure("burst of 10,000 devices: messages", "", target="at most 10"),
+    "burst_lag": Figure("burst: lag after the last device", "ms", 1e3, "under 300"),
+    "burst_processor": Figure("burst: CPU time", "ms", 1e3),
     "restart_cleaned": Figure("kubelet restarts, directory cleaned", "ms", 1e3, "under 300"),
     "restart_replaced": Figure("kubelet restarts, socket replaced", "ms", 1e3, "under 300"),
-    "idle": Figure("processor time while idle", "ms/s", target="under 1"),
+    "idle": Figure("CPU time while idle", "ms/s", target="under 1"),
     **_MEMORY,
     "listed_100000": Figure("start to 100,000 devices listed", "ms", 1e3, "under 1,000"),
     "exit": Figure("SIGTERM to exit", "ms", 1e3),
@@ -60,7 +61,7 @@ FIGURES: Mapping[str, Figure] = {
 
 
 class Summary(NamedTuple):
-    """What is told of the samples of one figure, in its unit."""
+    """The summary of the samples of a figure, in its unit."""
 
     samples: int
     median: float
@@ -68,15 +69,15 @@ class Summary(NamedTuple):
     worst: float
 
     def __str__(self) -> str:
-        """Say it in one cell: the median, and where there are several samples the p99 or the worst."""
+        """Return the median, and for several samples the p99 or the maximum."""
         if self.samples == 1:
             return _short(self.median)
-        far = f"p99 {_short(self.p99)}" if self.samples >= 100 else f"worst {_short(self.worst)}"
-        return f"{_short(self.median)} ({far})"
+        tail = f"p99 {_short(self.p99)}" if self.samples >= 100 else f"worst {_short(self.worst)}"
+        return f"{_short(self.median)} ({tail})"
 
 
 def summary(samples: Sequence[float], scale: float = 1) -> Summary:
-    """Return the figures of at least one sample; the p99 of a few samples is their worst."""
+    """Return the summary of one or more samples. The p99 of less than 100 samples is their maximum."""
     ordered = sorted(sample * scale for sample in samples)
     p99 = ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
     return Summary(len(ordered), statistics.median(ordered), p99, ordered[-1])
@@ -87,36 +88,40 @@ def _short(value: float) -> str:
 
 
 class Samples:
-    """All samples of one run, by contestant and figure."""
+    """All samples of a run, by contestant and figure."""
 
     def __init__(self) -> None:
-        self._of: dict[str, dict[str, list[float]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+        self._samples: dict[str, dict[str, list[float]]] = collections.defaultdict(
+            lambda: collections.defaultdict(list)
+        )
 
     def add(self, trial: Trial, key: str, sample: float) -> None:
-        """Note a sample: seconds, megabytes or a count."""
-        self._of[trial.contestant.name][key].append(sample)
+        """Add a sample: seconds, megabytes or a count."""
+        self._samples[trial.contestant.name][key].append(sample)
 
     def of(self, trial: Trial, key: str) -> list[float]:
-        """Return the samples of a figure; of all trials of one contestant."""
-        return list(self._of[trial.contestant.name][key])
+        """Return the samples of a figure, from all trials of a contestant."""
+        return list(self._samples[trial.contestant.name][key])
 
     def run(self, commands: Mapping[str, str]) -> dict[str, Any]:
-        """Return the run as it is written to a file; ``commands`` are the contestants' command lines."""
+        """Return the run for a file; ``commands`` are the contestants' command lines."""
         return {
             "format": FORMAT,
             "machine": machine(),
             "contestants": {
                 name: {
                     "command": commands.get(name, ""),
-                    "figures": {key: summary(of, FIGURES[key].scale)._asdict() for key, of in figures.items()},
+                    "figures": {
+                        key: summary(samples, FIGURES[key].scale)._asdict() for key, samples in figures.items()
+                    },
                 }
-                for name, figures in self._of.items()
+                for name, figures in self._samples.items()
             },
         }
 
 
 def machine() -> dict[str, str | int]:
-    """Return what a reader has to know of where the figures come from."""
+    """Return the properties of the machine."""
     return {
         "processors": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
@@ -131,10 +136,10 @@ def as_json(run: Mapping[str, Any]) -> str:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return the run in a file's text. Raises ValueError where it is none."""
+    """Return the run in a file's text. Raises ValueError for another format."""
     run = json.loads(text)
     if not isinstance(run, dict) or run.get("format") != FORMAT:
-        raise ValueError(f"this is no run of format {FORMAT}")
+        raise ValueError(f"not a run of format {FORMAT}")
     return run
 
 
@@ -149,43 +154,32 @@ def _cell(run: Mapping[str, Any], name: str, key: str) -> Summary | None:
     return Summary(**figures[key]) if key in figures else None
 
 
-def table(run: Mapping[str, Any]) -> Table:
-    """Return all contestants of a run beside each other."""
-    shown = Table(title="medians, with the p99 of 100 samples or more, else the worst")
-    shown.add_column("figure")
-    shown.add_column("target")
-    for name in run["contestants"]:
-        shown.add_column(name, justify="right")
+def table(run: Mapping[str, Any]) -> str:
+    """Return a table of all contestants of a run: medians with the p99 of 100 samples or more, else the maximum."""
+    rows = []
     for key, figure in FIGURES.items():
         cells = [_cell(run, name, key) for name in run["contestants"]]
         if any(cells):
             title = f"{figure.title}, {figure.unit}" if figure.unit else figure.title
-            shown.add_row(title, figure.target, *(_text(cell, figure) for cell in cells))
-    return shown
+            rows.append([title, figure.target, *(_text(cell, figure) for cell in cells)])
+    return text_table(["figure", "target", *run["contestants"]], rows)
 
 
-def comparison(runs: Sequence[Mapping[str, Any]], against: str) -> Table:
-    """Return two runs, the earlier first, beside each other: medians, their ratio, and that of both to ``against``.
+def comparison(runs: Sequence[Mapping[str, Any]], against: str) -> str:
+    """Return a table that compares the medians of two runs, the earlier one first.
 
-    The last is what counts, as the machine may have been another, or busier.
+    The last column has the ratios to the contestant ``against`` of the same run, which do not depend on the machine.
     """
     before, after = runs
-    shown = Table(title=f"medians of two runs; the last column: how each stands to {against!r} of its own run")
-    for column in ("contestant", "figure", "before", "after", "after/before", "relative"):
-        shown.add_column(column, justify="left" if column in {"contestant", "figure"} else "right")
+    rows = []
     for name in after["contestants"]:
         for key, figure in FIGURES.items():
             old, new = _cell(before, name, key), _cell(after, name, key)
             if old and new:
-                shown.add_row(
-                    name,
-                    f"{figure.title}, {figure.unit}",
-                    _short(old.median),
-                    _short(new.median),
-                    _ratio(new.median, old.median),
-                    _relative(before, after, name, key, against),
-                )
-    return shown
+                medians = (_short(old.median), _short(new.median), _ratio(new.median, old.median))
+                relative = _relative(before, after, name, key, against)
+                rows.append((f"{name}: {figure.title}, {figure.unit}", *medians, relative))
+    return text_table(("figure", "before", "after", "after/before", f"relative to {against}"), rows)
 
 
 def _relative(before: Mapping[str, Any], after: Mapping[str, Any], name: str, key: str, against: str) -> str:
@@ -198,5 +192,5 @@ def _relative(before: Mapping[str, Any], after: Mapping[str, Any], name: str, ke
     return " -> ".join(ratios)
 
 
-def _ratio(one: float, other: float) -> str:
-    return f"{one / other:.2f}" if other else "-"
+def _ratio(value: float, reference: float) -> str:
+    return f"{value / reference:.2f}" if reference else "-"

@@ -1,10 +1,10 @@
-"""Many nodes: plugins beside each other on one machine, and what a fleet costs the API server by simulation.
+"""Many plugins on one machine, and a simulation of the API requests of a fleet.
 
-A kubelet computes its node's status every 10 s with up to 4 % of jitter, and sends it only where it has changed, or
+A kubelet computes its node's status every 10 s with up to 4 % of jitter, and sends it only if it has changed, or
 every 5 min otherwise (pkg/kubelet/kubelet.go ``JitterUntil(kl.syncNodeStatus, ...)``, kubelet_node_status.go
-``tryUpdateNodeStatus``, apis/config/v1beta1/defaults.go). Allocatable is part of it. So what flaps between two looks of
-the kubelet is never seen, and a host costs at most one request in 10 s, beside the renewal of its lease, which is one
-in 10 s whatever happens.
+``tryUpdateNodeStatus``, apis/config/v1beta1/defaults.go). Allocatable is part of it. So flaps between two
+status computations are invisible, and a node costs at most one request in 10 s, besides the renewal of its lease every
+10 s.
 """
 
 from __future__ import annotations
@@ -25,115 +25,115 @@ if TYPE_CHECKING:
     from tests.bench.trial import Trial
 
 STATUS_PERIOD, STATUS_JITTER, REPORT_PERIOD = 10.0, 0.04, 300.0
-"""The kubelet's, in seconds and as a share."""
+"""The kubelet's periods in seconds, and the jitter as a share."""
 
 
 class Together(NamedTuple):
-    """What so many plugins cost on one machine."""
+    """The cost of several plugins on one machine."""
 
     plugins: int
     devices: int
     resident: float
-    """MB each, the mean."""
+    """MB for each plugin, the mean."""
     proportional: float
-    """MB each, the mean: what they share counts once."""
+    """MB for each plugin, the mean; shared memory counts once."""
     started: float
-    """Seconds until the last one's devices are listed."""
+    """Seconds until all plugins have listed their devices."""
     idle: float
-    """Milliseconds of processor time a second, of all."""
+    """CPU time of all plugins, in milliseconds a second."""
     hotplug: float
-    """Milliseconds, the median over all of them."""
+    """Milliseconds, the median of all plugins."""
 
 
 def together(contestant: Contestant, plugins: int, devices: int) -> Together:
-    """Run them all at once, each with a kubelet of its own."""
+    """Run all plugins at once, each with a kubelet of its own."""
     samples = Samples()
     with contextlib.ExitStack() as stack:
         trials = [stack.enter_context(trial(contestant)) for _ in range(plugins)]
         started = start_all(trials, devices)
-        memory = [one.memory() for one in trials]
+        memory = [running.memory() for running in trials]
         measures.idle(trials, 20, samples)
         idle = sum(samples.of(trials[0], "idle"))
-        for one in trials:
-            measures.hotplugs([one], devices, 1, samples)
+        for running in trials:
+            measures.hotplugs([running], devices, 1, samples)
         plugged = [*samples.of(trials[0], "appears"), *samples.of(trials[0], "vanishes")]
-        for one in trials:
-            one.stop()
+        for running in trials:
+            running.stop()
     resident, proportional = (sum(figures) / plugins for figures in zip(*memory, strict=True))
     return Together(plugins, devices, resident, proportional, started, idle, summary(plugged, 1e3).median)
 
 
 def start_all(trials: Sequence[Trial], devices: int) -> float:
-    """Start all at once; return the seconds until the last one has listed its devices, and be at rest then."""
-    for one in trials:
-        one.nodes.fill(devices)
-        one.kubelet.start()
+    """Start all plugins, wait until they are idle, and return the seconds until all had listed their devices."""
+    for running in trials:
+        running.devices.fill(devices)
+        running.kubelet.start()
     began = time.perf_counter()
-    for one in trials:
-        one.start()
-    last = max(one.kubelet.has(devices).at for one in trials)
+    for running in trials:
+        running.start()
+    last = max(running.kubelet.has(devices).at for running in trials)
     time.sleep(measures.SETTLE)
     return last - began
 
 
 def flapping(contestant: Contestant, period: float, seconds: float) -> tuple[int, int]:
-    """Have one node come and go, ``period`` seconds each; return how often it did, and how many messages that made."""
-    with trial(contestant) as one, measures.running([one], 10):
-        before, flaps = len(one.kubelet.messages), 0
+    """Create and delete a device every ``period`` seconds; return the numbers of flaps and of messages."""
+    with trial(contestant) as running, measures.running([running], 10):
+        before, flaps = len(running.kubelet.messages), 0
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            one.nodes.make(10)
+            running.devices.make(10)
             time.sleep(period)
-            one.nodes.remove(10)
+            running.devices.remove(10)
             time.sleep(period)
             flaps += 1
         time.sleep(measures.SETTLE)
-        return flaps, len(one.kubelet.messages) - before
+        return flaps, len(running.kubelet.messages) - before
 
 
 class Updates(NamedTuple):
-    """Requests a second of a whole fleet."""
+    """Requests a second of a fleet."""
 
     flaps: float
-    """What the plugins tell their kubelets."""
+    """Messages of the plugins to their kubelets."""
     status: float
-    """What the kubelets tell the API server of it."""
+    """Status updates of the kubelets to the API server."""
     without: float
-    """The same where no node flaps."""
+    """Status updates without flapping devices."""
 
 
 def status_updates(hosts: int, flaps_per_hour: float, lasting: float, seconds: float, rng: random.Random) -> Updates:
-    """Simulate a fleet in which each host's allocatable flaps at random, each time for ``lasting`` seconds."""
-    told = sent = calm = 0
+    """Simulate a fleet in which each node's allocatable flaps at random times, for ``lasting`` seconds each."""
+    messages = sent = baseline = 0
     for _ in range(hosts):
         flaps = list(_flaps(flaps_per_hour / 3600, lasting, seconds, rng))
-        looks = list(_looks(seconds, rng))
-        told += 2 * len(flaps)
-        sent += _sent(looks, flaps)
-        calm += _sent(looks, [])
-    return Updates(told / seconds, sent / seconds, calm / seconds)
+        computations = list(_computations(seconds, rng))
+        messages += 2 * len(flaps)
+        sent += _sent(computations, flaps)
+        baseline += _sent(computations, [])
+    return Updates(messages / seconds, sent / seconds, baseline / seconds)
 
 
 def _flaps(rate: float, lasting: float, seconds: float, rng: random.Random) -> Iterator[tuple[float, float]]:
-    """Yield when each begins and ends; none begins before the last has ended."""
+    """Yield start and end of each flap; flaps do not overlap."""
     at = rng.expovariate(rate) if rate else seconds
     while at < seconds:
         yield at, at + lasting
         at += lasting + rng.expovariate(rate)
 
 
-def _looks(seconds: float, rng: random.Random) -> Iterator[float]:
-    """Yield when the kubelet computes its node's status."""
+def _computations(seconds: float, rng: random.Random) -> Iterator[float]:
+    """Yield the times at which the kubelet computes its node's status."""
     at = rng.uniform(0, STATUS_PERIOD)
     while at < seconds:
         yield at
         at += STATUS_PERIOD * (1 + rng.uniform(0, STATUS_JITTER))
 
 
-def _sent(looks: Sequence[float], flaps: Sequence[tuple[float, float]]) -> int:
-    """Return at how many looks the status is sent: where it differs from the last one, or that is too long ago."""
-    sent, last, before, next_flap = 0, looks[0] if looks else 0.0, False, 0
-    for at in looks:
+def _sent(computations: Sequence[float], flaps: Sequence[tuple[float, float]]) -> int:
+    """Return how many computations send the status: it has changed, or the last report is too old."""
+    sent, last, before, next_flap = 0, computations[0] if computations else 0.0, False, 0
+    for at in computations:
         while next_flap < len(flaps) and flaps[next_flap][1] <= at:
             next_flap += 1
         now = next_flap < len(flaps) and flaps[next_flap][0] <= at

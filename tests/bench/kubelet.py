@@ -1,6 +1,6 @@
-"""The kubelet's side of v1beta1, as plain as it can be, with the time at which everything arrived.
+"""A minimal kubelet's side of v1beta1, which records the arrival times.
 
-As kubelets from 1.25 to 1.36 do, Register dials back, has ListAndWatch called and only then answers
+As in kubelets from 1.25 to 1.36, Register dials the plugin and calls ListAndWatch before it responds
 (pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go ``Register``, ``handler.go``). Times are of
 ``time.perf_counter``, taken before a message is decoded.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 SOCKET = "kubelet.sock"
 OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
-"""A kubelet dials anew; grpcio otherwise shares a connection, and its pauses after a failure, within the process."""
+"""A kubelet opens new connections; grpcio shares connections and their backoff within a process by default."""
 
 PATIENCE = 30.0
-"""Seconds for whatever a plugin is waited for."""
+"""The limit for waiting for a plugin, in seconds."""
 
 
 class Listed(NamedTuple):
@@ -42,10 +42,10 @@ class Listed(NamedTuple):
 
 
 class Kubelet:
-    """Takes whatever plugin registers, and keeps its newest stream."""
+    """Accepts any plugin, and keeps its newest stream."""
 
     def __init__(self, directory: str) -> None:
-        """``directory`` is the plugin directory, and is there."""
+        """Use the plugin directory ``directory``, which exists."""
         self.directory = directory
         self._changed = threading.Condition()
         self._messages: list[Listed] = []
@@ -59,7 +59,7 @@ class Kubelet:
         return os.path.join(self.directory, SOCKET)
 
     def start(self) -> float:
-        """Listen; return when the socket was there."""
+        """Listen; return the time at which the socket existed."""
         server = grpc.server(ThreadPoolExecutor(4))
         register = grpc.unary_unary_rpc_method_handler(
             self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
@@ -67,15 +67,15 @@ class Kubelet:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),)
         )
-        self._forget()
+        self._reset()
         server.add_insecure_port(f"unix:{self.path}")
-        made = time.perf_counter()
+        created = time.perf_counter()
         server.start()
         self._server = server
-        return made
+        return created
 
     def stop(self) -> None:
-        """End as a kubelet that is killed does: connections are cut, the sockets of plugins stay."""
+        """End as a killed kubelet does: close connections, and keep the plugins' sockets."""
         if self._server is not None:
             self._server.stop(None).wait()
         if self._channel is not None:
@@ -86,10 +86,10 @@ class Kubelet:
     def clean(self) -> None:
         """Remove all sockets, as a kubelet that starts does (manager.go ``Start``)."""
         for name in os.listdir(self.directory):
-            with contextlib.suppress(FileNotFoundError):  # a plugin removes its own at the same time
+            with contextlib.suppress(FileNotFoundError):  # the plugin may remove its socket at the same time
                 os.unlink(os.path.join(self.directory, name))
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         with self._changed:
             self._messages, self._registered_at = [], 0.0
 
@@ -119,29 +119,29 @@ class Kubelet:
             return list(self._messages)
 
     def registered(self) -> float:
-        """Wait until a plugin has registered; return when. Raises TimeoutError."""
+        """Wait until a plugin has registered; return the time. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._registered_at, PATIENCE):
                 raise TimeoutError("no plugin has registered")
             return self._registered_at
 
-    def listed(self, fits: Callable[[Sequence[pb.Device]], bool]) -> Listed:
-        """Wait for a message whose devices fit; return the first from now on, or the newest. Raises TimeoutError."""
+    def listed(self, matches: Callable[[Sequence[pb.Device]], bool]) -> Listed:
+        """Wait for a message whose devices match, from the newest one on. Raises TimeoutError."""
         deadline = time.perf_counter() + PATIENCE
-        seen = max(len(self.messages) - 1, 0)
+        received = max(len(self.messages) - 1, 0)
         while time.perf_counter() < deadline:
-            fresh = self._after(seen)
-            for message in fresh:
-                if fits(message.devices):
+            messages = self._after(received)
+            for message in messages:
+                if matches(message.devices):
                     return message
-            seen += len(fresh)
-        raise TimeoutError(f"the devices that are waited for were not listed within {PATIENCE:.0f} s")
+            received += len(messages)
+        raise TimeoutError(f"the expected devices were not listed within {PATIENCE:.0f} s")
 
-    def _after(self, seen: int) -> list[Listed]:
-        """Return the messages after so many; waits for a second where there is none."""
+    def _after(self, received: int) -> list[Listed]:
+        """Return the messages after the first ``received``; wait up to a second for one."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._messages) > seen, 1)
-            return self._messages[seen:]
+            self._changed.wait_for(lambda: len(self._messages) > received, 1)
+            return self._messages[received:]
 
     def has(self, count: int) -> Listed:
         """Wait until ``count`` healthy devices are listed. Raises TimeoutError."""
@@ -149,7 +149,7 @@ class Kubelet:
 
     @contextlib.contextmanager
     def calling(self, rpc: str) -> Iterator[Callable[[bytes], bytes]]:
-        """Yield a function that calls ``rpc`` of the plugin, with bytes that are not looked at."""
+        """Yield a function that calls ``rpc`` of the plugin with a serialized request."""
         if self._channel is None:
             raise TimeoutError("no plugin has registered")
         call = self._channel.unary_unary(f"/v1beta1.DevicePlugin/{rpc}", None, None)
@@ -157,12 +157,12 @@ class Kubelet:
 
 
 def allocate(ids: Sequence[str]) -> bytes:
-    """Return the request of a pod with one container for these devices."""
+    """Return the Allocate request for a container with these devices."""
     container = pb.ContainerAllocateRequest(devices_ids=ids)
     return pb.AllocateRequest(container_requests=[container]).SerializeToString()
 
 
 def prefer(ids: Sequence[str], size: int) -> bytes:
-    """Return the question which ``size`` of the free ``ids`` a container should get."""
+    """Return the GetPreferredAllocation request for ``size`` of the free devices ``ids``."""
     container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
     return pb.PreferredAllocationRequest(container_requests=[container]).SerializeToString()

@@ -1,7 +1,4 @@
-"""One figure each. A measure takes trials, asks them turn by turn, and adds what it saw to the samples of each.
-
-Nothing here asserts how long anything takes.
-"""
+"""Measures, for one figure each: they use the trials in turns, and add samples for each. They assert nothing."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ if TYPE_CHECKING:
 
 CALLERS = 8
 SETTLE = 2.0
-"""Seconds after which a plugin that has just started, or changed, is at rest."""
+"""Seconds after which a plugin is idle after a start or a change."""
 
-LONGEST = 20.0
-"""Seconds for the samples of one figure of one plugin: those that poll take as long for one as others for all."""
+MAX_SECONDS = 20.0
+"""The time limit for the samples of one figure of one plugin, because plugins that poll are slow."""
 
 
 def starts(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> None:
-    """From the start of the process until it registers and until ``count`` devices are listed; SIGTERM to the end."""
+    """Measure start to registration, start to ``count`` listed devices, and SIGTERM to exit."""
     for trial in trials:
-        trial.nodes.fill(count)
+        trial.devices.fill(count)
     for _ in range(rounds):
         for trial in trials:
             trial.kubelet.clean()
@@ -38,17 +35,17 @@ def starts(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -
             started = trial.start()
             samples.add(trial, "registered", trial.kubelet.registered() - started)
             samples.add(trial, "listed", trial.kubelet.has(count).at - started)
-            time.sleep(0.2)  # a plugin may still be busy with what it does after its list
+            time.sleep(0.2)  # a plugin may still be busy after its list
             samples.add(trial, "exit", trial.stop())
             trial.kubelet.stop()
 
 
 @contextlib.contextmanager
 def running(trials: Sequence[Trial], count: int) -> Iterator[None]:
-    """Have all of them at work, and at rest, with ``count`` nodes each."""
+    """Run all plugins with ``count`` devices each, and wait until they are idle."""
     with contextlib.ExitStack() as stack:
         for trial in trials:
-            trial.nodes.fill(count)
+            trial.devices.fill(count)
             stack.enter_context(started(trial))
             trial.kubelet.has(count)
         time.sleep(SETTLE)
@@ -56,7 +53,7 @@ def running(trials: Sequence[Trial], count: int) -> Iterator[None]:
 
 
 def memory(trials: Sequence[Trial], count: int, samples: Samples) -> None:
-    """Resident and proportional memory with ``count`` devices, a while after the start."""
+    """Measure resident and proportional memory of idle plugins with ``count`` devices."""
     for trial in trials:
         with contextlib.suppress(TimeoutError), running([trial], count):
             resident, proportional = trial.memory()
@@ -65,7 +62,7 @@ def memory(trials: Sequence[Trial], count: int, samples: Samples) -> None:
 
 
 def idle(trials: Sequence[Trial], seconds: float, samples: Samples) -> None:
-    """Processor time while nothing happens, in milliseconds a second."""
+    """Measure the CPU time of idle plugins, in milliseconds a second."""
     before = [trial.processor_seconds() for trial in trials]
     started = time.perf_counter()
     time.sleep(seconds)
@@ -75,7 +72,7 @@ def idle(trials: Sequence[Trial], seconds: float, samples: Samples) -> None:
 
 
 def allocations(trials: Sequence[Trial], rounds: int, calls: int, samples: Samples) -> None:
-    """Allocate of three devices: one caller, seconds a call; eight callers, calls a second."""
+    """Measure Allocate of three devices: seconds for a call of one caller, calls a second of eight callers."""
     rng = random.Random(6)  # noqa: S311 - which devices, and when
     for trial in trials:
         with trial.kubelet.calling("Allocate") as call:
@@ -96,13 +93,13 @@ def allocations(trials: Sequence[Trial], rounds: int, calls: int, samples: Sampl
 
 
 def call_all(call: Callable[[bytes], bytes], requests: Sequence[bytes]) -> list[float]:
-    """Return the seconds that each call took."""
-    took = []
+    """Return the seconds of each call."""
+    durations = []
     for request in requests:
-        asked = time.perf_counter()
+        started = time.perf_counter()
         call(request)
-        took.append(time.perf_counter() - asked)
-    return took
+        durations.append(time.perf_counter() - started)
+    return durations
 
 
 def _requests(trial: Trial, rng: random.Random, count: int) -> list[bytes]:
@@ -111,49 +108,49 @@ def _requests(trial: Trial, rng: random.Random, count: int) -> list[bytes]:
 
 
 def _free(trial: Trial) -> list[str]:
-    """Return the devices that a kubelet would hand out."""
+    """Return the devices that a kubelet can allocate."""
     return [device.ID for device in trial.kubelet.messages[-1].devices if device.health == "Healthy"]
 
 
 def preferences(trials: Sequence[Trial], rounds: int, samples: Samples) -> None:
-    """GetPreferredAllocation of three of all free devices, which the kubelet sends in random order."""
+    """Measure GetPreferredAllocation of three of all free devices, which the kubelet sends in random order."""
     rng = random.Random(7)  # noqa: S311 - which devices, and when
     for _ in range(rounds):
         for trial in trials:
             ids = _free(trial)
             rng.shuffle(ids)
-            question = prefer(ids, 3)
+            request = prefer(ids, 3)
             with trial.kubelet.calling("GetPreferredAllocation") as call:
-                samples.add(trial, "prefer", call_all(call, [question])[0])
+                samples.add(trial, "prefer", call_all(call, [request])[0])
 
 
 def hotplugs(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> None:
-    """From a node that appears, and one that vanishes, to the message that says so. It is one beyond ``count``."""
+    """Measure the time from the creation and deletion of a device beyond ``count`` to the message."""
     rng = random.Random(8)  # noqa: S311 - which devices, and when
     for trial in trials:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         for _ in range(rounds):
-            if time.perf_counter() - begun > LONGEST:
+            if time.perf_counter() - began > MAX_SECONDS:
                 break
             time.sleep(rng.uniform(0.3, 0.5))
-            made = trial.nodes.make(count)
-            samples.add(trial, "appears", trial.kubelet.has(count + 1).at - made)
+            created = trial.devices.make(count)
+            samples.add(trial, "appears", trial.kubelet.has(count + 1).at - created)
             time.sleep(rng.uniform(0.3, 0.5))
-            gone = trial.nodes.remove(count)
-            samples.add(trial, "vanishes", trial.kubelet.has(count).at - gone)
+            deleted = trial.devices.remove(count)
+            samples.add(trial, "vanishes", trial.kubelet.has(count).at - deleted)
 
 
 def restarts(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> None:
-    """From the kubelet's new socket to all devices: with the directory cleaned, as it does, and without.
+    """Measure the time from the kubelet's new socket to all devices: with the directory cleaned, and without.
 
-    A plugin that does not come back has no further sample.
+    A plugin that does not register again has no further samples.
     """
     for trial in trials:
         for key, cleans in (("restart_cleaned", True), ("restart_replaced", False)):
-            begun = time.perf_counter()
+            began = time.perf_counter()
             with contextlib.suppress(TimeoutError):
                 for _ in range(rounds):
-                    if time.perf_counter() - begun > LONGEST:
+                    if time.perf_counter() - began > MAX_SECONDS:
                         break
                     samples.add(trial, key, _restart(trial, count, cleans=cleans))
                     time.sleep(0.3)
@@ -163,16 +160,16 @@ def _restart(trial: Trial, count: int, *, cleans: bool) -> float:
     trial.kubelet.stop()
     if cleans:
         trial.kubelet.clean()
-    back = trial.kubelet.start()
-    return trial.kubelet.has(count).at - back
+    restarted = trial.kubelet.start()
+    return trial.kubelet.has(count).at - restarted
 
 
 def burst(trials: Sequence[Trial], count: int, samples: Samples) -> None:
-    """``count`` nodes as fast as they can be made, where there was none: messages, lag of the last, processor time."""
+    """Create ``count`` devices as fast as possible; measure messages, the lag of the last one, and CPU time."""
     for trial in trials:
         with running([trial], 0):
             before, used = len(trial.kubelet.messages), trial.processor_seconds()
-            last = trial.nodes.burst(count)
+            last = trial.devices.burst(count)
             samples.add(trial, "burst_lag", trial.kubelet.has(count).at - last)
             time.sleep(SETTLE)
             samples.add(trial, "burst_messages", len(trial.kubelet.messages) - before)
@@ -180,9 +177,9 @@ def burst(trials: Sequence[Trial], count: int, samples: Samples) -> None:
 
 
 def many(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> None:
-    """From the start until so many devices are listed; one that can't tell that many has no sample."""
+    """Measure start to ``count`` listed devices; a plugin that cannot list so many has no sample."""
     for trial in trials:
-        trial.nodes.fill(count)
+        trial.devices.fill(count)
         with contextlib.suppress(TimeoutError):
             for _ in range(rounds):
                 with started(trial) as at:
@@ -191,7 +188,7 @@ def many(trials: Sequence[Trial], count: int, rounds: int, samples: Samples) -> 
 
 @contextlib.contextmanager
 def started(trial: Trial) -> Iterator[float]:
-    """Have a kubelet and the plugin at work; yield when the plugin was started."""
+    """Run a kubelet and the plugin; yield the time of the plugin's start."""
     trial.kubelet.clean()
     trial.kubelet.start()
     try:

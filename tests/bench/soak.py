@@ -1,6 +1,6 @@
-"""Hours squeezed into minutes: many nodes that come and go, many restarts of the kubelet, and what is left of it.
+"""A soak test in minutes: many hotplugs and many kubelet restarts.
 
-Descriptors, threads and memory of the plugin are noted on the way; what grows with the count is a leak.
+It records the plugin's file descriptors, threads and memory; growth with the count is a leak.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from tests.bench.trial import Trial
 
-NODES = 1000
-AT_ONCE = 500
-"""Nodes that come or go between two times that the kubelet has to agree."""
+DEVICES = 1000
+BATCH = 500
+"""The number of hotplugs after which the kubelet must have the right devices."""
 
-NOTES = 50
-"""How often what is left is noted in each half."""
+RECORDS = 50
+"""The number of records of each half."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """The plugin at rest, after so much."""
+    """The resource usage of the idle plugin after a number of hotplugs and restarts."""
 
     hotplugs: int
     restarts: int
@@ -39,42 +39,42 @@ class Note:
 
 
 def soak(trial: Trial, hotplugs: int, restarts: int, say: Callable[[str], None]) -> list[Note]:
-    """Have so many nodes come or go, then the kubelet restart so often; return what was noted, first and last too.
+    """Run the hotplugs, then the restarts; return the records, with the first and the last one.
 
-    Raises TimeoutError where the kubelet does not have the devices in the end.
+    Raises TimeoutError if the kubelet does not get the right devices.
     """
     notes: list[Note] = []
-    with measures.running([trial], NODES):
-        for done in _hotplugs(trial, hotplugs):
-            notes.append(_note(trial, done, 0))
+    with measures.running([trial], DEVICES):
+        for count in _hotplugs(trial, hotplugs):
+            notes.append(_note(trial, count, 0))
             say(str(notes[-1]))
-        for done in _restarts(trial, restarts):
-            notes.append(_note(trial, hotplugs, done))
+        for count in _restarts(trial, restarts):
+            notes.append(_note(trial, hotplugs, count))
             say(str(notes[-1]))
     return notes
 
 
 def _hotplugs(trial: Trial, count: int) -> Iterator[int]:
-    """Yield how many there were, at rest."""
+    """Yield the number of hotplugs so far, when the plugin is idle."""
     rng = random.Random(10)  # noqa: S311 - which nodes
-    there = set(range(NODES))
-    rounds = -(-count // AT_ONCE)
+    present = set(range(DEVICES))
+    rounds = -(-count // BATCH)
     yield 0
     for number in range(1, rounds + 1):
-        for _ in range(AT_ONCE):
-            node = rng.randrange(2 * NODES)
-            if node in there:
-                trial.nodes.remove(node)
+        for _ in range(BATCH):
+            device = rng.randrange(2 * DEVICES)
+            if device in present:
+                trial.devices.remove(device)
             else:
-                trial.nodes.make(node)
-            there ^= {node}
-        trial.kubelet.has(len(there))
-        if number % -(-rounds // NOTES) == 0 or number == rounds:
-            yield number * AT_ONCE
+                trial.devices.make(device)
+            present ^= {device}
+        trial.kubelet.has(len(present))
+        if number % -(-rounds // RECORDS) == 0 or number == rounds:
+            yield number * BATCH
 
 
 def _restarts(trial: Trial, count: int) -> Iterator[int]:
-    """Yield how many there were; every other time the directory is cleaned."""
+    """Yield the number of restarts so far; every other restart cleans the directory."""
     present = sum(device.health == "Healthy" for device in trial.kubelet.messages[-1].devices)
     for number in range(1, count + 1):
         trial.kubelet.stop()
@@ -82,7 +82,7 @@ def _restarts(trial: Trial, count: int) -> Iterator[int]:
             trial.kubelet.clean()
         trial.kubelet.start()
         trial.kubelet.has(present)
-        if number % -(-count // NOTES) == 0 or number == count:
+        if number % -(-count // RECORDS) == 0 or number == count:
             yield number
 
 
@@ -93,23 +93,25 @@ def _note(trial: Trial, hotplugs: int, restarts: int) -> Note:
 
 def plot(notes: Sequence[Note]) -> str:
     """Return an SVG: memory, descriptors and threads, over the hotplugs and then over the restarts."""
-    import matplotlib as mpl  # noqa: PLC0415 - takes a second, and is for this alone
+    import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only plots require it
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     mpl.use("svg")
     mpl.rcParams["svg.fonttype"] = "none"
-    mpl.rcParams["svg.hashsalt"] = "soak"  # so that equal notes make an equal file
+    mpl.rcParams["svg.hashsalt"] = "soak"  # so that equal notes give equal files
     figure, both = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
     for axes, over in zip(both, ("hotplugs", "restarts"), strict=True):
-        some = [note for note in notes if (note.restarts > 0) == (over == "restarts")]
+        selected = [note for note in notes if (note.restarts > 0) == (over == "restarts")]
         for cost, title in (("resident", "memory, MB"), ("descriptors", "descriptors"), ("threads", "threads")):
-            axes.plot([getattr(note, over) for note in some], [getattr(note, cost) for note in some], label=title)
+            axes.plot(
+                [getattr(note, over) for note in selected], [getattr(note, cost) for note in selected], label=title
+            )
         axes.set_xlabel(over)
         axes.set_ylim(0, 1.1 * max(note.resident for note in notes))
         axes.grid(alpha=0.3)
     figure.legend(*both[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False)
-    drawn = io.StringIO()
-    with contextlib.closing(drawn):
-        figure.savefig(drawn, format="svg", bbox_inches="tight", metadata={"Date": None})
+    output = io.StringIO()
+    with contextlib.closing(output):
+        figure.savefig(output, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
-        return drawn.getvalue()
+        return output.getvalue()

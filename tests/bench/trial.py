@@ -1,4 +1,4 @@
-"""One contestant at work: its process, a kubelet and a directory of nodes of its own."""
+"""A running contestant: its process, a kubelet and a device directory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Memory(NamedTuple):
 
 
 class Trial:
-    """A contestant in directories of its own; its process is started and ended as often as a measure wants."""
+    """A contestant with its own directories, whose process measures start and stop."""
 
     def __init__(self, contestant: Contestant, directory: str) -> None:
         self.contestant = contestant
-        self.nodes = Nodes(os.path.join(directory, "dev"))
+        self.devices = DeviceDirectory(os.path.join(directory, "dev"))
         plugins = os.path.join(directory, "plugins")
         os.makedirs(plugins)
         self.kubelet = Kubelet(plugins)
@@ -49,22 +49,22 @@ class Trial:
         return self._process
 
     def start(self) -> float:
-        """Start the plugin; return when."""
-        arguments = self.contestant.arguments(self.nodes.directory, self.kubelet.directory, self.nodes.kind)
+        """Start the plugin; return the time."""
+        arguments = self.contestant.arguments(self.devices.directory, self.kubelet.directory, self.devices.kind)
         with open(self._log, "ab") as log:
             started = time.perf_counter()
             self._process = psutil.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return started
 
     def stop(self) -> float:
-        """End the plugin with SIGTERM; return the seconds until it had ended."""
-        asked = time.perf_counter()
+        """Stop the plugin with SIGTERM; return the seconds until its exit."""
+        started = time.perf_counter()
         self.process.terminate()
         self.process.wait(30)
-        return time.perf_counter() - asked
+        return time.perf_counter() - started
 
     def processor_seconds(self) -> float:
-        """Return what the plugin has used of the processors: nanoseconds are known, where /proc/PID/stat has ticks.
+        """Return the plugin's CPU time in seconds, with nanoseconds instead of the ticks of /proc/PID/stat.
 
         The clock is that of clock_getcpuclockid(3), which Python doesn't have: the PID's complement, and 2 for the
         scheduler's clock of a process (include/linux/posix-timers_types.h, CPUCLOCK_SCHED).
@@ -72,25 +72,25 @@ class Trial:
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def memory(self) -> Memory:
-        """Return what the plugin has in memory."""
+        """Return the plugin's memory."""
         full = self.process.memory_full_info()
         return Memory(full.rss / 1e6, full.pss / 1e6)
 
     def close(self) -> None:
-        """End whatever runs."""
+        """Stop kubelet and plugin if they run."""
         self.kubelet.stop()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of the plugin's log."""
         with open(self._log, encoding="utf-8", errors="replace") as log:
             return log.read()[-2000:]
 
 
-class Nodes:
-    """A directory of stand-in nodes: character devices (1, 3) for root, files for others."""
+class DeviceDirectory:
+    """A directory of stand-ins: character devices (1, 3) for root, files for other users."""
 
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
@@ -98,41 +98,41 @@ class Nodes:
         self.kind = "char" if os.geteuid() == 0 else "file"
 
     def path(self, number: int) -> str:
-        """Return the path of a node."""
+        """Return the path of a device."""
         return os.path.join(self.directory, f"{PREFIX}{number}")
 
     def make(self, number: int) -> float:
-        """Make one; return when it was there."""
-        make_node(self.path(number), self.kind)
+        """Create a device; return the time."""
+        make_device(self.path(number), self.kind)
         return time.perf_counter()
 
     def remove(self, number: int) -> float:
-        """Remove one; return when it was gone."""
+        """Delete a device; return the time."""
         os.unlink(self.path(number))
         return time.perf_counter()
 
     def fill(self, count: int) -> None:
-        """Have those from 0 to ``count`` and no other."""
-        there = set(os.listdir(self.directory))
-        wanted = {f"{PREFIX}{number}" for number in range(count)}
-        for name in there - wanted:
+        """Create and delete devices so that exactly ``count`` exist."""
+        existing = set(os.listdir(self.directory))
+        names = {f"{PREFIX}{number}" for number in range(count)}
+        for name in existing - names:
             os.unlink(os.path.join(self.directory, name))
-        for name in wanted - there:
-            make_node(os.path.join(self.directory, name), self.kind)
+        for name in names - existing:
+            make_device(os.path.join(self.directory, name), self.kind)
 
     def burst(self, count: int) -> float:
-        """Make those from 0 to ``count`` as fast as can be, in another process; return when the last was there."""
-        made = subprocess.run(  # noqa: S603 - our own
+        """Create ``count`` devices as fast as possible in another process; return the time of the last one."""
+        result = subprocess.run(  # noqa: S603 - our own
             [sys.executable, "-m", "tests.bench.trial", self.directory, str(count), self.kind],
             check=True,
             capture_output=True,
             text=True,
         )
-        return float(made.stdout)
+        return float(result.stdout)
 
 
-def make_node(path: str, kind: str) -> None:
-    """Make a stand-in node."""
+def make_device(path: str, kind: str) -> None:
+    """Create a stand-in."""
     if kind == "char":
         os.mknod(path, 0o20666, os.makedev(1, 3))
     else:
@@ -142,20 +142,20 @@ def make_node(path: str, kind: str) -> None:
 
 @contextlib.contextmanager
 def trial(contestant: Contestant) -> Iterator[Trial]:
-    """Have a trial with a temporary directory, and end it. A failure is told with the plugin's log."""
+    """Create a trial in a temporary directory, and end it. An exception gets the plugin's log as a note."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         running = Trial(contestant, directory)
         try:
             yield running
         except Exception as error:
-            error.add_note(f"{contestant.name} wrote:\n{running.said()}")
+            error.add_note(f"{contestant.name} wrote:\n{running.log_tail()}")
             raise
         finally:
             running.close()
 
 
 if __name__ == "__main__":
-    _nodes = Nodes(sys.argv[1])
+    _devices = DeviceDirectory(sys.argv[1])
     for _number in range(int(sys.argv[2])):
-        make_node(_nodes.path(_number), sys.argv[3])
+        make_device(_devices.path(_number), sys.argv[3])
     print(time.perf_counter())  # noqa: T201 - for burst

@@ -1,4 +1,4 @@
-"""What the fuzzers begin with: inputs that get far, and words that they would guess late."""
+"""Seeds for the fuzzers: valid inputs, and words for the dictionaries."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tests.documents import examples
 from tests.served import HEALTHY, UNHEALTHY
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""What a client of HTTP/2 begins with, and its first frame."""
+"""The connection preface of an HTTP/2 client, and its first frame."""
 
 
 def of_configuration() -> tuple[list[bytes], list[bytes]]:
-    """Return whole files, and words of files."""
+    """Return complete files, and words of files."""
     parts = ["version: v1", "resources:", "- ", "sets:", "size:", "stride:", "first:", "names:", "pattern:", "count:"]
     words = [*KEYS, *parts, "{set}/{name}", "&a ", "*a", "!!int ", "!!binary ", "<<: ", "0x", "1e9", "null", "on-start"]
     return [text.encode() for text in examples().values()], [word.encode() for word in words]
 
 
 def of_wire() -> tuple[list[bytes], list[bytes]]:
-    """Return requests behind the byte that chooses their RPC, and what they are made of."""
+    """Return requests with the byte that selects their RPC, and device IDs."""
     preferred = pb.ContainerPreferredAllocationRequest(
         available_deviceIDs=HEALTHY, must_include_deviceIDs=HEALTHY[:1], allocation_size=3
     )
     container = pb.ContainerAllocateRequest(devices_ids=HEALTHY[:3])
-    ill = pb.ContainerAllocateRequest(devices_ids=[UNHEALTHY])
+    unhealthy = pb.ContainerAllocateRequest(devices_ids=[UNHEALTHY])
     messages = [
         pb.Empty(),
         pb.PreferredAllocationRequest(container_requests=[preferred, preferred]),
-        pb.AllocateRequest(container_requests=[container, container, ill]),
+        pb.AllocateRequest(container_requests=[container, container, unhealthy]),
         pb.PreStartContainerRequest(devices_ids=HEALTHY[:2]),
     ]
     requests = [bytes([choice]) + message.SerializeToString() for choice, message in enumerate(messages)]
-    return [*requests, b"\xff" + PREFACE], [one.encode() for one in [*HEALTHY, UNHEALTHY]]
+    return [*requests, b"\xff" + PREFACE], [device.encode() for device in [*HEALTHY, UNHEALTHY]]

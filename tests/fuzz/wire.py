@@ -1,7 +1,7 @@
-"""Bytes to a plugin that runs, on its socket: as a request of an RPC, or as whatever a connection may begin with.
+"""Fuzz the socket of a running plugin: bytes as the request of an RPC, or as the start of a connection.
 
-Each request is answered with a documented code, and the kubelet's stream goes on. What hypothesis makes has to hold the
-same in ``tests/integration/test_any_request.py``.
+Each response has a documented code, and the kubelet's stream stays open. ``tests/integration/test_any_request.py``
+checks the same with inputs from hypothesis.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ with atheris.instrument_imports(include=["aosp_plugin"]):
     from tests.support import Nodes
 
 RPCS: Final = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")
-"""What an input's first byte chooses from; any other is of a connection."""
+"""The RPCs that an input's first byte selects; other values select a raw connection."""
 
-LOOKED_AT: Final = 1000
-"""Inputs after which the kubelet's stream is looked at: a node comes and goes."""
+STREAM_CHECK: Final = 1000
+"""The number of inputs between checks of the kubelet's stream."""
 
 
 class Wire:
-    """The plugin, and what is checked with each input."""
+    """A running plugin and the check of an input."""
 
     def __init__(self, served: ServedPlugin) -> None:
         self._served = served
         self._count = itertools.count(1)
 
     def check(self, data: bytes) -> None:
-        """Send bytes. Raises AssertionError where what comes of it should not."""
+        """Send an input. Raises AssertionError for a wrong response."""
         choice, rest = data[:1], data[1:]
         if choice and choice[0] < len(RPCS):
             code, _, error = self._served.run(self._served.call(RPCS[choice[0]], rest))
@@ -42,7 +42,7 @@ class Wire:
             assert bool(error) == (code != "OK"), f"{code}: {error}"
         else:
             self._served.run(self._served.send_raw(rest))
-        if next(self._count) % LOOKED_AT == 0:
+        if next(self._count) % STREAM_CHECK == 0:
             self._served.check_stream()
 
 

@@ -1,8 +1,8 @@
-"""What a container runtime is told: a container's allocation as an OCI runtime spec, the way containerd writes it.
+"""Write the OCI runtime spec for a container's allocation, as containerd does.
 
-Functions of their inputs; what the host's files are comes in as ``look``. Followed are containerd's
-``pkg/oci`` (``WithDevices``, ``populateDefaultUnixSpec``, ``defaultUnixCaps``) and
-``internal/cri/opts`` (``WithMounts``, ``WithDevices``) for an unprivileged container without a seccomp profile.
+Pure functions; ``read_file`` reads the host's files. They follow containerd's ``pkg/oci`` (``WithDevices``,
+``populateDefaultUnixSpec``, ``defaultUnixCaps``) and ``internal/cri/opts`` (``WithMounts``, ``WithDevices``) for an
+unprivileged container without a seccomp profile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.testing import ContainerAllocation, DeviceSpec, Mount
 
-    Look = Callable[[str], "File"]
+    ReadFile = Callable[[str], "File"]
     Spec = dict[str, Any]
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -28,14 +28,14 @@ CAPABILITIES: Final = tuple(
         *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     )
 )
-"""What a container has that asks for nothing. MKNOD is among them."""
+"""The default capabilities of a container, which include MKNOD."""
 
 MASKED: Final = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/sys/firmware")
 READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
 class File(NamedTuple):
-    """A file of the host, links followed."""
+    """A file of the host, with links resolved."""
 
     path: str
     mode: int
@@ -46,11 +46,11 @@ class File(NamedTuple):
     gid: int = 0
 
 
-def look(path: str) -> File:
-    """Follow the links of ``path``, and look at what is there. Raises OSError."""
+def read_file(path: str) -> File:
+    """Resolve the links of ``path``, and return the file. Raises OSError."""
     real = os.path.realpath(path, strict=True)
-    seen = os.stat(real)
-    return File(real, seen.st_mode, seen.st_rdev, seen.st_uid, seen.st_gid)
+    status = os.stat(real)
+    return File(real, status.st_mode, status.st_rdev, status.st_uid, status.st_gid)
 
 
 def spec(
@@ -60,13 +60,13 @@ def spec(
     arguments: Sequence[str],
     cgroup: str,
     first_host_id: int | None = None,
-    look: Look = look,
+    read_file: ReadFile = read_file,
 ) -> Spec:
-    """Return the config.json of a container that runs ``arguments`` as root, with what ``allocation`` gives it.
+    """Return the config.json of a container that runs ``arguments`` as root with an allocation.
 
-    ``first_host_id`` gives it a user namespace of 65,536 IDs, whose root is that user of the host.
+    With ``first_host_id`` the container has a user namespace of 65,536 IDs that starts at this ID of the host.
     """
-    devices = [device(one, look) for one in allocation.devices]
+    devices = [device(entry, read_file) for entry in allocation.devices]
     environment = {"PATH": DEFAULT_PATH, **allocation.envs}
     namespaces = ["pid", "ipc", "uts", "mount", "network", "cgroup"]
     linux: Spec = {
@@ -92,47 +92,47 @@ def spec(
             "user": {"uid": 0, "gid": 0},
             "capabilities": {name: list(CAPABILITIES) for name in ("bounding", "effective", "permitted")},
         },
-        "mounts": [*_own_mounts(), *mounts(allocation.mounts, look)],
+        "mounts": [*_default_mounts(), *mounts(allocation.mounts, read_file)],
         "linux": linux,
     }
 
 
-def device(asked: DeviceSpec, look: Look) -> Spec:
-    """Return an entry of ``linux.devices``: a copy of the host's device, made by mknod."""
-    seen = look(asked.host_path)
-    if not (stat.S_ISCHR(seen.mode) or stat.S_ISBLK(seen.mode)):
-        raise ValueError(f"{asked.host_path} is not a device")
+def device(entry: DeviceSpec, read_file: ReadFile) -> Spec:
+    """Return an entry of ``linux.devices``, for which the runtime creates a copy of the host's device by mknod."""
+    file = read_file(entry.host_path)
+    if not (stat.S_ISCHR(file.mode) or stat.S_ISBLK(file.mode)):
+        raise ValueError(f"{entry.host_path} is not a device")
     return {
-        "path": asked.container_path,
-        "type": "c" if stat.S_ISCHR(seen.mode) else "b",
-        "major": os.major(seen.number),
-        "minor": os.minor(seen.number),
-        "fileMode": stat.S_IMODE(seen.mode),
-        "uid": seen.uid,
-        "gid": seen.gid,
+        "path": entry.container_path,
+        "type": "c" if stat.S_ISCHR(file.mode) else "b",
+        "major": os.major(file.number),
+        "minor": os.minor(file.number),
+        "fileMode": stat.S_IMODE(file.mode),
+        "uid": file.uid,
+        "gid": file.gid,
     }
 
 
-def _rule(made: Spec, asked: DeviceSpec) -> Spec:
-    """Return the device cgroup's leave for a device."""
-    return {"allow": True, **{name: made[name] for name in ("type", "major", "minor")}, "access": asked.permissions}
+def _rule(device: Spec, entry: DeviceSpec) -> Spec:
+    """Return the device cgroup's rule that allows a device."""
+    return {"allow": True, **{name: device[name] for name in ("type", "major", "minor")}, "access": entry.permissions}
 
 
-def mounts(asked: Sequence[Mount], look: Look) -> list[Spec]:
-    """Return the bind mounts, those of directories before those below them."""
+def mounts(entries: Sequence[Mount], read_file: ReadFile) -> list[Spec]:
+    """Return the bind mounts; a directory comes before mounts below it."""
     return [
         {
-            "destination": one.container_path,
+            "destination": mount.container_path,
             "type": "bind",
-            "source": look(one.host_path).path,
-            "options": ["rbind", "rprivate", "ro" if one.read_only else "rw"],
+            "source": read_file(mount.host_path).path,
+            "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
         }
-        for one in sorted(asked, key=lambda one: len(os.path.normpath(one.container_path).split("/")))
+        for mount in sorted(entries, key=lambda mount: len(os.path.normpath(mount.container_path).split("/")))
     ]
 
 
-def _own_mounts() -> list[Spec]:
-    """Return what every container has mounted."""
+def _default_mounts() -> list[Spec]:
+    """Return the mounts of every container."""
     table = [
         ("/proc", "proc", "proc", "nosuid,noexec,nodev"),
         ("/dev", "tmpfs", "tmpfs", "nosuid,strictatime,mode=755,size=65536k"),
