@@ -105,12 +105,12 @@ async def running(
 # -- status
 
 
-async def test_status_is_encoded_again_only_after_a_change(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    nodes.add(0, 1)
-    async with running(nodes, kubelet_dir) as daemon:
+async def test_status_is_encoded_again_only_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    device_directory.add(0, 1)
+    async with running(device_directory, kubelet_dir) as daemon:
         before = await daemon.get("/status")
         assert await daemon.get("/status") is before
-        nodes.add(2)
+        device_directory.add(2)
         await daemon.healthy(3)
         after = await daemon.get("/status")
         assert after.tag != before.tag
@@ -118,10 +118,12 @@ async def test_status_is_encoded_again_only_after_a_change(nodes: DeviceDirector
         assert len((await daemon.report())["resources"][0]["devices"]) == 3
 
 
-async def test_status_follows_registration_leaks_and_polling(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_status_follows_registration_leaks_and_polling(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     """They change while the device list does not."""
-    nodes.add(0)
-    async with running(nodes, kubelet_dir, leak_scan_interval=3600.0) as daemon:
+    device_directory.add(0)
+    async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
         plugin = daemon.resources[0].plugin
         await until(lambda: plugin.unready.startswith("waiting"))
         (resource,) = (await daemon.report())["resources"]
@@ -139,29 +141,33 @@ async def test_status_follows_registration_leaks_and_polling(nodes: DeviceDirect
             assert (await daemon.report())["watching"] == "polling"
 
 
-async def test_status_says_if_leak_detection_is_off(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    async with running(nodes, kubelet_dir) as daemon:
+async def test_status_says_if_leak_detection_is_off(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    async with running(device_directory, kubelet_dir) as daemon:
         (resource,) = (await daemon.report())["resources"]
         assert resource["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
 
 
-async def test_requests_keep_no_old_snapshot_alive(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A snapshot of ten thousand devices takes megabytes."""
-    nodes.add(0)
-    async with running(nodes, kubelet_dir) as daemon:
+    device_directory.add(0)
+    async with running(device_directory, kubelet_dir) as daemon:
         await daemon.get("/status")
         await daemon.get("/metrics")
         snapshot = weakref.ref(daemon.resources[0].plugin.inventory.snapshot)
-        nodes.add(1)
+        device_directory.add(1)
         await daemon.healthy(2)
         gc.collect()
         assert snapshot() is None
 
 
-async def test_status_names_the_binder_devices_of_sets_and_replicas(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    nodes.add(0, 1, 2, 3)
-    resource = Resource(device_dir=str(nodes.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
-    async with running(nodes, kubelet_dir, resource) as daemon:
+async def test_status_names_the_binder_devices_of_sets_and_replicas(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    device_directory.add(0, 1, 2, 3)
+    resource = Resource(
+        device_dir=str(device_directory.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2
+    )
+    async with running(device_directory, kubelet_dir, resource) as daemon:
         (report,) = (await daemon.report())["resources"]
         assert [device["binder_devices"] for device in report["devices"]] == [
             ["aosp_binder0", "aosp_binder1"],
@@ -173,24 +179,24 @@ async def test_status_names_the_binder_devices_of_sets_and_replicas(nodes: Devic
 
 @pytest.mark.parametrize(("variable", "name"), [("node-7", "node-7"), ("", os.uname().nodename)])
 async def test_status_names_the_kubernetes_node(
-    nodes: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
 ) -> None:
     """The host name is the fallback; in a pod it is that of the pod."""
     monkeypatch.setenv("NODE_NAME", variable)
-    async with running(nodes, kubelet_dir) as daemon:
+    async with running(device_directory, kubelet_dir) as daemon:
         assert (await daemon.report())["node"] == name
 
 
 # -- allocations and metrics
 
 
-async def test_status_shows_the_allocations_of_the_kubelet(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    nodes.add(0, 1, 2)
+async def test_status_shows_the_allocations_of_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    device_directory.add(0, 1, 2)
     path = f"{kubelet_dir}/pods.sock"
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResourcesServer(kubelet, path),
-        running(nodes, kubelet_dir, pod_resources_socket=path) as daemon,
+        running(device_directory, kubelet_dir, pod_resources_socket=path) as daemon,
     ):
         await listed(kubelet, 3)
         await kubelet.admit(PHONE)
@@ -201,24 +207,24 @@ async def test_status_shows_the_allocations_of_the_kubelet(nodes: DeviceDirector
 
 
 async def test_allocations_are_unknown_without_podresources(
-    nodes: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
 ) -> None:
-    nodes.add(0, 1, 2)
-    async with running(nodes, kubelet_dir, pod_resources_socket=str(tmp_path / "none")) as daemon:
+    device_directory.add(0, 1, 2)
+    async with running(device_directory, kubelet_dir, pod_resources_socket=str(tmp_path / "none")) as daemon:
         report = await daemon.report()
         assert report["allocations"]["problem"].startswith(f"{tmp_path}/none does not exist")
         assert report["resources"][0]["counts"]["unknown"] == 3
         assert "aosp_plugin_devices_allocated{" not in await daemon.text("/metrics")
 
 
-async def test_metrics_query_the_kubelet(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_metrics_query_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """Allocations are counted even if nothing requests the status."""
-    nodes.add(0, 1)
+    device_directory.add(0, 1)
     path = f"{kubelet_dir}/pods.sock"
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResourcesServer(kubelet, path) as server,
-        running(nodes, kubelet_dir, pod_resources_socket=path) as daemon,
+        running(device_directory, kubelet_dir, pod_resources_socket=path) as daemon,
     ):
         await listed(kubelet, 2)
         await kubelet.admit(PHONE)
@@ -228,10 +234,10 @@ async def test_metrics_query_the_kubelet(nodes: DeviceDirectory, kubelet_dir: st
 
 
 async def test_metrics_are_served_while_the_loop_is_stuck(
-    nodes: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aosp_plugin.framework.service.http.LOOP_TIMEOUT", 0.05)
-    async with running(nodes, kubelet_dir) as daemon:
+    async with running(device_directory, kubelet_dir) as daemon:
         answers: list[Answer] = []
         request = asyncio.get_running_loop().run_in_executor(None, lambda: answers.append(daemon.routes["/metrics"]()))
         while not answers:  # blocks the loop
@@ -243,12 +249,12 @@ async def test_metrics_are_served_while_the_loop_is_stuck(
 # -- probes
 
 
-async def test_probes_name_each_of_several_resources(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    nodes.add(0)
-    directory = str(nodes.directory)
+async def test_probes_name_each_of_several_resources(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    device_directory.add(0)
+    directory = str(device_directory.directory)
     first = Resource(resource_name="x.io/a", device_dir=directory, verify=Verify.FILE)
     second = Resource(resource_name="x.io/b", device_dir=directory, device_prefix="other", verify=Verify.FILE)
-    async with running(nodes, kubelet_dir, first, second) as daemon:
+    async with running(device_directory, kubelet_dir, first, second) as daemon:
         await until(lambda: all(resource.plugin.unready.startswith("waiting") for resource in daemon.resources))
         problem = daemon.resources[0].plugin.unready
         assert await daemon.text("/readyz") == f"x.io/a: {problem}; x.io/b: {problem}\n"
@@ -257,8 +263,8 @@ async def test_probes_name_each_of_several_resources(nodes: DeviceDirectory, kub
         assert await daemon.text("/healthz") == "the event loop has been stuck for 12 s\n"
 
 
-async def test_probe_of_one_resource_does_not_name_it(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    async with running(nodes, kubelet_dir) as daemon:
+async def test_probe_of_one_resource_does_not_name_it(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    async with running(device_directory, kubelet_dir) as daemon:
         await until(lambda: daemon.resources[0].plugin.unready.startswith("waiting"))
         assert await daemon.text("/readyz") == f"{daemon.resources[0].plugin.unready}\n"
 
@@ -274,7 +280,7 @@ def test_serve_does_not_load_modules_of_other_commands() -> None:
         "aosp_plugin.testing",
         "aosp_plugin.cli.demo",
         "aosp_plugin.cli.status",
-        "aosp_plugin.cli.nodes",
+        "aosp_plugin.cli.device_directory",
         "aosp_plugin.cli.summary",
         "importlib.resources",
         "zipfile",
@@ -297,10 +303,10 @@ async def get(port: int, path: str) -> str:
     return answer.partition(b"\r\n\r\n")[0].decode()
 
 
-async def test_process_serves_page_status_and_metrics(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_process_serves_page_status_and_metrics(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """Clients that do not read their answer do not delay its end."""
     port = free_port()
-    async with Serve(nodes, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
+    async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
         await serve.logged("waiting for ")
         types = {
             "/": "text/html; charset=utf-8",

@@ -273,12 +273,14 @@ async def test_empty_path_disables_the_client(clock: Clock) -> None:
 # -- the stand-in server
 
 
-async def test_server_lists_the_devices_of_running_pods(nodes: DeviceDirectory, kubelet_dir: str, socket: str) -> None:
-    nodes.add(0, 1, 2, 3, 4)
+async def test_server_lists_the_devices_of_running_pods(
+    device_directory: DeviceDirectory, kubelet_dir: str, socket: str
+) -> None:
+    device_directory.add(0, 1, 2, 3, 4)
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, socket, {"phone-1": "games"}) as server,
-        running(nodes, kubelet_dir),
+        running(device_directory, kubelet_dir),
         grpc.aio.insecure_channel(f"unix:{socket}") as channel,
     ):
         stub = rpc.PodResourcesListerStub(channel)
@@ -299,14 +301,14 @@ async def test_server_lists_the_devices_of_running_pods(nodes: DeviceDirectory, 
 
 
 async def test_server_has_get_and_get_allocatable_resources(
-    nodes: DeviceDirectory, kubelet_dir: str, socket: str
+    device_directory: DeviceDirectory, kubelet_dir: str, socket: str
 ) -> None:
     """Allocatable resources are the healthy devices, including allocated ones."""
-    nodes.add(0, 1, 2)
+    device_directory.add(0, 1, 2)
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, socket),
-        running(nodes, kubelet_dir),
+        running(device_directory, kubelet_dir),
         grpc.aio.insecure_channel(f"unix:{socket}") as channel,
     ):
         stub = rpc.PodResourcesListerStub(channel)
@@ -317,7 +319,7 @@ async def test_server_has_get_and_get_allocatable_resources(
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stub.Get(pb.GetPodResourcesRequest(pod_name="phone-1", pod_namespace="games"))
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
-        nodes.remove(2)
+        device_directory.remove(2)
         await listed(kubelet, 2)
         (devices,) = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
         assert (devices.resource_name, list(devices.device_ids)) == (RESOURCE, ["aosp_binder0", "aosp_binder1"])

@@ -52,9 +52,11 @@ def mode(path: str | Path) -> int:
 # -- file modes
 
 
-async def test_socket_is_private_under_any_umask(nodes: DeviceDirectory, kubelet_dir: str, umask: None) -> None:
+async def test_socket_is_private_under_any_umask(
+    device_directory: DeviceDirectory, kubelet_dir: str, umask: None
+) -> None:
     """Other users cannot request devices in the name of the kubelet."""
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 0)
         assert [mode(os.path.join(kubelet_dir, name)) for name in sockets(kubelet_dir)] == [0o600]
 
@@ -170,10 +172,10 @@ PATHS = [
 ]
 
 
-async def test_device_id_that_is_a_path_is_unknown(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_device_id_that_is_a_path_is_unknown(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """The error quotes the ID in one line."""
-    nodes.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
         async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
             stub = DevicePluginStub(channel)
@@ -190,12 +192,12 @@ async def test_device_id_that_is_a_path_is_unknown(nodes: DeviceDirectory, kubel
         await listed(kubelet, 1)
 
 
-async def test_hostile_file_names_are_not_advertised(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_hostile_file_names_are_not_advertised(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """Other devices are still served."""
-    nodes.add(0)
+    device_directory.add(0)
     for suffix in (b"\n", b",x", b" x", b"\x1b[2J", b"\xff\xfe", b"\xe2\x80\xae", b"x" * 60):
-        os.mknod(os.fsencode(nodes.directory) + b"/aosp_binder1" + suffix)
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+        os.mknod(os.fsencode(device_directory.directory) + b"/aosp_binder1" + suffix)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
         assert list(kubelet.resource("aosp.io/binder").devices) == names([0])
 

@@ -36,10 +36,12 @@ def write_config(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_stops_the_plugin(nodes: DeviceDirectory, kubelet_dir: str, number: signal.Signals) -> None:
+async def test_signal_stops_the_plugin(
+    device_directory: DeviceDirectory, kubelet_dir: str, number: signal.Signals
+) -> None:
     """The plugin ends the stream, removes its socket and exits with 0."""
-    nodes.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
         await listed(kubelet, 1)
         serve.signal(number)
         assert await serve.finish() == 0
@@ -49,29 +51,29 @@ async def test_signal_stops_the_plugin(nodes: DeviceDirectory, kubelet_dir: str,
 
 
 async def test_sigterm_stops_the_plugin_while_it_waits_for_the_kubelet(
-    nodes: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    async with Serve(nodes, kubelet_dir) as serve:
+    async with Serve(device_directory, kubelet_dir) as serve:
         await serve.logged(WAITING)
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
 
 
 async def test_exit_handler_that_hangs_does_not_delay_the_end(
-    nodes: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)\n")
-    async with Serve(nodes, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
+    async with Serve(device_directory, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
         await serve.logged(WAITING)
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
 
 
-async def test_devices_are_back_after_sigkill_and_restart(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_devices_are_back_after_sigkill_and_restart(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """The new process uses another socket and removes the old one. Pods keep their devices."""
-    nodes.add(0, 1)
+    device_directory.add(0, 1)
     async with Kubelet(kubelet_dir) as kubelet:
-        async with Serve(nodes, kubelet_dir) as serve:
+        async with Serve(device_directory, kubelet_dir) as serve:
             await listed(kubelet, 2)
             pod = Pod("phone", [Container("android", {RESOURCE: 1})])
             admitted = await kubelet.admit(pod)
@@ -79,19 +81,19 @@ async def test_devices_are_back_after_sigkill_and_restart(nodes: DeviceDirectory
             await serve.finish()
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 0)
         (old_socket,) = sockets(kubelet_dir)
-        async with Serve(nodes, kubelet_dir):
+        async with Serve(device_directory, kubelet_dir):
             await listed(kubelet, 2)
             assert old_socket not in sockets(kubelet_dir)
             assert await kubelet.admit(pod) == admitted
 
 
-async def test_paused_process_catches_up(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_paused_process_catches_up(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """Devices appeared and the kubelet restarted meanwhile."""
-    nodes.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
         await listed(kubelet, 1)
         serve.signal(signal.SIGSTOP)
-        nodes.add(1, 2)
+        device_directory.add(1, 2)
         await kubelet.restart()
         serve.signal(signal.SIGCONT)
         await listed(kubelet, 3)
@@ -101,11 +103,11 @@ async def test_paused_process_catches_up(nodes: DeviceDirectory, kubelet_dir: st
 
 
 async def test_sighup_applies_a_changed_configuration(
-    nodes: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
+    device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str]
 ) -> None:
-    nodes.add(0, 1)
+    device_directory.add(0, 1)
     file = write_config(f"resource_name: {RESOURCE}")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--config", file) as serve:
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, "--config", file) as serve:
         await listed(kubelet, 2)
         write_config("resource_name: example.com/other")
         serve.signal(signal.SIGHUP)
@@ -115,14 +117,14 @@ async def test_sighup_applies_a_changed_configuration(
 
 
 async def test_sighup_with_an_unchanged_configuration_does_not_reregister(
-    nodes: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    nodes.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir) as serve:
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
         await listed(kubelet, 1)
         serve.signal(signal.SIGHUP)
         assert "changed=False" in await serve.logged("configuration reloaded")
-        nodes.add(1)
+        device_directory.add(1)
         await listed(kubelet, 2)
         assert len(kubelet.registrations) == 1
 
@@ -140,44 +142,47 @@ async def test_sighup_with_an_unchanged_configuration_does_not_reregister(
     ],
 )
 async def test_sighup_rejects_a_configuration_that_cannot_be_served(
-    nodes: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str], text: str, error: str
+    device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str], text: str, error: str
 ) -> None:
     """The current configuration stays in use, without a new registration."""
-    nodes.add(0, 1)
-    (nodes.directory / "alias").symlink_to("aosp_binder0")
-    valid = {"kubelet_dir": kubelet_dir, "device_dir": nodes.directory, "verify": "file", "listen": '""'}
+    device_directory.add(0, 1)
+    (device_directory.directory / "alias").symlink_to("aosp_binder0")
+    valid = {"kubelet_dir": kubelet_dir, "device_dir": device_directory.directory, "verify": "file", "listen": '""'}
     changed = text.partition(":")[0]
     file = write_config("\n".join(f"{key}: {value}" for key, value in valid.items()))
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--config", file, usual_flags=False) as serve:
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False) as serve,
+    ):
         await listed(kubelet, 2)
         write_config("\n".join([*(f"{key}: {value}" for key, value in valid.items() if key != changed), text]))
         serve.signal(signal.SIGHUP)
         assert error in await serve.logged("configuration reload rejected, keeping the current configuration")
-        nodes.add(2)
+        device_directory.add(2)
         await listed(kubelet, 3)
         assert len(kubelet.registrations) == 1
 
 
 @pytest.mark.skipif(os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="requires two writable file systems")
 async def test_valid_sighup_accepts_replaced_devices(
-    nodes: DeviceDirectory, kubelet_dir: str, tmp_path: Path, write_config: Callable[[str], str]
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, write_config: Callable[[str], str]
 ) -> None:
     """A device that moved to another file system is unhealthy until then. A rejected reload does not accept it."""
     file = write_config("")
-    link = nodes.directory / "aosp_binder0"
+    link = device_directory.directory / "aosp_binder0"
     (tmp_path / "target").touch()
     link.symlink_to(tmp_path / "target")
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--config", file) as serve:
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, "--config", file) as serve:
         await listed(kubelet, 1)
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as elsewhere:
-            (nodes.directory / "new").symlink_to(elsewhere.name)
-            (nodes.directory / "new").rename(link)
+            (device_directory.directory / "new").symlink_to(elsewhere.name)
+            (device_directory.directory / "new").rename(link)
             await listed(kubelet, 0)
             assert "healthy=0 unhealthy=replaced:1" in await serve.logged("revision=2")
             write_config("nonsense: 1")
             serve.signal(signal.SIGHUP)
             await serve.logged("rejected")
-            nodes.add(1)
+            device_directory.add(1)
             await listed(kubelet, 1)
             assert kubelet.resource(RESOURCE).devices["aosp_binder0"] == "Unhealthy"
             write_config("")
@@ -197,9 +202,11 @@ async def get(port: int, path: str) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
-async def test_readyz_fails_until_registered_and_healthz_does_not(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_readyz_fails_until_registered_and_healthz_does_not(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     port = free_port()
-    async with Serve(nodes, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
+    async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
         await serve.logged(WAITING)
         assert await get(port, "/healthz") == (200, "ok\n")
         status, text = await get(port, "/readyz")
@@ -210,9 +217,9 @@ async def test_readyz_fails_until_registered_and_healthz_does_not(nodes: DeviceD
             assert await get(port, "/readyz") == (200, "ok\n")
 
 
-async def test_json_logs_have_the_fields_of_the_event(nodes: DeviceDirectory, kubelet_dir: str) -> None:
-    nodes.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(nodes, kubelet_dir, "--log-format", "json") as serve:
+async def test_json_logs_have_the_fields_of_the_event(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, "--log-format", "json") as serve:
         entry = json.loads(await serve.logged('"registered"'))
         assert (entry["level"], entry["resource"]) == ("info", RESOURCE)
         assert entry["endpoint"] == kubelet.registrations[-1].endpoint
@@ -232,10 +239,15 @@ async def test_json_logs_have_the_fields_of_the_event(nodes: DeviceDirectory, ku
     ],
 )
 async def test_error_at_startup_is_one_line(
-    nodes: DeviceDirectory, kubelet_dir: str, flags: list[str], environment: dict[str, str], code: int, error: str
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    flags: list[str],
+    environment: dict[str, str],
+    code: int,
+    error: str,
 ) -> None:
     """The exit code is 2 for usage and configuration, and 1 for the host."""
-    async with Serve(nodes, kubelet_dir, *flags, environment=environment) as serve:
+    async with Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:
         assert await serve.finish() == code
     log = "".join(serve.log)
     (line,) = [line for line in log.splitlines() if line.startswith("aosp-plugin: ")]
@@ -243,9 +255,11 @@ async def test_error_at_startup_is_one_line(
     assert "Traceback" not in log
 
 
-async def test_permanent_refusal_by_the_kubelet_is_an_error(nodes: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_permanent_refusal_by_the_kubelet_is_an_error(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = 'the ResourceName "aosp.io/binder" is invalid'
-        async with Serve(nodes, kubelet_dir) as serve:
+        async with Serve(device_directory, kubelet_dir) as serve:
             assert await serve.finish() == 1
     assert 'the ResourceName "aosp.io/binder" is invalid' in "".join(serve.log)
