@@ -1,31 +1,17 @@
-"""Creates the backends and plugins of a configuration, one per resource. ``serve`` runs them."""
+"""Creates the backends of a configuration, one per resource, and checks whether the host can serve them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import BinderBackend, identities
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.errors import ConfigError, DeviceDirectoryError
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from aosp_plugin.config import Config
-    from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.observer import Observer
-
-
-class ResourceRuntime(NamedTuple):
-    """The backend and the plugin of one resource."""
-
-    name: str
-    backend: BinderBackend
-    plugin: DevicePlugin
 
 
 def create_backends(config: Config) -> dict[str, BinderBackend]:
@@ -34,31 +20,6 @@ def create_backends(config: Config) -> dict[str, BinderBackend]:
         resource.resource_name: BinderBackend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
         for resource in config.resources
     }
-
-
-def create_plugins(
-    backends: Mapping[str, BinderBackend],
-    kubelet_dir: str,
-    files: FileEvents,
-    observer: Callable[[str], Observer] = lambda _: NULL_OBSERVER,
-) -> list[ResourceRuntime]:
-    """Return the plugin of each backend. ``observer`` returns the observer of a resource.
-
-    Must be called in the event loop that runs the plugins.
-    """
-    return [
-        ResourceRuntime(
-            name,
-            backend,
-            DevicePlugin(
-                backend,
-                kubelet_dir=kubelet_dir,
-                files=files,
-                observer=observer(name),
-            ),
-        )
-        for name, backend in backends.items()
-    ]
 
 
 def check(config: Config) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.daemon.assembly import ResourceRuntime
     from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.service.http import Route
@@ -41,7 +41,8 @@ the CPU time."""
 
 
 def routes(
-    resources: Sequence[ResourceRuntime],
+    backends: Mapping[str, BinderBackend],
+    plugins: Sequence[DevicePlugin],
     files: FileEvents,
     leaks: Callable[[], Mapping[str, Leaks]] | None,
     metrics: Metrics,
@@ -51,16 +52,16 @@ def routes(
 ) -> dict[str, Route]:
     """Return the route of each path. Must be called in the event loop of the plugins.
 
-    ``leaks`` returns the leaks by resource as of the latest scan; None if leak detection is off. ``stuck`` returns
-    what is wrong with the event loop, and is called in other threads.
+    ``plugins`` are those of ``backends``, in the same order. ``leaks`` returns the leaks by resource as of the latest
+    scan; None if leak detection is off. ``stuck`` returns what is wrong with the event loop, and is called in other
+    threads.
     """
-    collector = StatusCollector(resources, leaks, pod_resources)
-
+    collector = StatusCollector(backends, plugins, leaks, pod_resources)
     return {
         **page.routes(),
         "/status": StatusRoute(in_loop(collector.collect), lambda: files.polling).answer,
         "/metrics": _metrics_route(metrics, in_loop(collector.collect)),
-        **probe_routes([resource.plugin for resource in resources], stuck),
+        **probe_routes(plugins, stuck),
     }
 
 
@@ -69,11 +70,13 @@ class StatusCollector:
 
     def __init__(
         self,
-        resources: Sequence[ResourceRuntime],
+        backends: Mapping[str, BinderBackend],
+        plugins: Sequence[DevicePlugin],
         leaks: Callable[[], Mapping[str, Leaks]] | None,
         pod_resources: PodResources,
     ) -> None:
-        self._resources = [(resource, partial(_binder_device_names, resource.backend)) for resource in resources]
+        names = [partial(_binder_device_names, backend) for backend in backends.values()]
+        self._resources = list(zip(plugins, names, strict=True))
         self._leaks = leaks
         self._pod_resources = pod_resources
 
@@ -83,15 +86,15 @@ class StatusCollector:
         leaks = self._leaks() if self._leaks else {}
         return allocations, tuple(
             ResourceStatus(
-                name=resource.name,
-                snapshot=resource.plugin.inventory.snapshot,
-                unready=resource.plugin.unready,
-                unhealthy=resource.plugin.unhealthy,
-                leaks=leaks.get(resource.name),
+                name=plugin.resource_name,
+                snapshot=plugin.inventory.snapshot,
+                unready=plugin.unready,
+                unhealthy=plugin.unhealthy,
+                leaks=leaks.get(plugin.resource_name),
                 binder_devices=binder_devices,
                 leak_detection=self._leaks is not None,
             )
-            for resource, binder_devices in self._resources
+            for plugin, binder_devices in self._resources
         )
 
 

@@ -14,8 +14,9 @@ from aosp_plugin import __version__
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.config import listen_address
 from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import check, check_overlap, create_backends, create_plugins
+from aosp_plugin.daemon.assembly import check, check_overlap, create_backends
 from aosp_plugin.errors import HostError, PluginError
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
@@ -67,16 +68,18 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
         pod_resources = PodResources(config.pod_resources_socket, backends)
         metrics = Metrics(
             Reason,
-            allocated=lambda: {name: len(owners) for name, owners in pod_resources.latest.owners.items()},
+            allocated=pod_resources.allocated,
             leaks=leaks or dict,
             polling=lambda: files.polling,
         )
         heartbeat = Heartbeat()
-        resources = create_plugins(backends, config.kubelet_dir, files, metrics.observer)
-        plugins = [resource.plugin for resource in resources]
+        plugins = [
+            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=metrics.observer(name))
+            for name, backend in backends.items()
+        ]
         address = listen_address(config.listen)
         if address is not None:
-            routes = endpoints.routes(resources, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
+            routes = endpoints.routes(backends, plugins, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
             stack.enter_context(http.serving(address, routes))
         if leak_detector:
             await stack.enter_async_context(background_task(leak_detector.run(stop)))
@@ -96,9 +99,9 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
                 reloaded = await _reload(config, load)
                 if reloaded is not None:
                     next_config = reloaded
-                    for resource in resources:
-                        resource.backend.reset()
-                        resource.plugin.rescan()
+                    for backend, plugin in zip(backends.values(), plugins, strict=True):
+                        backend.reset()
+                        plugin.rescan()
         stop_all(plugins)
         await running
     LOG.info("stopped", extra={"resources": names})

@@ -77,6 +77,10 @@ class PodResources:
         self.latest = await self._current() if self._socket else _DISABLED
         return self.latest
 
+    def allocated(self) -> dict[str, int]:
+        """Return the number of allocated devices by resource, from ``latest``; empty if unknown. For any thread."""
+        return {resource: len(owners) for resource, owners in self.latest.owners.items()}
+
     async def _current(self) -> Allocations:
         if self._query is None and self._clock() - self._queried >= MIN_INTERVAL:
             self._queried = self._clock()

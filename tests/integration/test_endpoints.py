@@ -20,9 +20,9 @@ import pytest
 from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import create_backends, create_plugins
+from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.daemon.leak_detector import LeakDetector
-from aosp_plugin.framework import podresources_client
+from aosp_plugin.framework import DevicePlugin, podresources_client
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service.metrics import Metrics
@@ -54,15 +54,16 @@ class Daemon:
         self.files = FileEvents()
         backends = create_backends(config)
         pod_resources = PodResources(config.pod_resources_socket, backends)
-        metrics = Metrics(
-            Reason, allocated=lambda: {name: len(owners) for name, owners in pod_resources.latest.owners.items()}
-        )
-        self.resources = create_plugins(backends, config.kubelet_dir, self.files, metrics.observer)
+        metrics = Metrics(Reason, allocated=pod_resources.allocated)
+        self.plugins = [
+            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=self.files, observer=metrics.observer(name))
+            for name, backend in backends.items()
+        ]
         self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
         self.stuck = ""
         leaks = (lambda: self.leak_detector.latest) if config.leak_scan_interval else None
         self.routes = endpoints.routes(
-            self.resources, self.files, leaks, metrics, pod_resources, stuck=lambda: self.stuck
+            backends, self.plugins, self.files, leaks, metrics, pod_resources, stuck=lambda: self.stuck
         )
 
     async def get(self, path: str) -> Answer:
@@ -80,7 +81,7 @@ class Daemon:
 
     async def healthy(self, count: int) -> None:
         """Wait until so many devices of the first resource are healthy."""
-        await until(lambda: self.resources[0].plugin.inventory.snapshot.healthy == count)
+        await until(lambda: self.plugins[0].inventory.snapshot.healthy == count)
 
 
 @contextlib.asynccontextmanager
@@ -91,13 +92,13 @@ async def running(
     default = Resource(device_dir=str(devices.directory), verify=Verify.FILE)
     settings = {"pod_resources_socket": ""} | config
     daemon = Daemon(Config(kubelet_dir=kubelet_dir, resources=resources or (default,), **settings))
-    tasks = [asyncio.create_task(resource.plugin.run()) for resource in daemon.resources]
+    tasks = [asyncio.create_task(plugin.run()) for plugin in daemon.plugins]
     try:
-        await until(lambda: all(resource.plugin.inventory.snapshot.revision for resource in daemon.resources))
+        await until(lambda: all(plugin.inventory.snapshot.revision for plugin in daemon.plugins))
         yield daemon
     finally:
-        for resource in daemon.resources:
-            resource.plugin.stop()
+        for plugin in daemon.plugins:
+            plugin.stop()
         await asyncio.gather(*tasks)
         daemon.files.close()
 
@@ -124,7 +125,7 @@ async def test_status_follows_registration_leaks_and_polling(
     """They change while the device list does not."""
     device_directory.add(0)
     async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
-        plugin = daemon.resources[0].plugin
+        plugin = daemon.plugins[0]
         await until(lambda: plugin.unready.startswith("waiting"))
         (resource,) = (await daemon.report())["resources"]
         assert (resource["registered"], resource["problem"]) == (False, plugin.unready)
@@ -153,7 +154,7 @@ async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirec
     async with running(device_directory, kubelet_dir) as daemon:
         await daemon.get("/status")
         await daemon.get("/metrics")
-        snapshot = weakref.ref(daemon.resources[0].plugin.inventory.snapshot)
+        snapshot = weakref.ref(daemon.plugins[0].inventory.snapshot)
         device_directory.add(1)
         await daemon.healthy(2)
         gc.collect()
@@ -255,8 +256,8 @@ async def test_probes_name_each_of_several_resources(device_directory: DeviceDir
     first = Resource(resource_name="x.io/a", device_dir=directory, verify=Verify.FILE)
     second = Resource(resource_name="x.io/b", device_dir=directory, device_prefix="other", verify=Verify.FILE)
     async with running(device_directory, kubelet_dir, first, second) as daemon:
-        await until(lambda: all(resource.plugin.unready.startswith("waiting") for resource in daemon.resources))
-        problem = daemon.resources[0].plugin.unready
+        await until(lambda: all(plugin.unready.startswith("waiting") for plugin in daemon.plugins))
+        problem = daemon.plugins[0].unready
         assert await daemon.text("/readyz") == f"x.io/a: {problem}; x.io/b: {problem}\n"
         assert (await daemon.get("/healthz")).status == 200
         daemon.stuck = "the event loop has been stuck for 12 s"
@@ -265,8 +266,8 @@ async def test_probes_name_each_of_several_resources(device_directory: DeviceDir
 
 async def test_probe_of_one_resource_does_not_name_it(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     async with running(device_directory, kubelet_dir) as daemon:
-        await until(lambda: daemon.resources[0].plugin.unready.startswith("waiting"))
-        assert await daemon.text("/readyz") == f"{daemon.resources[0].plugin.unready}\n"
+        await until(lambda: daemon.plugins[0].unready.startswith("waiting"))
+        assert await daemon.text("/readyz") == f"{daemon.plugins[0].unready}\n"
 
 
 # -- the process
