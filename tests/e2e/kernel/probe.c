@@ -1,7 +1,7 @@
 /*
- * What a process in a container can do to binder nodes: probe OPERATION OPERAND... [OPERATION OPERAND...]...
+ * Tries operations on binder devices inside a container: probe OPERATION OPERAND... [OPERATION OPERAND...]...
  *
- * A line for each operation: "ok", a number, or the name of the errno. Nodes that are opened stay open until the end.
+ * Prints a line for each operation: "ok", a number, or the name of the errno. Opened devices stay open until the end.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Each returns -1 with errno set, or a number that is not negative; 0 reads "ok". */
+/* Each operation returns -1 with errno set, or a non-negative number; 0 is printed as "ok". */
 
 static int do_open(char **operand) { return open(operand[0], O_RDWR | O_CLOEXEC) < 0 ? -1 : 0; }
 
@@ -35,9 +35,9 @@ static int do_version(char **operand)
 	return file < 0 || ioctl(file, BINDER_VERSION, &version) ? -1 : version.protocol_version;
 }
 
-static int kept = -1; /* The node that "keep" opened. */
+static int kept = -1; /* The device that "keep" opened. */
 
-/* Opens a node as libbinder does: with memory for what others send. */
+/* Opens a device as libbinder does, with a mapping for incoming transactions. */
 static int open_mapped(const char *path)
 {
 	int file = open(path, O_RDWR | O_CLOEXEC);
@@ -60,7 +60,7 @@ static int do_keep(char **operand)
 	return kept < 0 ? -1 : 0;
 }
 
-/* Sends the context manager a message that wants no answer: ok once it is in its queue, ESRCH where there is none. */
+/* Sends a one-way transaction to the context manager: ok once it is queued, ESRCH without a context manager. */
 static int call(int file)
 {
 	struct {
@@ -99,7 +99,7 @@ static int do_become(char **operand)
 	return setgroups(0, NULL) || setresgid(user, user, user) ? -1 : setresuid(user, user, user);
 }
 
-/* Waits for a file that somebody outside makes. */
+/* Waits for a file that a process outside creates. */
 static int do_await(char **operand)
 {
 	fflush(stdout);
@@ -140,7 +140,7 @@ static int do_chown(char **operand) { return chown(operand[0], 1000, 1000); }
 static int do_mkdir(char **operand) { return mkdir(operand[0], 0777); }
 static int do_create(char **operand) { return open(operand[0], O_WRONLY | O_CREAT | O_EXCL, 0666) < 0 ? -1 : 0; }
 
-/* Makes a user namespace, whose root we are, and file systems of its own: there mount(2) may be called. */
+/* Enters a user and a mount namespace as their root, which allows mount(2). */
 static int do_unshare(char **operand)
 {
 	int map;
