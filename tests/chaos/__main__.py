@@ -32,8 +32,8 @@ def chaos(
     if listing:
         show()
         return
-    given = context.get_parameter_source("seed") is not click.core.ParameterSource.DEFAULT
-    count = seeds or (1 if given else len(setups.SETUPS))
+    explicit = context.get_parameter_source("seed") is not click.core.ParameterSource.DEFAULT
+    count = seeds or (1 if explicit else len(setups.SETUPS))
     namespace = place.enter(sys.argv[1:])
     if not namespace:
         click.echo(f"namespaces are not available; skipped faults: {', '.join(without_namespaces())}")

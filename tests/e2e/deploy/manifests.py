@@ -66,7 +66,7 @@ def _closed(schema: Any) -> Any:
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _closed(one) for name, one in schema.items()}
+    closed = {name: _closed(value) for name, value in schema.items()}
     if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
         closed.setdefault("additionalProperties", False)
     return closed

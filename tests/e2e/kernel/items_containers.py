@@ -55,16 +55,16 @@ async def own_nodes_shared(world: World, runtime: str) -> None:
 
 async def others_nodes(world: World, runtime: str) -> None:
     """A container cannot open another container's device (EPERM), nor change it or create files beside it (EROFS)."""
-    container, other = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
+    container, neighbour = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
     before = inodes()
-    await check(runtime, container, others_closed(own(container)[0], other), probe=world.probe)
+    await check(runtime, container, others_closed(own(container)[0], neighbour), probe=world.probe)
     assert inodes() == before, "the host's devices have changed"
 
 
 async def forged(world: World, runtime: str) -> None:
     """A copy of another container's device, created by mknod, does not open (EPERM), although mknod is allowed."""
-    container, other = await world.admit(f"forger-{runtime}", 1), await _neighbour(world, f"original-{runtime}")
-    await check(runtime, container, forged_closed(other), probe=world.probe)
+    container, neighbour = await world.admit(f"forger-{runtime}", 1), await _neighbour(world, f"original-{runtime}")
+    await check(runtime, container, forged_closed(neighbour), probe=world.probe)
 
 
 async def control(world: World, runtime: str) -> None:
@@ -77,25 +77,25 @@ async def control(world: World, runtime: str) -> None:
 
 async def user_namespace(world: World, runtime: str) -> None:
     """In a user namespace a container can use its own devices, but open neither others' nor binder-control."""
-    container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
+    container, neighbour = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
         **usable(own(container)),
-        f"open {SHARED}/{other}": "EPERM",
-        f"unlink {SHARED}/{other}": "EROFS",
+        f"open {SHARED}/{neighbour}": "EPERM",
+        f"unlink {SHARED}/{neighbour}": "EROFS",
         f"open {SHARED}/binder-control": "EACCES",
-        mknod("/dev/copy", other): "EPERM",
+        mknod("/dev/copy", neighbour): "EPERM",
     }
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
 
 
 async def user_namespace_copies(world: World, runtime: str) -> None:
     """In a user namespace /dev/<name> is a copy, which does not open (ENXIO); the devices below /dev/binderfs do."""
-    container, other = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
+    container, neighbour = await world.admit(f"mapped-{runtime}", 3), await _neighbour(world, f"other-{runtime}")
     expected = {
         **usable(own(container), SHARED),
         **{f"open /dev/{name}": "ENXIO" for name in own(container)},
-        f"open {SHARED}/{other}": "EPERM",
-        f"unlink {SHARED}/{other}": "EROFS",
+        f"open {SHARED}/{neighbour}": "EPERM",
+        f"unlink {SHARED}/{neighbour}": "EROFS",
         f"open {SHARED}/binder-control": "EACCES",
     }
     await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
@@ -133,15 +133,15 @@ async def mount_alone(world: World, runtime: str) -> None:
 
 async def writable(world: World, runtime: str) -> None:
     """Counter-example: with a writable /dev/binderfs, a container can rename and delete another one's device."""
-    container, other = await world.admit(f"writer-{runtime}", 1), await _neighbour(world, f"lost-{runtime}")
+    container, neighbour = await world.admit(f"writer-{runtime}", 1), await _neighbour(world, f"lost-{runtime}")
     mounts = tuple(replace(mount, read_only=False) for mount in container.mounts)
     expected = {
-        f"open {SHARED}/{other}": "EPERM",
-        f"rename {SHARED}/{other} {SHARED}/stolen": "ok",
+        f"open {SHARED}/{neighbour}": "EPERM",
+        f"rename {SHARED}/{neighbour} {SHARED}/stolen": "ok",
         f"unlink {SHARED}/stolen": "ok",
     }
     await check(runtime, replace(container, mounts=mounts), expected, probe=world.probe)
-    assert other not in binderfs.devices_in(BINDERFS)
+    assert neighbour not in binderfs.devices_in(BINDERFS)
 
 
 async def strict(world: World) -> None:
@@ -153,8 +153,8 @@ async def strict(world: World) -> None:
 
 async def strict_nodes(world: World, runtime: str) -> None:
     """With isolation strict a container can use its own devices, and no directory lists those of others."""
-    container, other = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
-    expected = {**usable(own(container)), **strictly_closed(other)}
+    container, neighbour = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
+    expected = {**usable(own(container)), **strictly_closed(neighbour)}
     await check(runtime, container, expected, probe=world.probe)
 
 

@@ -145,8 +145,8 @@ async def _logged(world: World, text: str) -> None:
 
 
 ITEMS: Final[list[Item[World]]] = [
-    item(one)
-    for one in (
+    item(function)
+    for function in (
         *(advertised, allocated, hotplug, probed, stopped, dead_copy, dead_copy_unprobed, in_the_binderfs),
         *(mounted_over, replaced, healed, left),
     )

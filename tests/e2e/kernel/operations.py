@@ -54,17 +54,17 @@ def same_contexts(names: Iterable[str]) -> dict[str, str]:
     return expected
 
 
-def others_closed(mine: str, other: str) -> dict[str, str]:
+def others_closed(mine: str, neighbour: str) -> dict[str, str]:
     """Return the operations that show that another container's device is visible, but cannot be opened or changed."""
     return {
-        f"see /dev/{other}": "ENOENT",
-        f"see {SHARED}/{other}": "ok",
-        f"open {SHARED}/{other}": "EPERM",
-        f"unlink {SHARED}/{other}": "EROFS",
-        f"rename {SHARED}/{other} {SHARED}/stolen": "EROFS",
-        f"rename {SHARED}/{mine} {SHARED}/{other}": "EROFS",
-        f"chmod {SHARED}/{other}": "EROFS",
-        f"chown {SHARED}/{other}": "EROFS",
+        f"see /dev/{neighbour}": "ENOENT",
+        f"see {SHARED}/{neighbour}": "ok",
+        f"open {SHARED}/{neighbour}": "EPERM",
+        f"unlink {SHARED}/{neighbour}": "EROFS",
+        f"rename {SHARED}/{neighbour} {SHARED}/stolen": "EROFS",
+        f"rename {SHARED}/{mine} {SHARED}/{neighbour}": "EROFS",
+        f"chmod {SHARED}/{neighbour}": "EROFS",
+        f"chown {SHARED}/{neighbour}": "EROFS",
         f"chmod {SHARED}/{mine}": "EROFS",
         f"remount {SHARED}": "EPERM",
         f"create {SHARED}/file": "EROFS",
@@ -109,17 +109,17 @@ def own_binderfs_closed() -> dict[str, str]:
     }
 
 
-def forged_closed(other: str) -> dict[str, str]:
+def forged_closed(neighbour: str) -> dict[str, str]:
     """Return the operations that show that a copy of another container's device does not open."""
-    return {mknod("/dev/copy", other): "ok", "open /dev/copy": "EPERM"}
+    return {mknod("/dev/copy", neighbour): "ok", "open /dev/copy": "EPERM"}
 
 
-def strictly_closed(other: str) -> dict[str, str]:
+def strictly_closed(neighbour: str) -> dict[str, str]:
     """Return the operations that show that with isolation strict other devices are invisible and copies do not open."""
     return {
         f"see {SHARED}": "ENOENT",
-        f"see /dev/{other}": "ENOENT",
-        **forged_closed(other),
+        f"see /dev/{neighbour}": "ENOENT",
+        **forged_closed(neighbour),
         mknod("/dev/control", "binder-control"): "ok",
         "add /dev/control aosp_binder7777": "EPERM",
         "mount /sys": "EPERM",

@@ -76,7 +76,7 @@ def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
 
 def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
     selected = [scenario for scenario in scenarios.ALL if options.only in f"scenarios.{scenario.name}"]
-    return [one for one in selected if options.items == "all" or one.name in CORE["scenarios"]]
+    return [scenario for scenario in selected if options.items == "all" or scenario.name in CORE["scenarios"]]
 
 
 @contextlib.contextmanager

@@ -97,12 +97,12 @@ class AsProcess:
         assert not sockets(), f"the plugin left {sockets()}"
 
     def interrupt(self, number: signal.Signals) -> None:
-        """Send the signal, and start another one."""
+        """End the process with the signal, and start another process."""
         self._daemon.end(number)
         self._daemon.start()
 
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Return whether the process runs."""
         return self._daemon.running
 
     def identity(self) -> str:
