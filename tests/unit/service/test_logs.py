@@ -197,30 +197,31 @@ def test_durations_are_rounded_to_hundredths_of_a_millisecond() -> None:
 
 
 class Event(NamedTuple):
-    """A log event in code or documentation."""
+    """A log event."""
 
     level: str
     message: str
-    keys: frozenset[str] | None
-    """None if the code does not list them where it logs."""
 
 
-def events_in_code() -> Iterator[Event]:
-    """Yield the events that the package logs. Messages must be literals, so that operators can search for them."""
+def events_in_code() -> dict[Event, set[str]]:
+    """Return the events that the package logs, with those of their keys that are literals at the log call.
+
+    Messages must be literals, so that operators can search for them.
+    """
+    events: dict[Event, set[str]] = {}
     for path in sorted((ROOT / "aosp_plugin").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="LOG"), attr=level)) if level != "isEnabledFor":
-                    (message, *_) = node.args
+                    message = node.args[0]
                     assert isinstance(message, ast.Constant), f"{path}:{node.lineno}: the message is not a literal"
-                    yield Event(level, re.sub(r"%\w", "…", str(message.value)), _keys(node))
-
-
-def _keys(call: ast.Call) -> frozenset[str] | None:
-    extra = next((keyword.value for keyword in call.keywords if keyword.arg == "extra"), ast.Dict([], []))
-    if not isinstance(extra, ast.Dict) or None in extra.keys:
-        return None
-    return frozenset(str(key.value) for key in extra.keys if isinstance(key, ast.Constant)) - {"resource"}
+                    event = Event(level, re.sub(r"%\w", "…", str(message.value)))
+                    extra = [keyword.value for keyword in node.keywords if keyword.arg == "extra"]
+                    keys = [key for each in extra if isinstance(each, ast.Dict) for key in each.keys]
+                    events.setdefault(event, set()).update(
+                        str(key.value) for key in keys if isinstance(key, ast.Constant) and key.value != "resource"
+                    )
+    return events
 
 
 def rows(section: str) -> list[list[str]]:
@@ -231,14 +232,12 @@ def rows(section: str) -> list[list[str]]:
 
 
 def test_documentation_lists_every_event_with_level_and_keys() -> None:
-    code = list(events_in_code())
-    documented = [
-        Event(level, message.strip("`"), frozenset(re.findall(r"`(\w+)`", keys)))
+    code = events_in_code()
+    documented = {
+        Event(level, message.strip("`")): set(re.findall(r"`(\w+)`", keys))
         for message, level, keys, _ in rows("Events")
-    ]
-    assert {event[:2] for event in code} == {event[:2] for event in documented}
-    assert len(documented) == len({event[:2] for event in documented})
-    expected = {event for event in code if event.keys is not None}
-    assert expected - set(documented) == set()
+    }
+    assert set(code) == set(documented)
+    assert {event: keys - documented[event] for event, keys in code.items() if keys - documented[event]} == {}
     known_keys = {key for cells in rows("Keys") for key in re.findall(r"`(\w+)`", cells[0])}
-    assert {key for event in documented for key in event.keys or ()} - known_keys == set()
+    assert set().union(*documented.values()) - known_keys == set()
