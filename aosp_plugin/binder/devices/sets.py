@@ -115,7 +115,7 @@ class Named(Layout):
         self._entry_affixes = _affixes(entry, names)
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets. The ID of a set is the value of {set}; one that is no valid ID is left out."""
+        """Return the sets. The ID of a set is the value of {set}; one that is no valid ID is skipped."""
         values = {value for name in names if (value := _placeholder_value(self._affixes, name))}
         ids = natural_sort([value for value in values if name_problem(value) is None])
         return [DeviceSet(id_, tuple([prefix + id_ + suffix for prefix, suffix in self._affixes])) for id_ in ids]

@@ -109,7 +109,7 @@ class DeviceReader:
         """See ``Scan.links``."""
 
     def read_all(self, names: Iterable[str]) -> tuple[BinderDevice, ...]:
-        """Read these binder devices, in natural order. Those that ``read`` does not find are left out."""
+        """Read these binder devices, in natural order. Skips those that ``read`` does not find."""
         return tuple([device for name in natural_sort([*names]) if (device := self.read(name)) is not None])
 
     def read(self, name: str) -> BinderDevice | None:

@@ -1,4 +1,4 @@
-"""The host's files seen under a root, and what /proc and /sys say of the binder driver."""
+"""The host's files below a root, and what /proc and /sys contain about the binder driver."""
 
 from __future__ import annotations
 
@@ -45,107 +45,89 @@ MOUNTINFO = """\
 """
 
 
-class Kernel:
-    """The kernel's files, as texts: what a test does not give can't be read."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-
-    def read(self, path: str) -> str:
-        """Return a text as ``host._read`` does."""
-        return self.texts.get(path, "")
-
-
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    made = Kernel()
-    monkeypatch.setattr(host_module, "_read", made.read)
-    return made
+def kernel_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the texts of the kernel's files by path, for the test to fill. Other files are empty."""
+    texts: dict[str, str] = {}
+    monkeypatch.setattr(host_module, "_read", lambda path: texts.get(path, ""))
+    return texts
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a host's tree, with a /dev and a binderfs elsewhere."""
-    made = tmp_path / "host"
-    (made / "dev").mkdir(parents=True)
-    (made / "run" / "binderfs").mkdir(parents=True)
-    return made
+    """Return the root of a host with /dev and /run/binderfs."""
+    root = tmp_path / "host"
+    (root / "dev").mkdir(parents=True)
+    (root / "run" / "binderfs").mkdir(parents=True)
+    return root
 
 
-def test_majors_are_those_whose_character_driver_has_binder_in_its_name() -> None:
-    """Out-of-tree modules have names of their own around the word; block devices don't count."""
+def test_majors_are_those_of_character_drivers_with_binder_in_their_name() -> None:
     assert binder_majors(DEVICES, "") == {235, 236, 240}
 
 
-def test_no_proc_devices_means_no_major() -> None:
-    """A text that could not be read, or has lines of another shape, names no driver."""
+def test_malformed_proc_devices_has_no_majors() -> None:
     assert binder_majors("", "") == frozenset()
     assert binder_majors("binder\nbinder 235\n-1 binder\n", "") == frozenset()
 
 
-def test_the_major_that_binderfs_reserves_opens_nothing_elsewhere() -> None:
-    """A copy of a binderfs node, made with mknod outside it, is no binder node: it opens with ENXIO."""
+def test_major_of_binderfs_is_excluded() -> None:
+    """A copy of a binderfs device outside its binderfs fails to open with ENXIO."""
     filesystems = "nodev\tsysfs\n\text4\nnodev\tbinder\n"
     assert binder_majors("Character devices:\n235 binder\n236 aosp_binder\n", filesystems) == {236}
     assert binder_majors("Character devices:\n235 binder\n", "nodev\tbinder2\n") == {235}
 
 
-def test_misc_minors_are_those_named_by_the_driver_s_parameter() -> None:
-    """The major 10 is shared by all misc drivers: only names that devices= gave are binder's, and in full."""
-    assert binder_misc_minors(MISC, "binder,hwbinder\n") == {58, 59}
-    assert binder_misc_minors(MISC, "") == frozenset()
-    assert binder_misc_minors(MISC, "inder,kv") == frozenset()
+@pytest.mark.parametrize(
+    ("parameters", "minors"),
+    [
+        ("binder,hwbinder\n", {58, 59}),
+        ("binder\n\n\n,vndbinder,\n", {59, 60}),  # the parameters of several modules
+        ("inder,kv", set()),
+        ("", set()),
+    ],
+)
+def test_misc_minors_are_those_named_in_the_module_parameters(parameters: str, minors: set[int]) -> None:
+    assert binder_misc_minors(MISC, parameters) == minors
 
 
-def test_several_parameters_add_up() -> None:
-    """The parameters of several modules stand on lines of their own; empty ones name nothing."""
-    assert binder_misc_minors(MISC, "binder\n\n\n,vndbinder,\n") == {59, 60}
+def test_nameless_misc_device_is_not_binder() -> None:
     assert binder_misc_minors("7 \n", "\n,\n") == frozenset()
 
 
-def test_the_parameters_of_every_driver_are_read(kernel: Kernel) -> None:
-    """The driver as a module, built in, and in Rust keep their lists of devices in different places."""
-    kernel.texts["/sys/module/binder_linux/parameters/devices"] = "a,b\n"
-    kernel.texts["/sys/module/binder/parameters/devices"] = "c\n"
-    kernel.texts["/sys/module/rust_binder/parameters/rust_devices"] = "d\n"
+def test_parameters_of_every_driver_are_read(kernel_files: dict[str, str]) -> None:
+    """The driver may be a module, built in, or written in Rust."""
+    kernel_files["/sys/module/binder_linux/parameters/devices"] = "a,b\n"
+    kernel_files["/sys/module/binder/parameters/devices"] = "c\n"
+    kernel_files["/sys/module/rust_binder/parameters/rust_devices"] = "d\n"
     assert [name for name in binder_parameters().replace("\n", ",").split(",") if name] == ["a", "b", "c", "d"]
 
 
-def test_the_driver_is_what_mounts_devices_and_misc_say(kernel: Kernel) -> None:
-    """One look reads the mounted binderfs, the majors and the misc minors."""
-    kernel.texts = {
-        "/proc/self/mountinfo": MOUNTINFO,
-        "/proc/devices": DEVICES,
-        "/proc/misc": MISC,
-        "/sys/module/binder/parameters/devices": "binder\n",
-    }
+def test_driver_combines_mounts_majors_and_misc_minors(kernel_files: dict[str, str]) -> None:
+    kernel_files["/proc/self/mountinfo"] = MOUNTINFO
+    kernel_files["/proc/devices"] = DEVICES
+    kernel_files["/proc/misc"] = MISC
+    kernel_files["/sys/module/binder/parameters/devices"] = "binder\n"
     assert Host().driver() == Driver(
         frozenset({os.makedev(0, 27), os.makedev(0, 28)}), frozenset({235, 236, 240}), frozenset({59})
     )
 
 
-def test_a_kernel_that_says_nothing_has_no_binder(kernel: Kernel) -> None:
-    """Files that can't be read count as empty."""
+def test_driver_is_empty_if_the_files_are_missing(kernel_files: dict[str, str]) -> None:
     assert Host().driver() == Driver()
-    assert kernel.texts == {}
+    assert kernel_files == {}
 
 
-def test_this_machine_s_own_files_can_be_read() -> None:
-    """The real files of /proc give a driver, whatever it holds."""
-    seen = Host().driver()
-    assert all(isinstance(number, int) for number in (*seen.file_systems, *seen.majors, *seen.misc_minors))
-
-
-def test_reading_takes_any_bytes_and_no_file_for_nothing(tmp_path: Path) -> None:
-    """A mount point that is not UTF-8 does not keep the rest from being read."""
+def test_kernel_files_may_contain_any_bytes(tmp_path: Path) -> None:
+    """A mount point may not be UTF-8. Files that cannot be read are empty."""
     (tmp_path / "text").write_bytes(b"a\xff\n")
     assert host_module._read(str(tmp_path / "text")) == "a\udcff\n"
     assert host_module._read(str(tmp_path / "none")) == ""
     assert host_module._read(str(tmp_path)) == ""
 
 
-def test_what_can_not_be_read_for_want_of_descriptors_is_not_taken_for_empty() -> None:
-    """Binder's nodes would be other devices until the next look, and reach containers as copies that don't open."""
+def test_lack_of_descriptors_is_an_error() -> None:
+    """With an empty driver, binder devices would have another kind until the next scan."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -159,8 +141,8 @@ def test_what_can_not_be_read_for_want_of_descriptors_is_not_taken_for_empty() -
     ("major", "minor", "owned"),
     [(235, 0, True), (235, 77, True), (10, 59, True), (10, 232, False), (9, 59, False), (1, 3, False)],
 )
-def test_a_number_is_binder_s_by_its_major_or_as_a_misc_minor(major: int, minor: int, owned: bool) -> None:  # noqa: FBT001
-    """KVM's node, 10:232, is not binder's though it shares the misc major."""
+def test_driver_owns_its_majors_and_misc_minors(major: int, minor: int, *, owned: bool) -> None:
+    """/dev/kvm is 10:232."""
     driver = Driver(majors=frozenset({235}), misc_minors=frozenset({59}))
     assert driver.owns(os.makedev(major, minor)) is owned
 
@@ -169,7 +151,6 @@ def test_a_number_is_binder_s_by_its_major_or_as_a_misc_minor(major: int, minor:
     ("path", "resolved"),
     [
         ("/dev/binder1", "/dev/binder1"),
-        ("/dev/absent", "/dev/absent"),
         ("/absent/further", "/absent/further"),
         ("/dev//./binder1/", "/dev/binder1"),
         ("/dev/../dev/binder1", "/dev/binder1"),
@@ -177,76 +158,62 @@ def test_a_number_is_binder_s_by_its_major_or_as_a_misc_minor(major: int, minor:
         ("/", "/"),
         ("", "/"),
         ("dev/binder1", "/dev/binder1"),
-        ("/dev/absolute", "/run/binderfs/node"),
-        ("/dev/relative", "/run/binderfs/node"),
-        ("/dev/above", "/run/binderfs/node"),
-        ("/dev/chain", "/run/binderfs/node"),
-        ("/link/node", "/run/binderfs/node"),
-        ("/link/../binderfs/node", "/run/binderfs/node"),
-        ("/dev/dangling", "/run/nowhere/node"),
+        ("/dev/absolute", "/run/binderfs/a"),
+        ("/dev/relative", "/run/binderfs/a"),
+        ("/dev/above", "/run/binderfs/a"),
+        ("/dev/chain", "/run/binderfs/a"),
+        ("/link/a", "/run/binderfs/a"),
+        ("/link/../binderfs/a", "/run/binderfs/a"),
+        ("/link/b/c/d", "/run/binderfs/b/c/d"),
+        ("/dev/dangling", "/run/nowhere/a"),
         ("/dev/to-root", "/"),
         ("/dev/to-root/dev/binder1", "/dev/binder1"),
     ],
 )
-def test_links_are_followed_under_the_root(root: Path, path: str, resolved: str) -> None:
-    """Absolute links, links in the middle of a path and '..' never lead out of the host's tree."""
+def test_links_are_followed_below_the_root(root: Path, path: str, resolved: str) -> None:
     (root / "dev" / "binder1").touch()
-    (root / "run" / "binderfs" / "node").touch()
-    (root / "dev" / "absolute").symlink_to("/run/binderfs/node")
-    (root / "dev" / "relative").symlink_to("../run/binderfs/node")
-    (root / "dev" / "above").symlink_to("../../../../../../../../../run/./binderfs//node")
+    (root / "run" / "binderfs" / "a").touch()
+    (root / "dev" / "absolute").symlink_to("/run/binderfs/a")
+    (root / "dev" / "relative").symlink_to("../run/binderfs/a")
+    (root / "dev" / "above").symlink_to("../../../../../../../../../run/./binderfs//a")
     (root / "dev" / "chain").symlink_to("absolute")
-    (root / "dev" / "dangling").symlink_to("/run/nowhere/node")
+    (root / "dev" / "dangling").symlink_to("/run/nowhere/a")
     (root / "dev" / "to-root").symlink_to("/")
     (root / "link").symlink_to("/run/binderfs")
     assert Host(str(root)).resolve(path) == resolved
 
 
-def test_parts_behind_a_link_are_kept_in_order(root: Path) -> None:
-    """What follows a link in a path is looked up below the link's target, however long both are."""
-    (root / "a" / "b" / "c").mkdir(parents=True)
-    (root / "a" / "b" / "c" / "d").touch()
-    (root / "dev" / "x").symlink_to("../a/b")
-    assert Host(str(root)).resolve("/dev/x/c/d") == "/a/b/c/d"
-
-
-def test_a_loop_of_links_ends_in_eloop(root: Path) -> None:
-    """Links that lead to themselves are an error with the path that was asked for."""
-    (root / "dev" / "one").symlink_to("two")
-    (root / "dev" / "two").symlink_to("/dev/one")
+def test_loop_of_links_fails_with_eloop(root: Path) -> None:
+    (root / "dev" / "a").symlink_to("b")
+    (root / "dev" / "b").symlink_to("/dev/a")
     with pytest.raises(OSError, match="symbolic links") as raised:
-        Host(str(root)).resolve("/dev/one")
-    assert (raised.value.errno, raised.value.filename) == (errno.ELOOP, "/dev/one")
+        Host(str(root)).resolve("/dev/a")
+    assert (raised.value.errno, raised.value.filename) == (errno.ELOOP, "/dev/a")
 
 
-@pytest.mark.parametrize("links", [40, 41])
-def test_as_many_links_are_followed_as_the_kernel_follows(root: Path, links: int) -> None:
-    """Forty links in a row are followed and the forty-first is not, here and in the kernel."""
+def test_the_kernel_s_limit_of_links_applies(root: Path) -> None:
+    """40 links in one path resolve, 41 do not."""
     (root / "dev" / "0").touch()
-    for number in range(links):
+    for number in range(41):
         (root / "dev" / str(number + 1)).symlink_to(str(number))
     host = Host(str(root))
-    if links == 40:
-        os.stat(root / "dev" / "40")
-        assert host.resolve("/dev/40") == "/dev/0"
-        return
+    os.stat(root / "dev" / "40")
+    assert host.resolve("/dev/40") == "/dev/0"
     with pytest.raises(OSError, match="symbolic links"):
         os.stat(root / "dev" / "41")
     with pytest.raises(OSError, match="symbolic links"):
         host.resolve("/dev/41")
 
 
-def test_names_lists_a_directory_through_its_links(root: Path) -> None:
-    """The directory may itself be a link within the host's tree."""
-    (root / "run" / "binderfs" / "node").touch()
+def test_listdir_follows_links(root: Path) -> None:
+    (root / "run" / "binderfs" / "a").touch()
     (root / "link").symlink_to("/run/binderfs")
-    assert Host(str(root)).listdir("/link") == ["node"]
+    assert Host(str(root)).listdir("/link") == ["a"]
     with pytest.raises(FileNotFoundError):
         Host(str(root)).listdir("/absent")
 
 
-def test_lstat_and_readlink_look_at_the_link_itself(root: Path) -> None:
-    """The last part is not followed; what is no link has nothing to read."""
+def test_lstat_and_readlink_do_not_follow_the_last_link(root: Path) -> None:
     (root / "dev" / "link").symlink_to("/run/x")
     host = Host(str(root))
     assert stat.S_ISLNK(host.lstat("/dev/link").st_mode)
@@ -255,21 +222,19 @@ def test_lstat_and_readlink_look_at_the_link_itself(root: Path) -> None:
         host.readlink("/dev")
 
 
-def test_a_path_exists_where_its_links_lead_to_a_file(root: Path) -> None:
-    """A dangling link and a loop do not exist; a directory and a link to it do."""
+def test_dangling_links_and_loops_do_not_exist(root: Path) -> None:
     (root / "dev" / "dangling").symlink_to("/run/x")
     (root / "dev" / "loop").symlink_to("loop")
     (root / "dev" / "good").symlink_to("/run/binderfs")
     host = Host(str(root))
-    assert host.exists("/dev/good")
-    assert host.exists("/dev")
-    assert not host.exists("/dev/dangling")
-    assert not host.exists("/dev/loop")
-    assert not host.exists("/dev/none")
+    assert [host.exists(f"/dev/{name}") for name in ("good", "", "dangling", "loop", "none")] == [
+        *[True] * 2,
+        *[False] * 3,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("root", "path", "seen"),
+    ("root", "path", "process_path"),
     [
         ("/", "/dev", "/dev"),
         ("/", "/", "/"),
@@ -278,7 +243,5 @@ def test_a_path_exists_where_its_links_lead_to_a_file(root: Path) -> None:
         ("/host", "/", "/host/"),
     ],
 )
-def test_a_host_s_path_is_seen_below_the_root(root: str, path: str, seen: str) -> None:
-    """What this process opens is the host's path behind the root."""
-    assert Host(root).process_path(path) == seen
-    assert Host().process_path("/dev") == "/dev"
+def test_process_path_is_below_the_root(root: str, path: str, process_path: str) -> None:
+    assert Host(root).process_path(path) == process_path
