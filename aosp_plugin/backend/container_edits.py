@@ -68,7 +68,9 @@ class EditsBuilder:
         if DeviceList.ENVVAR in self._strategies and self._resource.visible_devices_env:
             names = ",".join(dict.fromkeys(member.name for member in members))
             edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
-        remaining = self._mounts_without_cdi(devices, edits, present) if self.needs_spec else []
+        if not self.needs_spec:
+            return edits
+        remaining = self._mounts_without_cdi(devices, edits, present)
         if DeviceList.VOLUME_MOUNTS not in self._strategies:
             edits = edits._replace(devices=[], mounts=remaining)
         return self._add_cdi_names(edits, devices)

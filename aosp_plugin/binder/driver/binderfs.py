@@ -276,16 +276,16 @@ def mount_at(directory: str) -> BinderfsMount | None:
     return next((mount for mount in mounts if (mount.directory, mount.device) == (path, device)), None)
 
 
-def mount(directory: str, max_devices: int | None = None, *, again: bool = False) -> None:
+def mount(directory: str, max_devices: int | None = None, *, remount: bool = False) -> None:
     """Mount a new, empty binderfs on ``directory`` with max= ``max_devices`` (None: the kernel's default).
 
-    ``again`` remounts the existing one with a new max=. Raises BinderMissingError, NotPermittedError,
+    ``remount`` remounts the existing one with a new max=. Raises BinderMissingError, NotPermittedError,
     DevicesExhaustedError, or BinderfsError for any other failure.
     """
     # No mount flags: with nodev, every open of a device would fail with EACCES.
     options = b"" if max_devices is None else b"max=%d" % max_devices
     kind = FILESYSTEM.encode()
-    number = _call("mount", kind, os.fsencode(directory), kind, _MS_REMOUNT if again else 0, options)
+    number = _call("mount", kind, os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
     if number:
         raise refusal(Step.MOUNT, number, directory)
 

@@ -41,7 +41,7 @@ def mount_if_missing(directory: str, max_devices: int | None) -> None:
             raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
         binderfs.mount(directory, max_devices)
     elif max_devices is not None and mounted.max_devices is not None and mounted.max_devices < max_devices:
-        binderfs.mount(directory, max_devices, again=True)
+        binderfs.mount(directory, max_devices, remount=True)
 
 
 def set_mode(path: str, mode: int) -> bool:

@@ -119,7 +119,7 @@ async def full(world: World) -> None:
     """A device that cannot be recreated, because max= is reached, is Unhealthy, and its container does not start."""
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
-    binderfs.mount(BINDERFS, 12, again=True)
+    binderfs.mount(BINDERFS, 12, remount=True)
     refusal = await _refusal(world)
     assert "aosp_binder0" in refusal, refusal
     assert "max=12" in refusal, refusal
@@ -129,7 +129,7 @@ async def full(world: World) -> None:
 
 async def whole_again(world: World) -> None:
     """With a larger max= the plugin recreates the device, which is Healthy again."""
-    binderfs.mount(BINDERFS, 64, again=True)
+    binderfs.mount(BINDERFS, 64, remount=True)
     await world.reload()
     await world.healthy(4)
     await make_nodes("delete")

@@ -278,11 +278,11 @@ def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("limit", "again", "flags", "options"),
+    ("limit", "remount", "flags", "options"),
     [(None, False, 0, b""), (7, False, 0, b"max=7"), (9, True, 32, b"max=9")],
 )
 def test_mount_sets_max_and_no_flag_but_remount(
-    monkeypatch: pytest.MonkeyPatch, *, limit: int | None, again: bool, flags: int, options: bytes
+    monkeypatch: pytest.MonkeyPatch, *, limit: int | None, remount: bool, flags: int, options: bytes
 ) -> None:
     """With nodev, the devices would not open."""
     calls: list[tuple[object, ...]] = []
@@ -292,7 +292,7 @@ def test_mount_sets_max_and_no_flag_but_remount(
         return 0
 
     monkeypatch.setattr(binderfs, "_call", call)
-    binderfs.mount("/run/x", limit, again=again)
+    binderfs.mount("/run/x", limit, remount=remount)
     assert calls == [("mount", b"binder", b"/run/x", b"binder", flags, options)]
 
 

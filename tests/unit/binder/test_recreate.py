@@ -331,14 +331,14 @@ def test_the_first_error_is_raised_if_the_cleanup_fails_too(place: Place, monkey
 
 
 def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
-    place.kernel.mount(str(place.run), 1, again=True)
+    place.kernel.mount(str(place.run), 1, remount=True)
     before = place.inode()
     expected = f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"
     with pytest.raises(DevicesExhaustedError, match=expected) as caught:
         place.recreate()
     assert isinstance(caught.value.__cause__, DevicesExhaustedError)
     assert (place.inode(), place.names()) == (before, {"a1"})
-    place.kernel.mount(str(place.run), 2, again=True)
+    place.kernel.mount(str(place.run), 2, remount=True)
     place.recreate()
     assert place.inode() != before
 
