@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aosp_plugin.binder.discovery.health import Reason
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
 
@@ -34,6 +36,11 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
 
 def test_the_readme_has_at_most_200_lines() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_readme_has_every_reason() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[`([\w-]+)`\]\(docs/runbook.md#", readme, re.MULTILINE) == list(Reason)
 
 
 def test_every_row_of_the_security_tables_names_an_existing_test() -> None:
