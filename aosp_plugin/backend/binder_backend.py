@@ -49,6 +49,7 @@ class BinderBackend(Backend):
     ) -> None:
         """``cdi_dir`` is the host's directory of CDI specs."""
         self.resource_name = resource.resource_name
+        self.scanned_files = resource.scanned_files
         self.pre_start_required = resource.recreate is Recreate.ON_START
         self._host = host
         self._resource = resource

@@ -234,7 +234,7 @@ async def test_json_logs_have_the_fields_of_the_event(device_directory: DeviceDi
         ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
         (["--device-dir", "/nowhere"], {}, 1, "cannot read the device directory /nowhere: "),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
-        (["--require-devices"], {}, 1, "device"),
+        (["--require-devices"], {}, 1, "/aosp_binder* (device_dir, device_prefix), and require_devices is set"),
         (["--listen", "192.0.2.1:1"], {}, 1, "cannot listen on 192.0.2.1:1"),
     ],
 )
