@@ -57,7 +57,7 @@ async def probed(world: World) -> None:
     """With --verify probe the driver answers for each of the 10,000 devices: all are healthy."""
     await world.serve("--verify", "probe")
     await world.healthy(MANY)
-    assert "can't be probed" not in world.logged()
+    assert "cannot be probed" not in world.logged()
 
 
 async def stopped(world: World) -> None:

@@ -83,7 +83,7 @@ def spec(node: Node) -> None:
 def two_phones(node: Node) -> None:
     taken: set[str] = set().union(*(phone.held() for phone in node.phones))
     free = ", ".join(natural_sort(PHONES - taken))
-    why = f"devices {free} can't be in one container by CDI: more than one has a mount at {PATHS[0]}"
+    why = f"CDI does not support devices {free} in one container: more than one has a mount at {PATHS[0]}"
     text = f"rpc error: code = InvalidArgument desc = {why}"
     node.assert_rejected(2, f"Allocate failed due to {text}, which is unexpected")
 
