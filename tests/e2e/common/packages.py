@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from functools import cache
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common import cache
 from tests.e2e.common.report import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
+
+_LISTS: Final = Path("/var/lib/apt/lists")
+_FRESH: Final = 3600.0
+"""Seconds; a stage of CI uses the package lists of the previous one."""
 
 
 class MissingError(Exception):
@@ -34,10 +39,13 @@ def install(packages: Iterable[str]) -> None:
         command("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing, seconds=1800)
 
 
-@cache
 def update() -> None:
-    """Update apt's package lists, once in a process. Raises MissingError."""
-    command("apt-get", "update", "--quiet", seconds=600)
+    """Update apt's package lists, unless this was done within the last hour. Raises MissingError."""
+    stamp = cache.root() / ".apt-update"
+    fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < _FRESH
+    if not fresh or not any(_LISTS.glob("*_Packages*")):
+        command("apt-get", "update", "--quiet", seconds=600)
+        stamp.touch()
 
 
 def command(
