@@ -1,8 +1,7 @@
-"""``aosp-plugin demo``: the whole plugin on one machine, against the stand-in kubelet and stand-in nodes.
+"""``aosp-plugin demo``: the plugin on one machine, with the stand-in kubelet and stand-in devices.
 
-The plugin is the real one, in a process of its own and over real unix sockets; only what surrounds it is made up:
-plain files for nodes, ``aosp_plugin.testing`` for the kubelet. Each step is checked from the kubelet's side, and one
-that did not happen ends the demo with exit code 1.
+The plugin is the real one, in a process of its own and on real unix sockets. Its devices are empty files, and its
+kubelet is ``aosp_plugin.testing``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -23,6 +23,7 @@ import click
 from aosp_plugin.errors import PluginError
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
+from aosp_plugin.testing.podresources_server import PodResources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from aosp_plugin.testing import ContainerAllocation, Mount
 
 RESOURCE = "aosp.io/binder"
-PATIENCE = 20.0
-"""Seconds for a step to happen, which takes a small part of one unless the machine is very busy."""
+STEP_TIMEOUT = 20.0
+"""Seconds after which a step fails. A step takes a small part of one second, unless the machine is very busy."""
 
 _DONE = click.style("✓", fg="green")
 
@@ -43,45 +44,57 @@ PODS = (
 
 
 class DemoError(PluginError):
-    """A step of the demo did not happen."""
+    """A step of the demo failed."""
 
 
-async def demo(*, nodes: int, keep: bool) -> int:
-    """Show every step with ``nodes`` stand-in nodes; return the exit code. ``keep`` leaves the files in place."""
+async def demo(*, devices: int, keep: bool, stay: bool) -> int:
+    """Run the demo with this number of stand-in devices, and return the exit code.
+
+    ``keep`` keeps the demo's directory. ``stay`` keeps plugin, web page and pods running until SIGINT or SIGTERM.
+    """
     started = time.monotonic()
     with _directory(keep=keep) as directory:
         try:
-            await _show(directory, nodes)
+            await _show(directory, devices, stay=stay)
         except (DemoError, TimeoutError, AdmissionError) as error:
-            click.echo(f"{click.style('✗', fg='red', bold=True)} this did not happen: {error}")
-            click.echo(f"The plugin's log:\n{_log(directory)}")
+            click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}")
+            click.echo(f"Log of the plugin:\n{_log(directory)}")
             return 1
     click.echo(f"{_DONE} done in {time.monotonic() - started:.1f} s")
     return 0
 
 
-async def _show(directory: str, nodes: int) -> None:
+async def _show(directory: str, devices: int, *, stay: bool) -> None:
     device_dir = os.path.join(directory, "dev")
-    with _step(f"{nodes} stand-in nodes in {device_dir}"):
-        _make_nodes(directory, nodes)
+    with _step(f"create {devices} stand-in devices in {device_dir}"):
+        _create_devices(directory, devices)
     _log_kubelet(directory)
-    async with Kubelet(os.path.join(directory, "kubelet")) as kubelet, _plugin(directory) as plugin:
-        await _registration(kubelet, plugin, nodes)
+    address = f"127.0.0.1:{_free_port()}" if stay else ""
+    pod_resources = os.path.join(directory, "pod-resources.sock")
+    async with (
+        Kubelet(os.path.join(directory, "kubelet")) as kubelet,
+        PodResources(kubelet, pod_resources),
+        _plugin(directory, address, pod_resources) as plugin,
+    ):
+        await _registration(kubelet, plugin, devices)
         admitted = await _pods(kubelet)
-        await _hotplug(kubelet, device_dir, nodes)
-        await _restart(kubelet, nodes, admitted)
+        await _hotplug(kubelet, device_dir, devices)
+        await _restart(kubelet, devices, admitted)
+        if address:
+            await _stay(plugin, f"http://{address}/")
         await _end(kubelet, plugin)
 
 
-async def _registration(kubelet: Kubelet, plugin: asyncio.subprocess.Process, nodes: int) -> None:
+async def _registration(kubelet: Kubelet, plugin: asyncio.subprocess.Process, devices: int) -> None:
     with _step("the plugin registers, and the kubelet lists its devices"):
-        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == nodes, PATIENCE)
-        await _while_it_runs(plugin, listed)
-    seen = kubelet.registrations[-1]
+        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, STEP_TIMEOUT)
+        await _unless_it_exits(plugin, listed)
+    registration = kubelet.registrations[-1]
     view = kubelet.resource(RESOURCE)
     names = list(view.devices)
     click.echo(
-        f"    Register: version={seen.version} resource_name={seen.resource_name} endpoint={seen.endpoint}\n"
+        f"    Register: version={registration.version} resource_name={registration.resource_name} "
+        f"endpoint={registration.endpoint}\n"
         f"    ListAndWatch: {view.last_message_size} bytes; {names[0]}, {names[1]} … {names[-1]}\n"
         f"    node status: capacity {view.capacity}, allocatable {view.allocatable}"
     )
@@ -90,66 +103,90 @@ async def _registration(kubelet: Kubelet, plugin: asyncio.subprocess.Process, no
 async def _pods(kubelet: Kubelet) -> dict[str, Mapping[str, ContainerAllocation]]:
     admitted: dict[str, Mapping[str, ContainerAllocation]] = {}
     for pod in PODS:
-        wants = ", ".join(f"{container.name}: {container.limits[RESOURCE]}" for container in pod.containers)
-        with _step(f"pod {pod.name} asks for {RESOURCE} ({wants})"):
+        limits = ", ".join(f"{container.name}: {container.limits[RESOURCE]}" for container in pod.containers)
+        with _step(f"pod {pod.name} requests {RESOURCE} ({limits})"):
             admitted[pod.name] = (await kubelet.admit(pod)).containers
         for name, container in admitted[pod.name].items():
             click.echo(f"    container {name}\n{_table(container)}")
-    given = [device for pod in admitted.values() for one in pod.values() for device in one.device_ids[RESOURCE]]
-    _expect(len(given) == len(set(given)) == 7, f"no two containers share a node, but they got {given}")  # noqa: PLR2004
+    allocations = [allocation for containers in admitted.values() for allocation in containers.values()]
+    ids = [device for allocation in allocations for device in allocation.device_ids[RESOURCE]]
+    _expect(len(ids) == len(set(ids)) == 7, f"containers share devices: {ids}")  # noqa: PLR2004
     return admitted
 
 
-async def _hotplug(kubelet: Kubelet, device_dir: str, nodes: int) -> None:
-    name = f"aosp_binder{nodes - 1}"
-    with _step(f"{name} vanishes: the kubelet has it as Unhealthy"):
+async def _hotplug(kubelet: Kubelet, device_dir: str, devices: int) -> None:
+    name = f"aosp_binder{devices - 1}"
+    with _step(f"{name} is removed: the kubelet lists it as Unhealthy"):
         os.unlink(os.path.join(device_dir, name))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Unhealthy", PATIENCE)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Unhealthy", STEP_TIMEOUT)
     view = kubelet.resource(RESOURCE)
     click.echo(f"    node status: capacity {view.capacity}, allocatable {view.allocatable}")
-    with _step(f"{name} comes back: Healthy again"):
-        _make_node(device_dir, name)
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", PATIENCE)
-    _expect(kubelet.resource(RESOURCE).allocatable == nodes, "every node can be allocated again")
+    with _step(f"{name} is back: the kubelet lists it as Healthy"):
+        _create_device(device_dir, name)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", STEP_TIMEOUT)
+    allocatable = kubelet.resource(RESOURCE).allocatable
+    _expect(allocatable == devices, f"{allocatable} of {devices} devices are allocatable")
 
 
-async def _restart(kubelet: Kubelet, nodes: int, admitted: Mapping[str, Mapping[str, ContainerAllocation]]) -> None:
+async def _restart(kubelet: Kubelet, devices: int, admitted: Mapping[str, Mapping[str, ContainerAllocation]]) -> None:
     before = kubelet.registrations[-1]
-    with _step("the kubelet restarts: the plugin registers by itself"):
+    with _step("the kubelet restarts: the plugin registers again"):
         await kubelet.restart()
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == nodes, PATIENCE)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, STEP_TIMEOUT)
     after = kubelet.registrations[-1]
-    _expect(after.endpoint != before.endpoint, "a new registration has a new socket")
-    click.echo(f"    Register: endpoint={after.endpoint} (was {before.endpoint})")
-    with _step("both pods keep what they have"):
+    _expect(after.endpoint != before.endpoint, f"the new registration has the old socket {before.endpoint}")
+    click.echo(f"    Register: endpoint={after.endpoint} (before: {before.endpoint})")
+    with _step("both pods keep their devices"):
         for pod in PODS:
-            again = (await kubelet.admit(pod)).containers
-            _expect(again == admitted[pod.name], f"{pod.name} was given {again}")
+            containers = (await kubelet.admit(pod)).containers
+            _expect(containers == admitted[pod.name], f"{pod.name} has other devices: {containers}")
+
+
+async def _stay(plugin: asyncio.subprocess.Process, url: str) -> None:
+    """Keep everything running until SIGINT or SIGTERM. Raises TimeoutError if the plugin exits before."""
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    click.echo(f"The plugin and its pods keep running. Web page: {url}\nPress Ctrl-C to stop.")
+    try:
+        with _step("stopped on request"):
+            await _unless_it_exits(plugin, _wait(interrupted))
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
-    with _step("SIGTERM ends the plugin, and its socket is gone"):
+    with _step("SIGTERM stops the plugin, and its socket is removed"):
         plugin.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(plugin.wait(), PATIENCE)
-    _expect(code == 0, f"the plugin ends with 0, but it was {code}")
-    left = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
-    _expect(not left, f"no socket is left, but there is {left}")
+        code = await asyncio.wait_for(plugin.wait(), STEP_TIMEOUT)
+    _expect(code == 0, f"the plugin exited with {code}")
+    sockets = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
+    _expect(not sockets, f"the plugin left its socket: {sockets}")
 
 
-async def _while_it_runs(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, None]) -> None:
-    """Wait for a step, unless the plugin ends before. Raises TimeoutError."""
-    async with background_task(step) as happens, background_task(plugin.wait()) as ends:
-        await asyncio.wait((happens, ends), return_when=asyncio.FIRST_COMPLETED)
+async def _unless_it_exits(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, None]) -> None:
+    """Wait for a step. Raises TimeoutError if the plugin exits before."""
+    async with background_task(step) as happens, background_task(plugin.wait()) as exits:
+        await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
         if not happens.done():
-            raise TimeoutError(f"it ended with {plugin.returncode}")
+            raise TimeoutError(f"the plugin exited with {plugin.returncode}")
         await happens
 
 
 def _table(container: ContainerAllocation) -> str:
-    """Return all that a container gets, a line for each device, mount and variable."""
+    """Return a line for each device, mount and environment variable of a container."""
     rows = [
-        *(("device", one.container_path, f"{one.permissions} from {one.host_path}") for one in container.devices),
-        *(("mount", one.container_path, f"{_mode(one)} from {one.host_path}") for one in container.mounts),
+        *(
+            ("device", device.container_path, f"{device.permissions} from {device.host_path}")
+            for device in container.devices
+        ),
+        *(("mount", mount.container_path, f"{_mode(mount)} from {mount.host_path}") for mount in container.mounts),
         *(("env", name, value) for name, value in sorted(container.envs.items())),
     ]
     width = max(len(name) for _, name, _ in rows)
@@ -161,20 +198,20 @@ def _mode(mount: Mount) -> str:
 
 
 @contextlib.contextmanager
-def _step(what: str) -> Iterator[None]:
-    """Say what is to happen; once it has, say so and how long it took."""
+def _step(title: str) -> Iterator[None]:
+    """Print a step with its duration after it succeeded. A TimeoutError becomes a DemoError with the title."""
     started = time.monotonic()
     try:
         yield
     except TimeoutError as error:
-        raise DemoError(f"{what}: {error}") from error
-    took = click.style(f"({(time.monotonic() - started) * 1000:.0f} ms)", dim=True)
-    click.echo(f"{_DONE} {what} {took}")
+        raise DemoError(f"{title}: {error}") from error
+    duration = click.style(f"({(time.monotonic() - started) * 1000:.0f} ms)", dim=True)
+    click.echo(f"{_DONE} {title} {duration}")
 
 
-def _expect(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as an assertion
+def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not condition:
-        raise DemoError(what)
+        raise DemoError(failure)
 
 
 @contextlib.contextmanager
@@ -189,32 +226,43 @@ def _directory(*, keep: bool) -> Iterator[str]:
             shutil.rmtree(directory)
 
 
-def _make_nodes(directory: str, nodes: int) -> None:
-    """Make the nodes, and what every container shares, as a host with binder would have them."""
+def _create_devices(directory: str, devices: int) -> None:
+    """Create the stand-in devices, and the shared paths of a host with binder."""
     for name in ("dev", "binderfs"):
         os.mkdir(os.path.join(directory, name))
-    _make_node(directory, "ashmem")
-    for number in range(nodes):
-        _make_node(os.path.join(directory, "dev"), f"aosp_binder{number}")
+    _create_device(directory, "ashmem")
+    for number in range(devices):
+        _create_device(os.path.join(directory, "dev"), f"aosp_binder{number}")
 
 
-def _make_node(directory: str, name: str) -> None:
+def _create_device(directory: str, name: str) -> None:
     with open(os.path.join(directory, name), "xb"):
         pass
 
 
+def _free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that is not in use."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
 @contextlib.asynccontextmanager
-async def _plugin(directory: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``aosp-plugin serve`` as a process; its log goes to a file."""
-    shared = {
+async def _plugin(directory: str, address: str, pod_resources: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run ``aosp-plugin serve`` as a process that logs to a file; ``address`` is where it serves HTTP, if anywhere."""
+    variables = {
         "AOSP_PLUGIN_SHARED_MOUNTS": f"{directory}/binderfs:/dev/binderfs",
         "AOSP_PLUGIN_SHARED_DEVICES": f"{directory}/ashmem:/dev/ashmem",
+        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": pod_resources,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AOSP_PLUGIN_")}
     flags = ["--device-dir", f"{directory}/dev", "--kubelet-dir", f"{directory}/kubelet", "--verify", "file"]
-    command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", ""]
+    command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", address]
     with _open_log(directory) as log:
-        process = await asyncio.create_subprocess_exec(*command, env=inherited | shared, stdout=log, stderr=log)
+        # A process group of its own: Ctrl-C in a terminal interrupts the demo, which then stops the plugin.
+        process = await asyncio.create_subprocess_exec(
+            *command, env=inherited | variables, stdout=log, stderr=log, process_group=0
+        )
     try:
         yield process
     finally:
@@ -224,7 +272,7 @@ async def _plugin(directory: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 def _log_kubelet(directory: str) -> None:
-    """Have the stand-in kubelet log into a file of its own, and not into the demo."""
+    """Write the log of the stand-in kubelet to a file, instead of the demo's output."""
     logger = logging.getLogger("aosp_plugin.testing")
     logger.addHandler(logging.FileHandler(os.path.join(directory, "kubelet.log")))
     logger.propagate = False
@@ -239,4 +287,4 @@ def _log(directory: str) -> str:
         with open(os.path.join(directory, "plugin.log"), encoding="utf-8", errors="replace") as file:
             return file.read()
     except FileNotFoundError:
-        return "(it did not start)"
+        return "(the plugin did not start)"

@@ -11,6 +11,7 @@ import click
 
 from aosp_plugin import __version__, config
 from aosp_plugin.cli import nodes as nodes_command
+from aosp_plugin.cli.kubelet import kubelet, stand_in_kubelet
 from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
@@ -111,18 +112,23 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
 
 @cli.command()
 @click.option(
-    "--nodes",
+    "--devices",
     type=click.IntRange(8, 100_000),
     default=1000,
     show_default=True,
     help="Number of stand-in devices; the pods of the demo use seven.",
 )
 @click.option("--keep", is_flag=True, help="Keep the directory with devices, sockets, checkpoint and logs.")
-def demo(nodes: int, keep: bool) -> None:  # noqa: FBT001 - click passes it by name
+@click.option("--stay", is_flag=True, help="Keep the plugin, its web page and the pods until Ctrl-C.")
+def demo(devices: int, *, keep: bool, stay: bool) -> None:
     """Show the plugin at work without Kubernetes, binder or root."""
-    from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415
+    with stand_in_kubelet():
+        from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415
 
-    sys.exit(asyncio.run(run(nodes=nodes, keep=keep)))
+    sys.exit(asyncio.run(run(devices=devices, keep=keep, stay=stay)))
+
+
+cli.add_command(kubelet)
 
 
 cli.add_command(nodes_command.nodes)

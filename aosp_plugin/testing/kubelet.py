@@ -149,6 +149,11 @@ class Kubelet:
         await self.start()
 
     @property
+    def running(self) -> bool:
+        """Whether the kubelet is started."""
+        return self._run is not None
+
+    @property
     def registrations(self) -> Sequence[Registration]:
         """All Register requests so far, across restarts, in order of arrival."""
         return tuple(self._registrations)

@@ -1,4 +1,4 @@
-"""The command line: help, version, errors, config, demo and nodes."""
+"""The command line: help, version, errors, config and nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import yaml
 
 from aosp_plugin import __version__, config
 from aosp_plugin.cli import main
-from tests.support import as_nobody
 
 COMMAND = [sys.executable, "-m", "aosp_plugin"]
 
@@ -42,7 +41,7 @@ def test_no_command_prints_the_help() -> None:
     assert (code, err) == (0, "")
     assert out.startswith("Usage: aosp-plugin [OPTIONS] [COMMAND] [ARGS]...\n\n")
     commands = out.partition("Commands:\n")[2].splitlines()
-    assert {line.split()[0] for line in commands} >= {"config", "demo", "nodes", "serve", "status"}
+    assert {line.split()[0] for line in commands} >= {"config", "demo", "kubelet", "nodes", "serve", "status"}
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 
@@ -98,75 +97,34 @@ def test_device_directory_that_is_a_link_loop_is_one_line(tmp_path: Path, kubele
     assert err.splitlines()[-1].startswith("aosp-plugin: ")
 
 
-def test_demo_shows_every_step(kubelet_dir: str) -> None:
-    """The steps are registration, two pods, a device that vanishes and returns, and a restart of the kubelet."""
-    code, out, err = run("demo", "--nodes", "50", environment={"TMPDIR": kubelet_dir})
-    assert (code, err) == (0, "")
-    assert os.listdir(kubelet_dir) == []
-    for shown in (
-        "50 stand-in nodes",
-        "Register: version=v1beta1 resource_name=aosp.io/binder",
-        "capacity 50, allocatable 50",
-        "env     BINDER_VISIBLE_DEVICES  aosp_binder0,aosp_binder1,aosp_binder2",
-        "env     BINDER_VISIBLE_DEVICES  aosp_binder3,aosp_binder4,aosp_binder5",
-        "mount   /dev/binderfs",
-        "capacity 50, allocatable 49",
-        "aosp_binder49 comes back",
-        "the kubelet restarts",
-        "both pods keep what they have",
-        "done in",
-    ):
-        assert shown in out
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="the tests run without root, and so do the other tests of the demo")
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="requires setpriv of util-linux")
-def test_demo_requires_no_root() -> None:
-    done = subprocess.run(  # noqa: S603 - our own command
-        as_nobody([*COMMAND, "demo", "--nodes", "20"]),
-        env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
+@pytest.fixture(scope="module")
+def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the package as the image has it: ``.dockerignore`` excludes the stand-in kubelet."""
+    project = Path(main.__file__).parents[2]
+    excluded = "aosp_plugin/testing"
+    assert excluded in (project / ".dockerignore").read_text().splitlines()
+    tree = tmp_path_factory.mktemp("image")
+    shutil.copytree(
+        project / "aosp_plugin",
+        tree / "aosp_plugin",
+        ignore=lambda directory, names: [name for name in names if f"{directory}/{name}".endswith(excluded)],
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "done in" in done.stdout
+    assert not (tree / excluded).exists()
+    return tree
 
 
-def test_demo_requires_devices_for_its_pods() -> None:
-    """The pods use seven devices; one more vanishes and returns."""
-    code, _, err = run("demo", "--nodes", "7")
-    assert code == 2
-    assert "8<=x<=100000" in err
-    assert run("demo", "--nodes", "8")[0] == 0
+@pytest.mark.parametrize("arguments", [("--help",), ("serve", "--help"), ("config",), ("kubelet", "--help")])
+def test_image_without_the_stand_in_kubelet_has_the_other_commands(
+    image_tree: Path, arguments: tuple[str, ...]
+) -> None:
+    code, _, err = run(*arguments, environment={"PYTHONPATH": str(image_tree)})
+    assert (code, err) == (0, "")
 
 
-def test_demo_keeps_its_directory_on_request(kubelet_dir: str) -> None:
-    code, out, _ = run("demo", "--nodes", "20", "--keep", environment={"TMPDIR": kubelet_dir})
-    assert code == 0, out
-    kept = Path(out.split("kept: ")[1].splitlines()[0])
-    assert [kept.name] == os.listdir(kubelet_dir)
-    assert "registered" in (kept / "plugin.log").read_text()
-    assert (kept / "kubelet.log").exists()
-    assert (kept / "kubelet" / "kubelet_internal_checkpoint").exists()
-    assert len(list((kept / "dev").iterdir())) == 20
-
-
-@pytest.mark.parametrize(
-    ("breakage", "missing", "log"),
-    [
-        (
-            "sys.exit('broken for the test')",
-            "the plugin registers, and the kubelet lists its devices: it ended with 1",
-            "broken for the test",
-        ),
-        ("import atexit, os; atexit.register(os._exit, 3)", "the plugin ends with 0, but it was 3", "stopped"),
-    ],
-)
-def test_demo_fails_with_the_log_of_a_plugin_that_fails(tmp_path: Path, breakage: str, missing: str, log: str) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'serve' in sys.argv: {breakage}\n")
-    code, out, _ = run("demo", "--nodes", "10", environment={"PYTHONPATH": str(tmp_path)})
-    assert code == 1
-    assert f"this did not happen: {missing}" in out
-    assert log in out
+@pytest.mark.parametrize("arguments", [("demo",), ("kubelet", "directory")])
+def test_image_without_the_stand_in_kubelet_says_where_to_get_it(image_tree: Path, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments, environment={"PYTHONPATH": str(image_tree)})
+    assert (code, out) == (1, "")
+    assert err == (
+        "aosp-plugin: the stand-in kubelet is not part of the image; install it with: pip install aosp-device-plugin\n"
+    )

@@ -1,0 +1,126 @@
+"""``aosp-plugin demo``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.support import PATIENCE, as_nobody
+
+DEMO = [sys.executable, "-m", "aosp_plugin", "demo"]
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Run the demo; return its exit code and output."""
+    done = subprocess.run(  # noqa: S603 - our own command
+        [*DEMO, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | (environment or {}),
+        timeout=50,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_demo_shows_every_step(kubelet_dir: str) -> None:
+    """The steps are registration, two pods, a device that vanishes and returns, and a restart of the kubelet."""
+    code, out, err = run("--devices", "50", environment={"TMPDIR": kubelet_dir})
+    assert (code, err) == (0, "")
+    assert os.listdir(kubelet_dir) == []
+    for text in (
+        "create 50 stand-in devices",
+        "Register: version=v1beta1 resource_name=aosp.io/binder",
+        "capacity 50, allocatable 50",
+        "env     BINDER_VISIBLE_DEVICES  aosp_binder0,aosp_binder1,aosp_binder2",
+        "env     BINDER_VISIBLE_DEVICES  aosp_binder3,aosp_binder4,aosp_binder5",
+        "mount   /dev/binderfs",
+        "capacity 50, allocatable 49",
+        "aosp_binder49 is back",
+        "the kubelet restarts",
+        "both pods keep their devices",
+        "done in",
+    ):
+        assert text in out
+
+
+def test_demo_stays_until_it_is_interrupted(kubelet_dir: str) -> None:
+    """The web page of the plugin shows the pods."""
+    with subprocess.Popen(  # noqa: S603 - our own command
+        [*DEMO, "--devices", "8", "--stay"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"TMPDIR": kubelet_dir},
+    ) as process:
+        assert process.stdout is not None
+        url = next(line.split()[-1] for line in process.stdout if "Web page: " in line)
+        with urllib.request.urlopen(f"{url}status", timeout=PATIENCE) as response:  # noqa: S310 - our own address
+            (resource,) = json.load(response)["resources"]
+        pods = {pod["name"] for device in resource["devices"] for pod in device["pods"]}
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, pods) == (0, {"phone-1", "phone-2"})
+    assert "done in" in out
+    assert os.listdir(kubelet_dir) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the tests run without root, and so do the other tests of the demo")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="requires setpriv of util-linux")
+def test_demo_requires_no_root() -> None:
+    done = subprocess.run(  # noqa: S603 - our own command
+        as_nobody([*DEMO, "--devices", "20"]),
+        env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "done in" in done.stdout
+
+
+def test_demo_requires_devices_for_its_pods() -> None:
+    """The pods use seven devices; one more vanishes and returns."""
+    code, _, err = run("--devices", "7")
+    assert code == 2
+    assert "8<=x<=100000" in err
+    assert run("--devices", "8")[0] == 0
+
+
+def test_demo_keeps_its_directory_on_request(kubelet_dir: str) -> None:
+    code, out, _ = run("--devices", "20", "--keep", environment={"TMPDIR": kubelet_dir})
+    assert code == 0, out
+    kept = Path(out.split("kept: ")[1].splitlines()[0])
+    assert [kept.name] == os.listdir(kubelet_dir)
+    assert "registered" in (kept / "plugin.log").read_text()
+    assert (kept / "kubelet.log").exists()
+    assert (kept / "kubelet" / "kubelet_internal_checkpoint").exists()
+    assert len(list((kept / "dev").iterdir())) == 20
+
+
+@pytest.mark.parametrize(
+    ("breakage", "failure", "log"),
+    [
+        (
+            "sys.exit('broken for the test')",
+            "the plugin registers, and the kubelet lists its devices: the plugin exited with 1",
+            "broken for the test",
+        ),
+        ("import atexit, os; atexit.register(os._exit, 3)", "the plugin exited with 3", "stopped"),
+    ],
+)
+def test_demo_fails_with_the_log_of_a_plugin_that_fails(tmp_path: Path, breakage: str, failure: str, log: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nif 'serve' in sys.argv: {breakage}\n")
+    code, out, _ = run("--devices", "10", environment={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert code == 1
+    assert f"failed: {failure}" in out
+    assert log in out
