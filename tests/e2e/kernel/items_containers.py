@@ -25,7 +25,7 @@ from tests.e2e.kernel.operations import (
     strictly_closed,
     usable,
 )
-from tests.e2e.kernel.world import BINDERFS, make_nodes, own
+from tests.e2e.kernel.world import BINDERFS, checked_binder_nodes, own
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -36,24 +36,24 @@ FRESH: Final = 20
 
 async def ready(world: World) -> None:
     """The plugin with its default configuration advertises 100 binder devices."""
-    await make_nodes("create", "--count", str(COUNT))
+    await checked_binder_nodes("create", "--count", str(COUNT))
     await world.serve()
     await world.healthy(COUNT)
 
 
-async def own_nodes(world: World, runtime: str) -> None:
+async def own_devices(world: World, runtime: str) -> None:
     """A container can open its three binder devices; each reports protocol version 8 and accepts a context manager."""
     container = await world.admit(f"own-{runtime}", 3)
     await check(runtime, container, usable(own(container)), probe=world.probe)
 
 
-async def own_nodes_shared(world: World, runtime: str) -> None:
+async def own_devices_shared(world: World, runtime: str) -> None:
     """The devices below /dev/binderfs are the same contexts: a second context manager fails with EBUSY."""
     container = await world.admit(f"shared-{runtime}", 3)
     await check(runtime, container, same_contexts(own(container)), probe=world.probe)
 
 
-async def others_nodes(world: World, runtime: str) -> None:
+async def others_devices(world: World, runtime: str) -> None:
     """A container cannot open another container's device (EPERM), nor change it or create files beside it (EROFS)."""
     container, neighbour = await world.admit(f"thief-{runtime}", 1), await _neighbour(world, f"victim-{runtime}")
     before = inodes()
@@ -146,12 +146,12 @@ async def writable(world: World, runtime: str) -> None:
 
 async def strict(world: World) -> None:
     """With --isolation strict the plugin advertises a fresh pool of binder devices."""
-    await make_nodes("create", "--count", str(FRESH), "--prefix", "fresh_binder")
+    await checked_binder_nodes("create", "--count", str(FRESH), "--prefix", "fresh_binder")
     await world.serve("--isolation", "strict", "--device-prefix", "fresh_binder")
     await world.healthy(FRESH)
 
 
-async def strict_nodes(world: World, runtime: str) -> None:
+async def strict_devices(world: World, runtime: str) -> None:
     """With isolation strict a container can use its own devices, and no directory lists those of others."""
     container, neighbour = await world.admit(f"alone-{runtime}", 3), await _neighbour(world, f"unseen-{runtime}")
     expected = {**usable(own(container)), **strictly_closed(neighbour)}
@@ -168,7 +168,7 @@ async def strict_user_namespace(world: World, runtime: str) -> None:
 async def ended(world: World) -> None:
     """The plugin ends with exit code 0, and ``binder_nodes.py delete`` removes all binder devices and the binderfs."""
     await world.stop()
-    await make_nodes("delete")
+    await checked_binder_nodes("delete")
     assert binderfs.mount_at(BINDERFS) is None, "still mounted"
 
 
@@ -179,13 +179,13 @@ async def _neighbour(world: World, name: str) -> str:
 
 ITEMS: Final[list[Item[World]]] = [
     item(ready),
-    *for_each_runtime(own_nodes, own_nodes_shared, others_nodes, forged, control),
+    *for_each_runtime(own_devices, own_devices_shared, others_devices, forged, control),
     *items_vandals.SHARED,
     *for_each_runtime(user_namespace, runtimes=["runc"]),
     *for_each_runtime(user_namespace_copies, runtimes=["crun"]),
     *for_each_runtime(first_manager, device_alone, mount_alone, writable),
     item(strict),
-    *for_each_runtime(strict_nodes),
+    *for_each_runtime(strict_devices),
     *items_vandals.STRICT,
     *for_each_runtime(strict_user_namespace, runtimes=["runc"]),
 ]

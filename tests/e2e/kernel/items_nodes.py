@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
-from tests.e2e.kernel.world import BINDERFS, NODES, PATIENCE, Result, make_nodes, nodes
+from tests.e2e.kernel.world import BINDERFS, NODES, PATIENCE, Result, binder_nodes, checked_binder_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ UNPRIVILEGED: Final = 65534
 
 async def create(_: World) -> None:
     """create --count 10000 creates 10,000 binder devices in a binderfs of its own, and a link in /dev to each."""
-    done = await nodes("create", "--count", str(MANY))
+    done = await binder_nodes("create", "--count", str(MANY))
     span = f"aosp_binder0 to aosp_binder9999, binderfs at {BINDERFS}"
     _compare(done, 0, f"/dev: 10000 binder devices created, 0 already present ({span})\n", "")
     assert set(binderfs.devices_in(BINDERFS)) == set(_names(MANY))
@@ -40,7 +40,7 @@ async def every_device_answers(_: World) -> None:
 
 async def listing(_: World) -> None:
     """list shows all of them by number, with their kind and file."""
-    done = await nodes("list")
+    done = await binder_nodes("list")
     _compare(done, 0, "".join(f"{name}\tbinderfs\t{BINDERFS}/{name}\n" for name in _names(MANY)), "")
 
 
@@ -51,19 +51,19 @@ async def delete(_: World) -> None:
 
 async def full(_: World) -> None:
     """If the max= of the mount is reached, create exits with 1 and one line; with a larger one, it creates the rest."""
-    done = await nodes("create", "--count", "6", "--max", "4")
+    done = await binder_nodes("create", "--count", "6", "--max", "4")
     _compare(done, 1, "", "binder_nodes: ", begins=True)
     assert all(text in done.err for text in (f"{BINDERFS}/aosp_binder4", "max=4 is reached")), done.err
-    done = await nodes("create", "--count", "6", "--max", "6")
+    done = await binder_nodes("create", "--count", "6", "--max", "6")
     _compare(done, 0, "/dev: 2 binder devices created, 4 already present (aosp_binder0 to", "", begins=True)
     await _delete_all(6)
 
 
 async def in_the_way(_: World) -> None:
     """If another file in /dev has one of the names, create exits with 1 and one line, and creates nothing."""
-    await make_nodes("create", "--count", "2")
+    await checked_binder_nodes("create", "--count", "2")
     os.symlink("null", "/dev/aosp_binder6")
-    done = await nodes("create", "--count", "8")
+    done = await binder_nodes("create", "--count", "8")
     remedy = "remove it, or choose another --prefix or --start"
     _compare(done, 1, "", f"binder_nodes: /dev/aosp_binder6 is in the way: a link to null: {remedy}\n")
     assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1"}
@@ -74,7 +74,7 @@ async def in_the_way(_: World) -> None:
 async def not_root(_: World) -> None:
     """For another user than root, create and delete exit with 1 and one line that names root, and change nothing."""
     await _refused("create", "--count", "2")
-    await make_nodes("create", "--count", "2")
+    await checked_binder_nodes("create", "--count", "2")
     await _refused("create", "--count", "3")
     await _refused("delete")
     await _delete_all(2)
@@ -86,7 +86,7 @@ async def interrupted(_: World) -> None:
     created = len(binderfs.devices_in(BINDERFS))
     assert 0 < created < MANY, created
     _compare(done, 130, "", "binder_nodes: interrupted: run the same command again to continue\n")
-    await make_nodes("create", "--count", str(MANY))
+    await checked_binder_nodes("create", "--count", str(MANY))
     assert len(binderfs.devices_in(BINDERFS)) == MANY
     await _delete_all(MANY)
 
@@ -95,7 +95,7 @@ async def killed(_: World) -> None:
     """Killed in the middle, create leaves nothing that delete does not remove."""
     await _cut_short(signal.SIGKILL)
     assert 0 < len(binderfs.devices_in(BINDERFS)) < MANY
-    done = await nodes("delete")
+    done = await binder_nodes("delete")
     assert (done.code, done.err) == (0, ""), done
     _assert_nothing_left()
 
@@ -116,13 +116,13 @@ async def _cut_short(number: signal.Signals) -> Result:
 
 
 async def _refused(*arguments: str) -> None:
-    done = await nodes(*arguments, user=UNPRIVILEGED)
+    done = await binder_nodes(*arguments, user=UNPRIVILEGED)
     _compare(done, 1, "", "binder_nodes: ", begins=True)
     assert "root" in done.err, done.err
 
 
 async def _delete_all(count: int) -> None:
-    done = await nodes("delete")
+    done = await binder_nodes("delete")
     _compare(done, 0, f"/dev: {count} binder devices deleted\n", "")
     _assert_nothing_left()
 

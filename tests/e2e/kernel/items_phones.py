@@ -12,7 +12,7 @@ from aosp_plugin.testing import AdmissionError
 from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, PROVISIONED, RESOURCE, make_nodes, own
+from tests.e2e.kernel.world import BINDERFS, PATIENCE, PROVISIONED, RESOURCE, checked_binder_nodes, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ provision: {{count: 6, max: 64, directory: {_DIRECTORY}}}
 
 async def ready(world: World) -> None:
     """With sets of 3, container paths and recreate: on-start, 12 binder devices are 4 phones."""
-    await make_nodes("create", "--count", "12")
+    await checked_binder_nodes("create", "--count", "12")
     await world.serve_with(f"{_PHONES}recreate: on-start\n")
     await world.healthy(4)
 
@@ -132,7 +132,7 @@ async def whole_again(world: World) -> None:
     binderfs.mount(BINDERFS, 64, remount=True)
     await world.reload()
     await world.healthy(4)
-    await make_nodes("delete")
+    await checked_binder_nodes("delete")
 
 
 async def provisioned(world: World) -> None:
@@ -179,12 +179,12 @@ async def readme(world: World) -> None:
     await world.healthy(360)
     assert len(binderfs.devices_in(PROVISIONED)) == 360
     await world.stop()
-    await make_nodes("create", "--count", "360")
+    await checked_binder_nodes("create", "--count", "360")
     await world.serve_with(examples()["A fresh device for every start of a container"].removeprefix("version: v1\n"))
     await world.healthy(360)
     container = await world.started("of-the-readme")
     await check("runc", container, {f"manage /dev/{own(container)[0]}": "ok"}, probe=world.probe)
-    await make_nodes("delete")
+    await checked_binder_nodes("delete")
 
 
 async def leak_logged(world: World) -> None:

@@ -98,11 +98,13 @@ def advertised(world: PodWorld) -> None:
     items_daemonset.no_devices(world.node)
 
 
-def own_nodes(world: PodWorld) -> None:
+def own_devices(world: PodWorld) -> None:
     """A pod that requests 3 devices has them in /dev and in its environment, and can use them."""
     pod, _ = world.node.phones
     view, held = pod.view(), pod.held()
-    assert (len(held), view.nodes, view.opened) == (3, held, held), f"{held} {view.nodes} {view.opened}"
+    assert (len(held), view.binder_devices, view.opened) == (3, held, held), (
+        f"{held} {view.binder_devices} {view.opened}"
+    )
     assert view.visible == natural_sort(held), f"{view.visible}"
     world.tries(pod, usable(natural_sort(held)))
 
@@ -124,7 +126,7 @@ def tenants(world: PodWorld) -> None:
             world.hold(pod, name)
 
 
-def others_nodes(world: PodWorld) -> None:
+def others_devices(world: PodWorld) -> None:
     """Neither pod can open, delete, rename, change or copy the other one's devices, or open binder-control."""
     first, second = world.node.phones
     before = inodes()
@@ -228,7 +230,7 @@ def ended(world: PodWorld) -> None:
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [
-    *(item(advertised), item(own_nodes), item(shared_directory), item(tenants), item(others_nodes)),
+    *(item(advertised), item(own_devices), item(shared_directory), item(tenants), item(others_devices)),
     *(item(vandals), item(port)),
     *(item(kubelet_restarts), item(new_pod), item(removed), item(recreated), item(strict), item(ended)),
 ]

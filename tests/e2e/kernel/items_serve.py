@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from aosp_plugin.binder.driver import binderfs
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_nodes import MANY
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, make_nodes, nodes, own
+from tests.e2e.kernel.world import BINDERFS, PATIENCE, RESOURCE, binder_nodes, checked_binder_nodes, own
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -22,7 +22,7 @@ _EXTRA: Final = f"aosp_binder{MANY}"
 
 async def advertised(world: World) -> None:
     """The plugin advertises 10,000 healthy devices, by number."""
-    await make_nodes("create", "--count", str(MANY))
+    await checked_binder_nodes("create", "--count", str(MANY))
     await world.serve()
     await world.healthy(MANY)
     names = list(world.kubelet.resource(RESOURCE).devices)
@@ -63,13 +63,13 @@ async def probed(world: World) -> None:
 async def stopped(world: World) -> None:
     """SIGTERM ends the plugin with exit code 0, and binder_nodes.py deletes the devices that were allocated."""
     await world.stop()
-    done = await nodes("delete")
+    done = await binder_nodes("delete")
     assert (done.code, done.out) == (0, f"/dev: {MANY} binder devices deleted\n"), done
 
 
 async def dead_copy(world: World) -> None:
     """With --verify probe a copy of a device created by mknod, which never opens, is Unhealthy."""
-    await make_nodes("create", "--count", str(DEVICES))
+    await checked_binder_nodes("create", "--count", str(DEVICES))
     os.mknod(f"/dev/{_EXTRA}", 0o20666, os.stat(f"{BINDERFS}/aosp_binder0").st_rdev)
     await world.serve("--verify", "probe")
     await world.healthy(DEVICES, unhealthy=1)
@@ -126,7 +126,7 @@ async def left(world: World) -> None:
     """delete removes its devices, and leaves a binderfs mounted that has another device."""
     await world.stop()
     binderfs.add_device(BINDERFS, "theirs")
-    done = await nodes("delete")
+    done = await binder_nodes("delete")
     note = f"{BINDERFS} stays mounted: it has 1 other device (theirs)\n"
     assert done == (0, f"/dev: {DEVICES} binder devices deleted\n{note}", ""), done
     assert not [name for name in os.listdir("/dev") if "binder" in name]

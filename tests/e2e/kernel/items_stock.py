@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel.containers import HOST_ID, check
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import RESOURCE, nodes, own
+from tests.e2e.kernel.world import RESOURCE, binder_nodes, own
 
 if TYPE_CHECKING:
     from tests.e2e.kernel.world import World
@@ -38,7 +38,7 @@ async def allocated(world: World) -> None:
     assert container.mounts == ()
 
 
-async def own_nodes(world: World, runtime: str) -> None:
+async def own_devices(world: World, runtime: str) -> None:
     """A container can use its device; another one's device is invisible, and a copy of it does not open (EPERM)."""
     container, neighbour = await world.admit(f"own-{runtime}", 1), await world.admit(f"other-{runtime}", 1)
     theirs = own(neighbour)[0]
@@ -74,14 +74,14 @@ async def foreign(world: World) -> None:
 
 async def no_binderfs(_: World) -> None:
     """binder_nodes.py reports that the kernel has no binderfs and creates nothing; with --stand-ins, null devices."""
-    done = await nodes("create", "--count", "2", "--prefix", "test")
+    done = await binder_nodes("create", "--count", "2", "--prefix", "test")
     assert (done.code, done.out) == (1, ""), done
     assert done.err.startswith("binder_nodes: this kernel has no binderfs: load binder_linux or boot"), done
     assert not [name for name in os.listdir("/dev") if name.startswith("test")]
-    done = await nodes("create", "--count", "2", "--prefix", "test", "--stand-ins")
+    done = await binder_nodes("create", "--count", "2", "--prefix", "test", "--stand-ins")
     assert done.code == 0, done
     assert done.out.endswith("(test0 to test1, null devices, not binder)\n"), done
-    done = await nodes("delete", "--prefix", "test")
+    done = await binder_nodes("delete", "--prefix", "test")
     assert done == (0, "/dev: 2 stand-ins deleted\n", ""), done
 
 
@@ -96,6 +96,6 @@ def _mknod(path: str, name: str) -> str:
 
 ITEMS: Final[list[Item[World]]] = [
     *(item(advertised), item(allocated)),
-    *for_each_runtime(own_nodes, user_namespace),
+    *for_each_runtime(own_devices, user_namespace),
     *(item(foreign), item(no_binderfs)),
 ]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _CORE: Final[list[Item[World]]] = [
     item(items_containers.ready),
     *for_each_runtime(
-        items_containers.own_nodes,
-        items_containers.others_nodes,
+        items_containers.own_devices,
+        items_containers.others_devices,
         items_containers.forged,
         items_containers.control,
         items_containers.user_namespace,

@@ -46,14 +46,14 @@ async def run(*command: str, user: int | None = None) -> Result:
     return Result(process.returncode or 0, out.decode(), err.decode())
 
 
-async def nodes(*arguments: str, user: int | None = None) -> Result:
+async def binder_nodes(*arguments: str, user: int | None = None) -> Result:
     """Run hack/binder_nodes.py with the standard library alone."""
     return await run(sys.executable, "-I", "-S", str(NODES), *arguments, user=user)
 
 
-async def make_nodes(*arguments: str) -> None:
+async def checked_binder_nodes(*arguments: str) -> None:
     """Run hack/binder_nodes.py. Raises AssertionError if it fails."""
-    result = await nodes(*arguments)
+    result = await binder_nodes(*arguments)
     assert result.code == 0, f"binder_nodes.py {' '.join(arguments)}: {result}"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, nodes_of
+from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.node import natural_sort
 from tests.e2e.kubelet.waiting import until
 
@@ -55,28 +55,28 @@ def by_annotation(node: Node) -> None:
 
 
 @unknown("Counter-example: a containerd without CDI starts the container without binder devices; the phone is Healthy")
-def without_nodes(node: Node) -> None:
+def without_devices(node: Node) -> None:
     phone, _ = node.phones
     view, held = phone.view(), phone.held()
-    assert (view.nodes, view.opened) == (set(), set()), f"in /dev: {view.nodes}"
-    assert view.visible == nodes_of(held), f"{view.visible}"
+    assert (view.binder_devices, view.opened) == (set(), set()), f"in /dev: {view.binder_devices}"
+    assert view.visible == binder_devices_of(held), f"{view.visible}"
     assert node.health(phone) == dict.fromkeys(held, "Healthy"), f"{node.health(phone)}"
 
 
 @item("The runtime adds the spec file's devices, with their permissions, and its mounts to the OCI runtime spec")
 def spec(node: Node) -> None:
     phone, _ = node.phones
-    runtime_spec, nodes = node.runtime.spec(phone.container_id()), nodes_of(phone.held())
+    runtime_spec, members = node.runtime.spec(phone.container_id()), binder_devices_of(phone.held())
     devices = {device["path"]: (device["major"], device["minor"]) for device in runtime_spec["linux"]["devices"]}
-    assert devices == {f"/dev/{name}": (1, 3) for name in nodes}, f"{devices}"
+    assert devices == {f"/dev/{name}": (1, 3) for name in members}, f"{devices}"
     rules = runtime_spec["linux"]["resources"]["devices"]
     allowed = [
         rule["access"] for rule in rules if (rule["allow"], rule.get("major"), rule.get("minor")) == (True, 1, 3)
     ]
-    assert allowed.count("rw") == len(nodes), f"{rules}"
+    assert allowed.count("rw") == len(members), f"{rules}"
     mounts = {mount["destination"]: mount["source"] for mount in runtime_spec["mounts"]}
     sources = [mounts.get(path) for path in PATHS]
-    assert sources == [f"/dev/{name}" for name in nodes], f"{PATHS} are {sources}"
+    assert sources == [f"/dev/{name}" for name in members], f"{PATHS} are {sources}"
 
 
 @item("The plugin refuses two phones in one container by CDI, because both would be at the same paths")
@@ -121,7 +121,9 @@ def away(node: Node) -> None:
         node.wait_allocatable(PHONES)
         until(lambda: pod.container_id() != container, "the container runs again")
         after = pod.view()
-        assert (after.nodes, after.bound) == (before.nodes, before.bound), f"{after}, before: {before}"
+        assert (after.binder_devices, after.bound) == (before.binder_devices, before.bound), (
+            f"{after}, before: {before}"
+        )
 
 
 @item("SIGTERM ends the plugin, which removes the spec file")

@@ -53,7 +53,7 @@ def device_vanishes(node: Node) -> None:
 @item("A container that restarts while its binder device is missing waits for it, and then has the same devices")
 def restart_without_device(node: Node) -> None:
     phone, _ = node.phones
-    before = phone.view().nodes
+    before = phone.view().binder_devices
     number = min(int(name.removeprefix("aosp_binder")) for name in before)
     remove_devices(number)
     node.wait_allocatable(ALL - names(number))
@@ -63,7 +63,7 @@ def restart_without_device(node: Node) -> None:
     create_devices()
     node.wait_allocatable(ALL)
     until(lambda: phone.container_id() != container, "the container runs again")
-    assert phone.view().nodes == before, f"{phone.view().nodes}, before: {before}"
+    assert phone.view().binder_devices == before, f"{phone.view().binder_devices}, before: {before}"
 
 
 @item("A binder device that is replaced by a file is Unhealthy; restored, it is Healthy")

@@ -25,7 +25,7 @@ SETS: Final = f"sets: {{size: {SIZE}}}\ncontainer_paths: [{', '.join(PATHS)}]\n"
 CONFIGURATION: Final = f"version: v1\nresource_name: {PHONE}\n{SETS}{SHARING}"
 
 
-def nodes_of(phones: AbstractSet[str]) -> list[str]:
+def binder_devices_of(phones: AbstractSet[str]) -> list[str]:
     """Return the names of the phones' binder devices, by number."""
     firsts = [int(phone.removeprefix(PREFIX)) for phone in phones]
     return natural_sort(names(*(number for first in firsts for number in range(first, first + SIZE))))
@@ -34,20 +34,22 @@ def nodes_of(phones: AbstractSet[str]) -> list[str]:
 @item("A pod that requests a phone has three binder devices, at Android's paths by number, and can open them")
 def three_paths(node: Node) -> None:
     phone, _ = node.phones
-    view, nodes = phone.view(), nodes_of(phone.held())
-    assert (len(nodes), view.nodes) == (SIZE, set(nodes)), f"in /dev: {view.nodes}, allocated: {nodes}"
+    view, members = phone.view(), binder_devices_of(phone.held())
+    assert (len(members), view.binder_devices) == (SIZE, set(members)), (
+        f"in /dev: {view.binder_devices}, allocated: {members}"
+    )
     places = {path.removeprefix("/dev/") for path in PATHS}
-    assert view.opened == {*nodes, *places}, f"opened: {view.opened}"
-    assert all(view.devices[name].startswith("crw-rw-rw-") for name in (*nodes, *places)), f"{view.devices}"
+    assert view.opened == {*members, *places}, f"opened: {view.opened}"
+    assert all(view.devices[name].startswith("crw-rw-rw-") for name in (*members, *places)), f"{view.devices}"
     bound = [view.bound.get(path) for path in PATHS]
-    assert bound == nodes, f"{PATHS} are {bound}, allocated: {nodes}"
+    assert bound == members, f"{PATHS} are {bound}, allocated: {members}"
 
 
 @item("Its environment lists the three in this order, and it has the shared directory read-only")
 def environment(node: Node) -> None:
     phone, _ = node.phones
     view = phone.view()
-    assert view.visible == nodes_of(phone.held()), f"{view.visible}"
+    assert view.visible == binder_devices_of(phone.held()), f"{view.visible}"
     assert view.environment["PATH"] == "/system/bin:/system/xbin", view.environment["PATH"]
     assert view.mounts["/vendor/shared"].split(",")[0] == "ro", view.mounts["/vendor/shared"]
 
@@ -55,18 +57,20 @@ def environment(node: Node) -> None:
 @item("A second pod has another phone, at the same paths")
 def second_phone(node: Node) -> None:
     first, second = (phone.view() for phone in node.phones)
-    assert not first.nodes & second.nodes, f"both have {first.nodes & second.nodes}"
+    assert not first.binder_devices & second.binder_devices, f"both have {first.binder_devices & second.binder_devices}"
     bound = [second.bound.get(path) for path in PATHS]
-    assert bound == natural_sort(second.nodes), f"{PATHS} are {bound}"
+    assert bound == natural_sort(second.binder_devices), f"{PATHS} are {bound}"
 
 
 @item("A container with two phones has the first one at Android's paths, and both under their own names")
 def two_phones(node: Node) -> None:
     with node.running_with(2) as pod:
-        view, nodes = pod.view(), nodes_of(pod.held())
-        assert (len(nodes), view.nodes, view.visible) == (2 * SIZE, set(nodes), nodes), f"{view.nodes} {view.visible}"
+        view, members = pod.view(), binder_devices_of(pod.held())
+        assert (len(members), view.binder_devices, view.visible) == (2 * SIZE, set(members), members), (
+            f"{view.binder_devices} {view.visible}"
+        )
         bound = [view.bound.get(path) for path in PATHS]
-        assert bound == nodes[:SIZE], f"{PATHS} are {bound}, allocated: {nodes}"
+        assert bound == members[:SIZE], f"{PATHS} are {bound}, allocated: {members}"
 
 
 @item(
@@ -96,7 +100,9 @@ def away(node: Node) -> None:
         node.stop_plugin()
         pod.restart_container()
         after = pod.view()
-        assert (after.nodes, after.bound) == (before.nodes, before.bound), f"{after}, before: {before}"
+        assert (after.binder_devices, after.bound) == (before.binder_devices, before.bound), (
+            f"{after}, before: {before}"
+        )
         node.plugin.start()
         node.wait_allocatable(PHONES)
 

@@ -42,7 +42,7 @@ def own_devices(node: Node) -> None:
     phone, _ = node.phones
     view, held = phone.view(), phone.held()
     assert len(held) == 3, f"allocated: {held}"
-    assert view.nodes == held, f"in /dev: {view.nodes}, allocated: {held}"
+    assert view.binder_devices == held, f"in /dev: {view.binder_devices}, allocated: {held}"
     assert view.opened == held, f"opened: {view.opened}, allocated: {held}"
     assert all(view.devices[name].startswith("crw-rw-rw-") for name in held), f"{view.devices}"
 
@@ -80,8 +80,10 @@ def records(node: Node) -> None:
 @item("A second pod gets 3 other devices while the first one runs")
 def second_pod(node: Node) -> None:
     first, second = node.phones
-    assert len(second.view().nodes) == 3, second.view().nodes
-    assert not first.view().nodes & second.view().nodes, f"both have {first.view().nodes & second.view().nodes}"
+    assert len(second.view().binder_devices) == 3, second.view().binder_devices
+    assert not first.view().binder_devices & second.view().binder_devices, (
+        f"both have {first.view().binder_devices & second.view().binder_devices}"
+    )
 
 
 @item("Three pods that are created at the same time get different devices")
@@ -90,7 +92,7 @@ def at_once(node: Node) -> None:
     try:
         for pod in placed:
             pod.wait_phase("Running")
-        allocated = [name for pod in (*placed, *node.phones) for name in pod.view().nodes]
+        allocated = [name for pod in (*placed, *node.phones) for name in pod.view().binder_devices]
         assert sorted(allocated) == sorted(ALL), f"allocated: {sorted(allocated)}"
     finally:
         node.remove(*placed)
@@ -100,16 +102,18 @@ def at_once(node: Node) -> None:
 def two_containers(node: Node) -> None:
     with node.running(container("main", 2), container("side", 1)) as pod:
         main, side = pod.view("main"), pod.view("side")
-        assert (len(main.nodes), len(side.nodes)) == (2, 1), f"{main.nodes} {side.nodes}"
-        assert not main.nodes & side.nodes, f"{main.nodes} {side.nodes}"
-        assert set(side.visible) == side.nodes, f"{side.visible} {side.nodes}"
+        assert (len(main.binder_devices), len(side.binder_devices)) == (2, 1), (
+            f"{main.binder_devices} {side.binder_devices}"
+        )
+        assert not main.binder_devices & side.binder_devices, f"{main.binder_devices} {side.binder_devices}"
+        assert set(side.visible) == side.binder_devices, f"{side.visible} {side.binder_devices}"
 
 
 @item("A pod that requests no devices gets no binder device, no variable and no mount")
 def without(node: Node) -> None:
     with node.running(container("main")) as pod:
         view = pod.view()
-        assert not view.nodes, f"{view.nodes}"
+        assert not view.binder_devices, f"{view.binder_devices}"
         assert "BINDER_VISIBLE_DEVICES" not in view.environment, f"{view.environment}"
         assert "/vendor/shared" not in view.mounts, "it has the shared directory"
 
@@ -118,7 +122,7 @@ def without(node: Node) -> None:
 def init_containers(node: Node) -> None:
     init = (container("init", 1, then=DONE), container("sidecar", 1, restartPolicy="Always"))
     with node.running(container("main", 1), init=init) as pod:
-        first, sidecar, main = (pod.view(name).nodes for name in ("init", "sidecar", "main"))
+        first, sidecar, main = (pod.view(name).binder_devices for name in ("init", "sidecar", "main"))
         assert first == sidecar, f"init: {first}, sidecar: {sidecar}"
         assert len(main) == 1, f"main: {main}"
         assert not main & sidecar, f"main: {main}, sidecar: {sidecar}"
@@ -137,7 +141,7 @@ def container_restart(node: Node) -> None:
     before, calls = phone.view(), node.kubelet.metric(ALLOCATIONS, node.resource)
     phone.restart_container()
     after = phone.view()
-    assert (after.nodes, after.environment) == (before.nodes, before.environment), f"{before} {after}"
+    assert (after.binder_devices, after.environment) == (before.binder_devices, before.environment), f"{before} {after}"
     assert (after.mounts, after.bound) == (before.mounts, before.bound), f"{before} {after}"
     assert node.kubelet.metric(ALLOCATIONS, node.resource) == calls, "Allocate was called"
 
@@ -158,7 +162,9 @@ def finished(node: Node) -> None:
         done.wait_phase("Succeeded")
         until(lambda: not done.held(), "List no longer reports its devices")
         with node.running(container("main", free)) as pod:
-            assert pod.view().nodes == done.view().nodes, f"{pod.view().nodes}, before: {done.view().nodes}"
+            assert pod.view().binder_devices == done.view().binder_devices, (
+                f"{pod.view().binder_devices}, before: {done.view().binder_devices}"
+            )
     finally:
         node.remove(done)
 
@@ -168,5 +174,5 @@ def removed(node: Node) -> None:
     assert node.phones
     node.clear()
     with node.running(container("main", COUNT)) as pod:
-        assert pod.view().nodes == ALL, f"{pod.view().nodes}"
+        assert pod.view().binder_devices == ALL, f"{pod.view().binder_devices}"
         assert pod.view().visible == natural_sort(ALL), f"{pod.view().visible}"

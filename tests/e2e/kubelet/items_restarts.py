@@ -33,15 +33,17 @@ def _keeping(node: Node, event: Callable[[], None]) -> None:
     for phone, then in zip(phones, before, strict=True):
         now = until(lambda phone=phone: _state(phone), f"{phone.name} runs")  # type: ignore[misc]
         assert now == then, f"{phone.name}: {now}, before: {then}"
-    nodes = phones[1].view().nodes
+    devices = phones[1].view().binder_devices
     phones[1].restart_container()
-    assert phones[1].view().nodes == nodes, f"after the container's restart: {phones[1].view().nodes}, before: {nodes}"
+    assert phones[1].view().binder_devices == devices, (
+        f"after the container's restart: {phones[1].view().binder_devices}, before: {devices}"
+    )
     until(lambda: len(sockets()) == 1, "the plugin has one socket")
     node.retire(phones[1])
 
 
 def _state(phone: Placed) -> tuple[str, int, set[str], set[str]]:
-    return phone.container_id(), phone.container()["restartCount"], phone.held(), phone.view().nodes
+    return phone.container_id(), phone.container()["restartCount"], phone.held(), phone.view().binder_devices
 
 
 def _kubelet(node: Node, number: signal.Signals) -> None:
@@ -147,7 +149,7 @@ def plugin_back(node: Node) -> None:
     assert [_state(phone) for phone in phones] == before, "the pods are unchanged"
     with node.running(container("main", 2)) as pod:
         taken = set().union(*(phone.held() for phone in phones))
-        assert not pod.view().nodes & taken, f"{pod.view().nodes} of {taken}"
+        assert not pod.view().binder_devices & taken, f"{pod.view().binder_devices} of {taken}"
 
 
 @item("A pod is removed while the kubelet is down: its devices are free afterwards")
@@ -155,14 +157,14 @@ def removed_meanwhile(node: Node) -> None:
     taken = COUNT - sum(len(phone.held()) for phone in node.phones)
     pod = node.place(container("main", taken))
     pod.wait_phase("Running")
-    nodes = pod.view().nodes
+    devices = pod.view().binder_devices
     node.kubelet.stop()
     node.kubelet.delete(pod.name)
     node.kubelet.start()
     node.wait_allocatable(ALL)
     until(lambda: pod.name not in {name for name, _ in node.kubelet.held(RESOURCE)}, "List no longer reports the pod")
     with node.running(container("main", taken)) as successor:
-        assert successor.view().nodes == nodes, f"{successor.view().nodes}, free: {nodes}"
+        assert successor.view().binder_devices == devices, f"{successor.view().binder_devices}, free: {devices}"
 
 
 @item("A kubelet that restarts without the plugin does not touch a finished pod")
@@ -195,4 +197,4 @@ def reboot(node: Node) -> None:
     node.clear()
     node.plugin.start()
     node.wait_allocatable(ALL)
-    assert len(node.phones[0].view().nodes) == 3, "the new pod has its devices"
+    assert len(node.phones[0].view().binder_devices) == 3, "the new pod has its devices"

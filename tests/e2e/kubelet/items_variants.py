@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, SETS, nodes_of
+from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, SETS, binder_devices_of
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.node import create_devices, names, natural_sort
 from tests.e2e.kubelet.plugins import SHARING, sockets, unhealthy_by_reason
@@ -91,13 +91,15 @@ def merged(node: Node) -> None:
     _sidecars(node)
     requests = {"limits": {PHONE: 1, SIDECAR: 2}}
     with node.running(container("main", resources=requests)) as pod:
-        view, nodes, sidecars = pod.view(), nodes_of(pod.held()), pod.held(resource=SIDECAR)
-        assert (view.nodes, view.visible) == (set(nodes), nodes), f"{view.nodes} {view.visible}, allocated: {nodes}"
+        view, members, sidecars = pod.view(), binder_devices_of(pod.held()), pod.held(resource=SIDECAR)
+        assert (view.binder_devices, view.visible) == (set(members), members), (
+            f"{view.binder_devices} {view.visible}, allocated: {members}"
+        )
         assert len(sidecars) == 2, f"allocated: {sidecars}"
         assert view.named(SIDECAR_PREFIX) == sidecars, f"{view.devices}, allocated: {sidecars}"
         assert view.environment["SIDECARS"].split(",") == sorted(sidecars), view.environment["SIDECARS"]
-        assert {*nodes, *sidecars} <= view.opened, f"opened: {view.opened}"
-        assert [view.bound.get(path) for path in PATHS] == nodes, f"{view.bound}, allocated: {nodes}"
+        assert {*members, *sidecars} <= view.opened, f"opened: {view.opened}"
+        assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
         assert view.mounts["/vendor/shared"].split(",")[0] == "ro", "the shared directory"
 
 
@@ -107,10 +109,10 @@ def both_open(node: Node) -> None:
         held, shared = ({device.split("::")[0] for device in pod.held()} for pod in (first, second))
         assert held == PHONES, f"{first.held()}"
         assert not first.held() & second.held(), f"{first.held()} {second.held()}"
-        nodes = set(nodes_of(shared))
-        assert nodes == second.view().nodes, f"{second.view().nodes}, allocated: {second.held()}"
+        members = set(binder_devices_of(shared))
+        assert members == second.view().binder_devices, f"{second.view().binder_devices}, allocated: {second.held()}"
         for pod in (first, second):
-            assert nodes <= pod.view().opened, f"opened: {pod.view().opened}, shared: {nodes}"
+            assert members <= pod.view().opened, f"opened: {pod.view().opened}, shared: {members}"
 
 
 @numa("GetAllocatableResources reports the NUMA node of each phone")

@@ -62,7 +62,7 @@ class ContainerView:
     """The files in /dev with binder in their names that the container could open for reading and writing."""
 
     @property
-    def nodes(self) -> set[str]:
+    def binder_devices(self) -> set[str]:
         """The names of the binder devices in /dev."""
         return self.named(PREFIX)
 
