@@ -180,6 +180,16 @@ async def until(condition: Callable[[], bool]) -> None:
         logger.setLevel(level)
 
 
+async def http_get(port: int, path: str) -> tuple[int, str, str]:
+    """Return status, head and body of the answer to an HTTP request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), PATIENCE)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.decode(), body.decode(errors="replace")
+
+
 def sockets(kubelet_dir: str) -> list[str]:
     """Return the names of the plugin's sockets."""
     return [name for name in os.listdir(kubelet_dir) if name.startswith("aosp-")]

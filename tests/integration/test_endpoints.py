@@ -28,7 +28,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, listed, until
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -295,15 +295,6 @@ def test_serve_does_not_load_modules_of_other_commands() -> None:
     assert done.stdout == "[]\n"
 
 
-async def get(port: int, path: str) -> str:
-    """Return the head of the answer to a request."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    answer = await asyncio.wait_for(reader.read(), PATIENCE)
-    writer.close()
-    return answer.partition(b"\r\n\r\n")[0].decode()
-
-
 async def test_process_serves_page_status_and_metrics(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """Clients that do not read their answer do not delay its end."""
     port = free_port()
@@ -315,8 +306,8 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
             "/status": "application/json",
         }
         for path, content_type in types.items():
-            head = await get(port, path)
-            assert head.startswith("HTTP/1.0 200")
+            status, head, _ = await http_get(port, path)
+            assert status == 200
             assert f"Content-Type: {content_type}" in head
         with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
             slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, listed, sockets
+from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,28 +192,27 @@ async def test_valid_sighup_accepts_replaced_devices(
 # -- probes, logs and errors
 
 
-async def get(port: int, path: str) -> tuple[int, str]:
-    """Return status and body of the answer to a request."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).decode().partition("\r\n\r\n")
-    writer.close()
-    return int(head.split()[1]), body
-
-
-async def test_readyz_fails_until_registered_and_healthz_does_not(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
+async def test_probes_and_metrics_follow_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """/readyz fails while the plugin is not registered; /healthz does not."""
+    device_directory.add(0, 1)
     port = free_port()
     async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
         await serve.logged(WAITING)
-        assert await get(port, "/healthz") == (200, "ok\n")
-        status, text = await get(port, "/readyz")
-        assert status == 503
-        assert text.startswith(WAITING)
-        async with Kubelet(kubelet_dir):
+        status, _, text = await http_get(port, "/readyz")
+        assert (status, text[: len(WAITING)]) == (503, WAITING)
+        assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
+        async with Kubelet(kubelet_dir) as kubelet:
+            await listed(kubelet, 2)
             await serve.logged("registered")
-            assert await get(port, "/readyz") == (200, "ok\n")
+            assert (await http_get(port, "/readyz"))[::2] == (200, "ok\n")
+            _, _, metrics = await http_get(port, "/metrics")
+            assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 2.0' in metrics
+            assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in metrics
+            assert "\naosp_plugin_polling 0.0" in metrics
+        await serve.logged("registration failed")
+        assert (await http_get(port, "/readyz"))[2].startswith("registration failed")
+        assert (await http_get(port, "/healthz"))[0] == 200
+        assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 0.0' in (await http_get(port, "/metrics"))[2]
 
 
 async def test_json_logs_have_the_fields_of_the_event(device_directory: DeviceDirectory, kubelet_dir: str) -> None:

@@ -405,12 +405,6 @@ def test_path_descriptor_is_ignored(proc: Proc, device: BinderDevice) -> None:
     assert leaked([device], proc) == [("n0", 70)]
 
 
-def test_own_process_is_ignored(proc: Proc, device: BinderDevice) -> None:
-    proc.process(999, device.path)
-    proc.process(99, device.path)
-    assert leaked([device], proc) == [("n0", 99)]
-
-
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
