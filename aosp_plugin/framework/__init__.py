@@ -1,20 +1,79 @@
-"""A framework for device plugins: the kubelet's device plugin API v1beta1 for any family of devices."""
+"""A framework for Kubernetes device plugins: the kubelet's device plugin API v1beta1 for any family of devices.
+
+**A plugin for device nodes** needs a function that lists them::
+
+    import glob
+    from aosp_plugin.framework import ListedDevices, serve
+
+    serve(ListedDevices("example.com/serial", lambda: glob.glob("/dev/ttyUSB*")))
+
+``ListedDevices`` also serves several slots per device node, mounts and health: let the function return ``ListedDevice``
+entries instead of paths. ``examples/`` has two complete plugins.
+
+**A plugin for anything else** implements ``Backend``. Three methods are required: ``scan`` reads the state of the host,
+``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
+container. The docstring of ``Backend`` states in which thread each method runs. Errors are subclasses of
+``PluginError``: raise ``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
+
+**Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
+registered, follows file events, logs, ends on SIGTERM, and serves probes and metrics if ``listen`` is set. A program
+with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins share one ``FileEvents``. An
+``Observer`` receives the events of a plugin.
+
+**Testing it.** ``aosp_plugin.testing`` has a stand-in kubelet.
+"""
 
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY, DevicePlugin
+from aosp_plugin.framework.deviceplugin.supervisor import Timings
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
-from aosp_plugin.framework.inventory import Device
+from aosp_plugin.framework.errors import (
+    AllocationError,
+    BackendError,
+    CdiError,
+    InvalidRequestError,
+    KubeletDirectoryError,
+    KubeletError,
+    PluginError,
+    RegistrationFailedError,
+    RegistrationRefusedError,
+    ServiceError,
+    UnhealthyDeviceError,
+    UnknownDeviceError,
+)
+from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
 from aosp_plugin.framework.listed import ListedDevice, ListedDevices
+from aosp_plugin.framework.observer import Observer
 from aosp_plugin.framework.service.serving import serve
 
 __all__ = [
+    "KUBELET_DIRECTORY",
+    "AllocationError",
     "Backend",
+    "BackendError",
+    "CdiError",
     "ContainerEdits",
     "Device",
     "DeviceNode",
     "DevicePlugin",
+    "FileEvents",
+    "InvalidRequestError",
+    "Inventory",
+    "KubeletDirectoryError",
+    "KubeletError",
     "ListedDevice",
     "ListedDevices",
     "Mount",
+    "Observer",
+    "PluginError",
+    "RegistrationFailedError",
+    "RegistrationRefusedError",
+    "ServiceError",
+    "Snapshot",
+    "Subscription",
+    "Timings",
+    "UnhealthyDeviceError",
+    "UnknownDeviceError",
     "serve",
 ]

@@ -40,6 +40,7 @@ async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.wait(tasks)  # leave no task behind
     return bool(done)
 
 

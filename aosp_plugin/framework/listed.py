@@ -85,7 +85,7 @@ class ListedDevices(Backend):
             elif device.reason != MISSING:
                 skipped[device.path] = f"{by_id[taken].path} has the same ID {taken!r}"
         for path in skipped.keys() - self._skipped:
-            LOG.warning("device skipped", extra={"path": path, "reason": skipped[path]})
+            LOG.warning("device skipped", extra={"device": path, "reason": skipped[path]})
         self._skipped = frozenset(skipped)
         self._by_id = by_id
 

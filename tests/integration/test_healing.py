@@ -142,7 +142,7 @@ async def test_no_stream_after_register(nodes: Nodes, kubelet_dir: str, healed: 
         kubelet.faults.never_open_stream = True
         async with running(nodes, kubelet_dir, timings=FAST) as plugin:
             healed()
-            await problem(plugin, "did not ask for its devices")
+            await problem(plugin, "did not request its devices")
             kubelet.faults.never_open_stream = False
             await listed(kubelet, 1)
 
@@ -255,7 +255,7 @@ async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: 
     kubelet.faults.garbage_register = True
     await kubelet.start()
     async with running(nodes, kubelet_dir) as plugin:
-        await problem(plugin, "registration failed and is tried again")
+        await problem(plugin, "registration failed, retrying")
         kubelet.faults.garbage_register = False
         healed()
         await kubelet.restart()
@@ -398,7 +398,7 @@ async def test_serving_fails_for_a_while(
 
     monkeypatch.setattr(PluginDirectory, "next_endpoint", next_endpoint)
     async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir) as plugin:
-        await problem(plugin, "can't serve at")
+        await problem(plugin, "cannot listen on")
         healed()
         fails[0] = False
         await listed(kubelet, 1)

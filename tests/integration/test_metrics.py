@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
-WAITING, LOST = "waiting for the kubelet", "registering again"
-REGISTRATION_FAILED = "registration failed and is tried again"
+WAITING, LOST = "waiting for kubelet", "connection to kubelet lost, re-registering"
+REGISTRATION_FAILED = "registration failed, retrying"
 SCAN_FAILED, SCAN_RECOVERED = "device scan failed, retrying", "device scan recovered"
 SCAN_HANGS, SCAN_RETURNED = "device scan is hanging", "device scan is no longer hanging"
 

@@ -106,7 +106,7 @@ async def test_a_node_that_vanished_a_moment_ago(
     nodes.make(0, 1)
     async with dialled(nodes, kubelet_dir) as (channel, kubelet, _):
         await listed(kubelet, 2)
-        monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.tell", lambda *_: None)
+        monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.notify", lambda *_: None)
         nodes.remove(1)
         with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
             await DevicePluginStub(channel).Allocate(request(names([0, 1])))
@@ -173,7 +173,7 @@ async def test_a_malformed_request(nodes: Nodes, kubelet_dir: str, method: str) 
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
         )
-        with pytest.raises(grpc.aio.AioRpcError, match="the request is no v1beta1") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="the request is not a valid v1beta1") as refused:
             await call(b"\xff\xff\xff\xff")
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         nodes.make(1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-WAITING = "waiting for the kubelet"
+WAITING = "waiting for kubelet"
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ class Walk:
         if not waits_for or any(event.is_set() for event in waits_for):
             return None
         if len(waits_for) == 2:
-            waits = self._supervisor.problem.startswith("waiting for the kubelet")
+            waits = self._supervisor.problem.startswith("waiting for kubelet")
             return Phase.WAITING if waits else Phase.PAUSING
         streams = self.kubelet.resource(RESOURCE).streams
         if not self._supervisor.problem:

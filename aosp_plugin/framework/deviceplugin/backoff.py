@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Pauses between attempts to register."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST, FACTOR, CAP = 0.1, 2.0, 15.0
-"""Seconds, factor, seconds. A new kubelet.sock ends a wait at once, so the cap is for a kubelet that refuses."""
+"""Seconds, factor, seconds. A new kubelet.sock ends a pause at once, so the cap is for a kubelet that rejects the
+plugin."""
 
 
 def delays(rng: random.Random) -> Iterator[float]:
-    """Yield seconds to wait, for ever: none before the first try again, then longer ones up to a cap.
+    """Yield pauses in seconds without end: 0 before the first retry, then exponentially longer ones up to a cap.
 
-    Each is drawn from the upper half of its range, so that a thousand nodes whose kubelets restart together do
-    not stay in step.
+    Each is random in the upper half of its range, so that a thousand nodes whose kubelets restart at the same time do
+    not retry at the same time.
     """
     yield 0.0
     delay = FIRST

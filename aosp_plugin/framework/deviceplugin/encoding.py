@@ -1,8 +1,8 @@
-"""Devices as the bytes of a ListAndWatchResponse, of which a change encodes only what is near it.
+"""Incremental encoding of a device list as a ListAndWatchResponse.
 
-A hundred thousand devices take 60 ms to encode, and one node that appears should not wait for them. Protobuf messages
-may be joined by joining their bytes; repeated fields then add up. So the list is kept in chunks, and those whose
-devices are the same as before are taken as they are.
+Encoding a hundred thousand devices takes 60 ms, for which the change of one device should not wait. Concatenating the
+bytes of protobuf messages concatenates their repeated fields. The list is therefore encoded in chunks, and chunks whose
+devices have not changed are reused.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.inventory import Device
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-"""The two words the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+"""The two states that the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 CHUNK = 1000
-"""Devices that are encoded together: half a millisecond."""
+"""Devices in a chunk, which take half a millisecond to encode."""
 
 
 class Chunk(NamedTuple):
-    """Some devices in a row."""
+    """Consecutive devices."""
 
     devices: tuple[Device, ...]
     data: bytes
-    size_at_most: int
-    """Bytes where all of them were unhealthy."""
+    max_size: int
+    """Bytes if all of the devices were unhealthy."""
 
 
 def chunks(devices: tuple[Device, ...], before: Sequence[Chunk] = ()) -> list[Chunk]:
-    """Return all of ``devices`` in chunks, of which those at both ends that are the same in ``before`` are its."""
+    """Return ``devices`` in chunks, and reuse those of ``before`` that are unchanged at both ends of the list."""
     first, last = 0, len(devices)
     front: list[Chunk] = []
     for chunk in before:
@@ -48,30 +48,30 @@ def chunks(devices: tuple[Device, ...], before: Sequence[Chunk] = ()) -> list[Ch
             break
         last = start
         back.append(chunk)
-    while front and last - first < CHUNK // 4:  # else a list that changes often ends as one of small pieces
+    while front and last - first < CHUNK // 4:  # otherwise, many changes would leave many small chunks
         first -= len(front.pop().devices)
     return [*front, *map(_chunk, _cut(devices[first:last])), *reversed(back)]
 
 
 def _cut(devices: tuple[Device, ...]) -> Iterator[tuple[Device, ...]]:
-    """Yield the devices in pieces of ``CHUNK`` at the most, and all about as long as each other."""
+    """Yield the devices in pieces of about the same length, with at most ``CHUNK`` devices each."""
     count = -(-len(devices) // CHUNK)
     for piece in range(count):
         yield devices[len(devices) * piece // count : len(devices) * (piece + 1) // count]
 
 
 def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
-    """Return as many devices as fit into a message of ``limit`` bytes, and how many they are.
+    """Return a message with as many devices as fit into ``limit`` bytes, and their number.
 
-    Each counts as long as it would be when unhealthy, so that a change of health never pushes another device out.
+    Each device counts with its size when unhealthy, so that a change of health never displaces another device.
     """
     parts: list[bytes] = []
     size = count = 0
     for chunk in all_chunks:
-        size += chunk.size_at_most
+        size += chunk.max_size
         if size > limit:
-            rest, more = _fitting_one_by_one(chunk.devices, limit - (size - chunk.size_at_most))
-            return b"".join([*parts, rest]), count + more
+            rest, rest_count = _fitting_one_by_one(chunk.devices, limit - (size - chunk.max_size))
+            return b"".join([*parts, rest]), count + rest_count
         parts.append(chunk.data)
         count += len(chunk.devices)
     return b"".join(parts), count
@@ -97,9 +97,9 @@ def _chunk(devices: tuple[Device, ...]) -> Chunk:
 def _fitting_one_by_one(devices: Iterable[Device], limit: int) -> tuple[bytes, int]:
     parts: list[bytes] = []
     for device in devices:
-        alone = _chunk((device,))
-        limit -= alone.size_at_most
+        single = _chunk((device,))
+        limit -= single.max_size
         if limit < 0:
             break
-        parts.append(alone.data)
+        parts.append(single.data)
     return b"".join(parts), len(parts)

@@ -1,4 +1,4 @@
-"""The kubelet as a plugin meets it: its directory, the identity of its socket, and Register."""
+"""The kubelet's plugin directory, the identity of its socket, and the Register call."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
 
 VERSION = "v1beta1"
-"""The only version a kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
+"""The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
 
 SOCKET = "kubelet.sock"
 
-LONGEST_SOCKET_PATH = 107
-"""Bytes of a unix socket's path: sun_path has 108 with its terminating NUL (include/uapi/linux/un.h)."""
+MAX_SOCKET_PATH = 107
+"""Bytes in the path of a unix socket: sun_path has 108 with the terminating NUL (include/uapi/linux/un.h)."""
 
 _PERMANENT = re.compile(
     r"the ResourceName .* is invalid|requested API version .* is not supported by kubelet", re.DOTALL
 )
-"""Refusals that no retry heals, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
-``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC hands them on with code UNKNOWN."""
+"""Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
+``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
 
 
 class SocketIdentity(NamedTuple):
-    """Tells a kubelet's socket from that of the next one. Inode numbers are used again at once; ctime is not."""
+    """Distinguishes a kubelet's socket from that of its successor. Inode numbers are reused at once; ctime is not."""
 
     device: int
     inode: int
@@ -40,24 +40,24 @@ class SocketIdentity(NamedTuple):
 
 
 def identify(path: str) -> SocketIdentity | None:
-    """Return the identity of the file at ``path``; None where there is none."""
+    """Return the identity of the file at ``path``; None if there is no file."""
     try:
-        seen = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return SocketIdentity(seen.st_dev, seen.st_ino, seen.st_ctime_ns)
+    return SocketIdentity(status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
 def socket_address(path: str) -> str:
-    """Return the address that gRPC knows the socket at ``path`` by: a URI, so that a space or % is escaped."""
+    """Return the gRPC address of the socket at ``path``, a URI in which spaces and % are escaped."""
     return "unix:" + urllib.parse.quote(path)
 
 
 class PluginDirectory:
-    """The directory where the kubelet and its plugins meet, and the names of one plugin's sockets in it."""
+    """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, stem: str) -> None:
-        """``stem`` begins the name of every socket of this plugin, and of no other's."""
+        """``stem`` is the common beginning of the names of this plugin's sockets; see ``socket_name``."""
         self.path = path
         self._stem = stem
         self._last_number = 0
@@ -68,7 +68,7 @@ class PluginDirectory:
         return os.path.join(self.path, SOCKET)
 
     def check(self) -> None:
-        """Raise KubeletDirectoryError where the plugin could never serve in this directory."""
+        """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
         if not os.path.isdir(self.path):
             raise KubeletDirectoryError(
                 f"the kubelet's plugin directory {self.path} does not exist: is this a node with a kubelet, and is "
@@ -76,21 +76,21 @@ class PluginDirectory:
             )
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} is not writable for uid {os.getuid()}: the kubelet makes "
-                "it for root alone (0750)"
+                f"the kubelet's plugin directory {self.path} is not writable for uid {os.getuid()}: the kubelet "
+                "creates it for root only (mode 0750)"
             )
         longest = len(os.fsencode(os.path.join(self.path, self._name(4194304, 10**13))))
-        if longest > LONGEST_SOCKET_PATH:
+        if longest > MAX_SOCKET_PATH:
             raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} is {longest - LONGEST_SOCKET_PATH} bytes too long: a "
-                f"socket's path has at most {LONGEST_SOCKET_PATH}"
+                f"the kubelet's plugin directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
+                f"path of a socket has at most {MAX_SOCKET_PATH} bytes"
             )
 
     def next_endpoint(self, now: float) -> str:
-        """Return a socket's name that was never used before: a kubelet mixes up two registrations that share one.
+        """Return a socket name that was never used before: a kubelet confuses registrations that share a name.
 
-        The process ID does not do for that: in a container it is the same after each restart. So the number is
-        the time, ``now`` seconds since the epoch, in milliseconds, and at least one more than the last.
+        The process ID does not make a name unique, because in a container it is the same after each restart. The name
+        therefore ends with the time in milliseconds (``now`` is in seconds since the epoch), increased if it was used.
         """
         self._last_number = max(self._last_number + 1, int(now * 1000))
         return self._name(os.getpid(), self._last_number)
@@ -98,12 +98,12 @@ class PluginDirectory:
     def sweep(self) -> list[str]:
         """Remove the sockets that a killed predecessor left, and return their names.
 
-        One that answers belongs to a plugin that lives, as for a moment during a rolling update: it stays.
+        A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
         """
         own = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
         with os.scandir(self.path) as entries:
             sockets = [entry.name for entry in entries if own.fullmatch(entry.name) and not entry.is_dir()]
-        stale = [name for name in sockets if not _answers(os.path.join(self.path, name))]
+        stale = [name for name in sockets if not _accepts_connections(os.path.join(self.path, name))]
         for name in stale:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
@@ -113,8 +113,8 @@ class PluginDirectory:
         return f"{self._stem}-{pid}-{number}.sock"
 
 
-def _answers(path: str) -> bool:
-    """Say whether a process listens on the socket at ``path``."""
+def _accepts_connections(path: str) -> bool:
+    """Return whether a process listens on the socket at ``path``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.0)
         try:
@@ -127,16 +127,16 @@ def _answers(path: str) -> bool:
 
 
 async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: float) -> None:
-    """Register a plugin that serves already, and wait ``deadline`` seconds for the answer at the most.
+    """Register a plugin that already serves, with a deadline in seconds.
 
-    The plugin must serve first: since 1.25 the kubelet dials it and asks for its options before it answers
-    (pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go ``Register``), and has no deadline of its own for that.
+    The plugin must serve first: since 1.25 the kubelet dials it and calls GetDevicePluginOptions before it answers
+    (pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go ``Register``), without a deadline of its own.
 
-    The authority is set because C-core would send the socket's path, %-encoded; a channel's connections are not
-    shared because a connection that failed a moment ago would make the next channel wait out its backoff.
+    The authority is set because C-core would send the %-encoded path of the socket. The channel has a subchannel pool
+    of its own because a connection that failed before would make the next channel wait for the end of its backoff.
 
-    Nothing is raised before the call is let go of: whoever keeps the error would keep the call with its traceback, and
-    with that the connection, which no closing of the channel ends.
+    Errors are raised outside the ``except`` block: the traceback of the original error refers to the call, and would
+    keep the connection open even after the channel is closed.
 
     Raises RegistrationRefusedError or RegistrationFailedError.
     """

@@ -1,4 +1,4 @@
-"""A gRPC server on one socket, as each registration has one. For how long, and with which kubelet, others decide."""
+"""The gRPC server of one registration, on a socket of its own."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.servicer import Servicer
 
 RECEIVE_LIMIT = 64 * 1024 * 1024
-"""Bytes of a request. GetPreferredAllocation carries every free ID, and gRPC's default of 4 MiB ends at 220,000."""
+"""Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
 
 SOCKET_MODE = 0o600
-"""For the kubelet alone, which is root as the plugin is."""
+"""For the kubelet alone, which runs as root like the plugin."""
 
 
 @contextlib.asynccontextmanager
-async def serving(servicer: Servicer, path: str, patience: float) -> AsyncIterator[None]:
-    """Serve on a new socket at ``path`` while the context lasts; requests under way then have ``patience`` seconds.
+async def serving(servicer: Servicer, path: str, grace: float) -> AsyncIterator[None]:
+    """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
 
-    Raises RegistrationFailedError where that can't begin.
+    Raises RegistrationFailedError if the server cannot start.
     """
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
     server.add_generic_rpc_handlers((servicer.handler(),))
     try:
         server.add_insecure_port(socket_address(path))
     except RuntimeError as error:
-        raise RegistrationFailedError(f"can't serve at {path}: {error}") from error
+        raise RegistrationFailedError(f"cannot listen on {path}: {error}") from error
     try:
-        with contextlib.suppress(FileNotFoundError):  # swept by a kubelet that starts: the first sign to be found
+        with contextlib.suppress(FileNotFoundError):  # a kubelet that starts removed it, which the supervisor detects
             os.chmod(path, SOCKET_MODE)
         await server.start()
         yield
     finally:
         servicer.finish()
-        await server.stop(patience)  # removes the socket, too
+        await server.stop(grace)  # removes the socket

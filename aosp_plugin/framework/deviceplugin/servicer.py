@@ -1,7 +1,7 @@
-"""The five RPCs of v1beta1 over a backend.
+"""The five RPCs of the device plugin API v1beta1.
 
-Requests are taken as bytes and decoded here, so that a malformed one is answered with INVALID_ARGUMENT rather
-than gRPC's INTERNAL, and the list of devices is sent as the bytes that the snapshot encoded once.
+Requests arrive as bytes and are decoded here, so that a malformed one is answered with INVALID_ARGUMENT instead of
+gRPC's INTERNAL. The device list is sent as the bytes that the snapshot encoded once.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class Servicer:
-    """Answers one kubelet over one socket; every registration has a new one."""
+    """The service of one registration."""
 
     def __init__(
         self, backend: Backend, inventory: Inventory, rescan: Callable[[], None], observer: Observer = NULL_OBSERVER
     ) -> None:
-        """``rescan`` is called where a device could not be prepared, and may not be healthy any more."""
+        """``rescan`` is called after a failed PreStartContainer: the device may be unhealthy."""
         self._backend = backend
         self._inventory = inventory
         self._rescan = rescan
         self._observer = observer
         self._newest: asyncio.Event | None = None
         self.stream_opened = asyncio.Event()
-        """Set once the kubelet has called ListAndWatch."""
+        """Set when the kubelet has called ListAndWatch."""
         self.stream_ended = asyncio.Event()
-        """Set once the newest stream has ended other than by our will: the kubelet will not open another."""
+        """Set when the newest stream has ended unexpectedly: the kubelet will not open another one."""
 
     @property
     def options(self) -> pb.DevicePluginOptions:
-        """What the plugin tells the kubelet of itself, by Register to old ones and by RPC to newer ones."""
+        """The options of the plugin: old kubelets take them from Register, newer ones call GetDevicePluginOptions."""
         return pb.DevicePluginOptions(
             pre_start_required=self._backend.pre_start_required,
             get_preferred_allocation_available=self._backend.get_preferred_allocation_available,
         )
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
-        """Return what a gRPC server needs to serve this."""
+        """Return the handler for a gRPC server."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -82,7 +82,7 @@ class Servicer:
         )
 
     def finish(self) -> None:
-        """End the open stream, as a stop of the plugin does."""
+        """End the open stream."""
         if self._newest is not None:
             self._newest.set()
 
@@ -90,16 +90,16 @@ class Servicer:
         return self.options.SerializeToString()
 
     async def _list_and_watch(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
-        """Send the newest snapshot, and each newer one, until the kubelet, a newer stream or a stop ends it."""
+        """Send the current snapshot and each newer one, until the kubelet, a newer stream or ``finish`` ends it."""
         self.finish()
-        over = self._newest = asyncio.Event()
+        finished = self._newest = asyncio.Event()
         self.stream_opened.set()
         self._observer.stream_opened()
         revision = 0
         try:
             while True:
-                await wait_any(self._inventory.superseded(revision), over)
-                if over.is_set():
+                await wait_any(self._inventory.superseded(revision), finished)
+                if finished.is_set():
                     return
                 snapshot = self._inventory.snapshot
                 self._observer.sent(len(snapshot.message), first=not revision)
@@ -108,15 +108,15 @@ class Servicer:
                 revision = snapshot.revision
         finally:
             self._observer.stream_closed()
-            if not over.is_set():
+            if not finished.is_set():
                 self.stream_ended.set()
 
     def _unary(
         self, rpc: str, request_type: type[Request], answer: Callable[[Request], Message]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Turn a function of a decoded request into an RPC handler.
+        """Return an RPC handler that calls ``answer`` with the decoded request.
 
-        An error that is none of ours is for gRPC to log, and UNKNOWN to the kubelet.
+        An unexpected error is logged by gRPC and answered with UNKNOWN.
         """
 
         async def handle(data: bytes, context: Context) -> bytes:
@@ -125,8 +125,8 @@ class Servicer:
             try:
                 reply = answer(_decode(request_type, data)).SerializeToString()
                 code = "OK"
-            except AllocationError as refusal:
-                code, error = refusal.code, str(refusal)
+            except AllocationError as rejection:
+                code, error = rejection.code, str(rejection)
             except (OSError, PluginError) as failure:
                 code, error = "INTERNAL", str(failure)
             finally:
@@ -141,12 +141,12 @@ class Servicer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
-        """Answer for every container by itself, in order; all of them or, by an error, none."""
-        wanted = _of_each_container(container.devices_ids for container in request.container_requests)
-        for ids in wanted:
+        """Answer for each container separately, in order; an error rejects the whole request."""
+        requests = _ids_per_container(container.devices_ids for container in request.container_requests)
+        for ids in requests:
             self._check(ids)
         return pb.AllocateResponse(
-            container_responses=[container_response(self._backend.allocate(ids)) for ids in wanted]
+            container_responses=[container_response(self._backend.allocate(ids)) for ids in requests]
         )
 
     def _prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
@@ -166,7 +166,7 @@ class Servicer:
         )
 
     def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
-        (ids,) = _of_each_container([request.devices_ids])
+        (ids,) = _ids_per_container([request.devices_ids])
         self._check(ids)
         try:
             self._backend.pre_start(ids)
@@ -189,29 +189,29 @@ def _decode(request_type: type[Request], data: bytes) -> Request:
     try:
         return request_type.FromString(data)
     except DecodeError as error:
-        raise InvalidRequestError(f"the request is no {request_type.DESCRIPTOR.full_name}: {error}") from error
+        raise InvalidRequestError(f"the request is not a valid {request_type.DESCRIPTOR.full_name}: {error}") from error
 
 
-def _of_each_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return the IDs of each container, each ID once, in the order in which they were sent."""
-    wanted = [list(dict.fromkeys(ids)) for ids in requests]
-    if not wanted:
+def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return the IDs of each container, without duplicates, in the order of the request. Raises InvalidRequestError."""
+    unique = [list(dict.fromkeys(ids)) for ids in requests]
+    if not unique:
         raise InvalidRequestError("the request names no container")
-    for position, ids in enumerate(wanted):
+    for position, ids in enumerate(unique):
         if not ids:
             raise InvalidRequestError(f"the request names no device for container {position}")
-    return wanted
+    return unique
 
 
 def _ids_in(request_type: type[Message], data: bytes) -> str:
-    """Return the IDs that a request asks for, for the log."""
+    """Return the IDs in a request, for the log."""
     try:
         request = request_type.FromString(data)
     except DecodeError:
         return ""
     match request:
         case pb.AllocateRequest():
-            ids = [one for container in request.container_requests for one in container.devices_ids]
+            ids = [device_id for container in request.container_requests for device_id in container.devices_ids]
         case pb.PreStartContainerRequest():
             ids = list(request.devices_ids)
         case _:

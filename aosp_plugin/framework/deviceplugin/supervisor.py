@@ -1,8 +1,8 @@
-"""Staying registered: serve, register, watch, heal, stop.
+"""Keeps a plugin registered: serve, register, monitor, retry, stop.
 
-A kubelet never opens a second ListAndWatch by itself (pkg/kubelet/cm/devicemanager/endpoint.go ``run``): whatever
-ends the stream leaves the node without devices until the plugin registers again. So one turn of the loop here is
-one registration, with a server and a socket of its own, from serving to the first sign that it is broken.
+A kubelet never calls ListAndWatch a second time by itself (pkg/kubelet/cm/devicemanager/endpoint.go ``run``): after the
+stream has ended for any reason, the node has no devices until the plugin registers again. One iteration of the loop is
+therefore one registration, with a server and a socket of its own, from serving to the first sign of a failure.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ LOG = logging.getLogger(__name__)
 
 
 class Timings(NamedTuple):
-    """Seconds."""
+    """Timeouts in seconds."""
 
     register: float = 20.0
     """For Register: a kubelet takes up to 10 s to dial back before it answers, and has no deadline itself."""
     stream: float = 10.0
-    """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and never tell of a failure."""
+    """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and do not report a failure."""
     stable: float = 5.0
-    """After which a registration that breaks is not counted as one more failure."""
+    """After which a registration that fails does not count as one more failure in a row."""
     stop: float = 1.0
-    """For requests under way when the server stops."""
+    """For pending requests when the server stops."""
 
 
 class DisconnectReason(enum.StrEnum):
-    """Why a registration is over."""
+    """Why a registration ended."""
 
     STOPPED = "stopped"
     STREAM_ENDED = "the kubelet's stream ended"
-    NO_STREAM = "the kubelet registered the plugin and did not ask for its devices"
+    NO_STREAM = "the kubelet registered the plugin but did not request its devices"
     SOCKET_GONE = "the plugin's socket is gone"
-    KUBELET_RESTARTED = "kubelet.sock was made anew"
+    KUBELET_RESTARTED = "kubelet.sock was recreated"
 
 
 class Supervisor:
@@ -76,13 +76,13 @@ class Supervisor:
         rng: random.Random | None = None,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``files`` tells of changes in ``directory``; ``stop`` ends everything; for ``rescan`` see Servicer."""
+        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for ``rescan``."""
         self._backend = backend
         self._inventory = inventory
         self._directory = directory
         self._files = files
         self._stop = stop
-        self._look_again_at_devices = rescan
+        self._rescan = rescan
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._observer = observer
@@ -90,69 +90,69 @@ class Supervisor:
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
         self.problem = "not registered yet"
-        """Why the kubelet does not know the devices now; empty while it does."""
+        """Why the kubelet does not have the devices; empty while it has."""
 
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set.
 
-        Raises KubeletDirectoryError where serving can't even begin, and RegistrationRefusedError.
+        Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
         """
         self._directory.check()
         self._sweep()
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
-        while await self._kubelet_is_there():
+        while await self._wait_for_kubelet():
             self._started = time.monotonic()
-            with contextlib.suppress(OSError):  # can't be looked at now: the next turn will
+            with contextlib.suppress(OSError):  # the directory is unreadable now; the next iteration tries again
                 self._sweep()
-            await self._registration()
+            await self._run_registration()
             if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             last_kubelet = self._kubelet
             await self._pause(next(pauses))
 
     def _sweep(self) -> None:
-        """Remove the sockets of predecessors: processes that were killed, or our own in a directory that came back.
+        """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
 
-        gRPC removes the file at a socket's path when it stops, and finds none while the directory is elsewhere.
+        gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
         """
         for name in self._directory.sweep():
-            LOG.info("removed the socket of a predecessor", extra={"endpoint": name})
+            LOG.info("removed stale socket", extra={"endpoint": name})
 
-    async def _kubelet_is_there(self) -> bool:
-        """Wait until there is a kubelet.sock; return False where the plugin is to stop first."""
+    async def _wait_for_kubelet(self) -> bool:
+        """Wait until kubelet.sock exists; return False if ``stop`` is set first."""
         while not self._stop.is_set():
-            self._rescan()
+            self._watch_directory()
             if identify(self._directory.kubelet_socket) is not None:
                 return True
-            missing = f"there is no {self._directory.kubelet_socket}"
-            if self._is_news(f"waiting for the kubelet: {missing}"):
-                LOG.warning("waiting for the kubelet", extra={"reason": missing})
+            reason = f"there is no {self._directory.kubelet_socket}"
+            if self._set_problem(f"waiting for kubelet: {reason}"):
+                LOG.warning("waiting for kubelet", extra={"reason": reason})
             await wait_any(self._files.changed, self._stop, timeout=self._files.interval)
         return False
 
-    async def _registration(self) -> None:
-        """Serve on a new socket, register it, and return once that is over."""
+    async def _run_registration(self) -> None:
+        """Serve on a new socket, register it, and return when the registration has ended."""
         self._kubelet = identify(self._directory.kubelet_socket)
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
-        servicer = Servicer(self._backend, self._inventory, self._look_again_at_devices, self._observer)
+        servicer = Servicer(self._backend, self._inventory, self._rescan, self._observer)
         try:
             async with (
                 serving(servicer, path, self._timings.stop),
-                self._registering(endpoint, servicer) as answer,
+                self._registering(endpoint, servicer) as response,
             ):
-                self._ended(await self._until_broken(endpoint, servicer, answer))
+                self._disconnected(await self._monitor(endpoint, servicer, response))
         except RegistrationRefusedError:
             self._observer.registration("refused")
             raise
         except RegistrationFailedError as error:
             self._observer.registration("failed")
-            if self._is_news(f"registration failed and is tried again: {error}"):
-                LOG.warning("registration failed and is tried again", extra={"error": str(error)})
+            if self._set_problem(f"registration failed, retrying: {error}"):
+                LOG.warning("registration failed, retrying", extra={"error": str(error)})
 
     @contextlib.asynccontextmanager
     async def _registering(self, endpoint: str, servicer: Servicer) -> AsyncIterator[asyncio.Task[None]]:
-        """Register the served socket while the context goes on: a task that raises what ``register`` does."""
+        """Call Register inside the context, as a task that raises what ``register`` raises."""
         self._kubelet = identify(self._directory.kubelet_socket)
         if self._kubelet is not None:
             if self._last_kubelet not in {None, self._kubelet}:
@@ -162,85 +162,90 @@ class Supervisor:
             version=VERSION, endpoint=endpoint, resource_name=self._backend.resource_name, options=servicer.options
         )
         call = register(self._directory.kubelet_socket, request, self._timings.register)
-        async with background_task(call) as answer:
-            yield answer
+        async with background_task(call) as response:
+            yield response
 
-    async def _until_broken(self, endpoint: str, servicer: Servicer, answer: asyncio.Task[None]) -> DisconnectReason:
-        """Return the first sign that the kubelet no longer has, or will never get, what this socket serves.
+    async def _monitor(self, endpoint: str, servicer: Servicer, response: asyncio.Task[None]) -> DisconnectReason:
+        """Return the first sign that the kubelet has lost, or will never get, what this socket serves.
 
-        Looked for from the first moment on, and not only once Register is answered: a kubelet that starts just now
-        may have swept the socket away before it took the request, and would then dial nothing for 10 s.
+        The socket is monitored from the first moment, not only after Register has returned: a kubelet that starts may
+        have removed the socket before it handles Register, and would then try to dial it for 10 s.
         Raises RegistrationFailedError and RegistrationRefusedError.
         """
         path = os.path.join(self._directory.path, endpoint)
-        own = identify(path)
+        own_socket = identify(path)
         answered = asyncio.Event()
-        answer.add_done_callback(lambda _: answered.set())
-        patience: float | None = None
+        response.add_done_callback(lambda _: answered.set())
+        stream_deadline: float | None = None
         while True:
-            self._rescan()
-            if ending := self._sign(path, own, servicer):
-                return ending
-            signs, timeout = [self._files.changed, self._stop, servicer.stream_ended], self._files.interval
+            self._watch_directory()
+            if reason := self._detect_failure(path, own_socket, servicer):
+                return reason
+            events, timeout = [self._files.changed, self._stop, servicer.stream_ended], self._files.interval
             if not answered.is_set():
-                signs.append(answered)
-            elif answer.result() is None and servicer.stream_opened.is_set():
+                events.append(answered)
+            elif response.result() is None and servicer.stream_opened.is_set():
                 self._registered(endpoint)
             else:
-                patience = patience or time.monotonic() + self._timings.stream
-                if time.monotonic() >= patience:
+                stream_deadline = stream_deadline or time.monotonic() + self._timings.stream
+                if time.monotonic() >= stream_deadline:
                     return DisconnectReason.NO_STREAM
-                signs.append(servicer.stream_opened)
-                timeout = min(timeout, patience - time.monotonic())
-            await wait_any(*signs, timeout=timeout)
+                events.append(servicer.stream_opened)
+                timeout = min(timeout, stream_deadline - time.monotonic())
+            await wait_any(*events, timeout=timeout)
 
-    def _sign(self, path: str, own: SocketIdentity | None, servicer: Servicer) -> DisconnectReason | None:
+    def _detect_failure(
+        self, path: str, own_socket: SocketIdentity | None, servicer: Servicer
+    ) -> DisconnectReason | None:
+        """Return why the registration has ended; None if it has not."""
         if self._stop.is_set():
             return DisconnectReason.STOPPED
         if servicer.stream_ended.is_set():
             return DisconnectReason.STREAM_ENDED
-        if own is None or identify(path) != own:
+        if own_socket is None or identify(path) != own_socket:
             return DisconnectReason.SOCKET_GONE
-        if self._another_kubelet():
+        if self._kubelet_restarted():
             return DisconnectReason.KUBELET_RESTARTED
         return None
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before the next try, unless there is another kubelet than the last one."""
+        """Wait before the next attempt; return at once if the kubelet restarts."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
-            self._rescan()
-            left = end - time.monotonic()
-            if left <= 0 or self._another_kubelet():
+            self._watch_directory()
+            remaining = end - time.monotonic()
+            if remaining <= 0 or self._kubelet_restarted():
                 return
-            await wait_any(self._files.changed, self._stop, timeout=min(left, self._files.interval))
+            await wait_any(self._files.changed, self._stop, timeout=min(remaining, self._files.interval))
 
-    def _another_kubelet(self) -> bool:
-        """Say whether a kubelet has started since the last Register; that one has merely gone is no news."""
+    def _kubelet_restarted(self) -> bool:
+        """Return whether another kubelet has started since the last Register; a missing kubelet.sock does not count."""
         return identify(self._directory.kubelet_socket) not in {None, self._kubelet}
 
-    def _rescan(self) -> None:
-        """Make sure that a change of the directory from here on is told."""
+    def _watch_directory(self) -> None:
+        """Make sure that the next change of the directory sets ``changed``."""
         self._files.changed.clear()
         self._files.watch([self._directory.path])
-        self._files.changes()  # which they are doesn't matter: what does is looked at each time
+        self._files.changes()  # the paths are not needed: each iteration checks the sockets themselves
 
     def _registered(self, endpoint: str) -> None:
         if self.problem:
             self.problem = ""
             self._observer.registration("ok")
-            took = milliseconds(time.monotonic() - self._started)
-            LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": took})
+            duration = milliseconds(time.monotonic() - self._started)
+            LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": duration})
 
-    def _ended(self, ending: DisconnectReason) -> None:
-        """Tell that the registration is over, before its server stops: from now on the kubelet is told nothing."""
-        if self.problem and ending is not DisconnectReason.STOPPED:
+    def _disconnected(self, reason: DisconnectReason) -> None:
+        """Report the end of a registration, before its server stops."""
+        if self.problem and reason is not DisconnectReason.STOPPED:
             self._observer.registration("failed")
         self._observer.unregistered()
-        if ending is not DisconnectReason.STOPPED and self._is_news(f"registering again: {ending}"):
-            LOG.warning("registering again", extra={"reason": ending.value})
+        if reason is not DisconnectReason.STOPPED and self._set_problem(
+            f"connection to kubelet lost, re-registering: {reason}"
+        ):
+            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": reason.value})
 
-    def _is_news(self, problem: str) -> bool:
-        """Note why the kubelet does not know the devices; say whether it is another reason than the last one."""
+    def _set_problem(self, problem: str) -> bool:
+        """Set why the kubelet does not have the devices; return whether that differs from the last reason."""
         before, self.problem = self.problem, problem
         return problem != before

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -19,18 +18,18 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY, DevicePlugin
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.resource_names import is_extended_resource_name, socket_name
-from aosp_plugin.framework.service import http, logs
+from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
-
-LOG = logging.getLogger(__name__)
+    from aosp_plugin.framework.service.http import Route
+    from aosp_plugin.framework.service.metrics import Metrics
 
 EXIT_WITHIN = 1.8
 """Seconds from SIGTERM until the process is ended by force."""
@@ -68,23 +67,42 @@ def serve(
 
 
 async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[str, int] | None) -> None:
-    files, heartbeat = FileEvents(), Heartbeat()
-    metrics = Metrics(polling=lambda: files.polling)
-    plugins = [
-        DevicePlugin(backend, kubelet_dir=kubelet_dir, files=files, observer=metrics.observer(backend.resource_name))
-        for backend in backends
-    ]
-    stop_on_signals(lambda: stop_all(plugins))
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(contextlib.closing(files))
+        files = stack.enter_context(contextlib.closing(FileEvents()))
+        metrics = None
         if address is not None:
-            routes = {
-                **probe_routes(plugins, heartbeat.problem),
-                "/metrics": lambda: http.Answer(*metrics.exposition()),
-            }
-            stack.enter_context(http.serving(address, routes))
-        await stack.enter_async_context(background_task(heartbeat.run()))
+            from aosp_plugin.framework.service.metrics import Metrics  # noqa: PLC0415 - takes megabytes of memory
+
+            metrics = Metrics(polling=lambda: files.polling)
+        plugins = [
+            DevicePlugin(
+                backend,
+                kubelet_dir=kubelet_dir,
+                files=files,
+                observer=metrics.observer(backend.resource_name) if metrics else NULL_OBSERVER,
+            )
+            for backend in backends
+        ]
+        stop_on_signals(lambda: stop_all(plugins))
+        if address is not None and metrics is not None:
+            await stack.enter_async_context(_http_server(address, plugins, metrics))
         await run_plugins(plugins)
+
+
+@contextlib.asynccontextmanager
+async def _http_server(
+    address: tuple[str, int], plugins: Sequence[DevicePlugin], metrics: Metrics
+) -> AsyncIterator[None]:
+    from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+
+    heartbeat = Heartbeat()
+    routes = {
+        **probe_routes(plugins, heartbeat.problem),
+        "/metrics": lambda: http.Answer(*metrics.exposition()),
+    }
+    with http.serving(address, routes):
+        async with background_task(heartbeat.run()):
+            yield
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
@@ -118,11 +136,12 @@ def stop_all(plugins: Iterable[DevicePlugin]) -> None:
         plugin.stop()
 
 
-def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> dict[str, http.Route]:
+def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> dict[str, Route]:
     """Return the routes ``/healthz`` and ``/readyz`` of plugins that run in the current event loop.
 
     ``stuck`` returns what is wrong with the event loop, and is called in other threads.
     """
+    from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
     async def unready() -> str:
         return _join((plugin.resource_name, plugin.unready) for plugin in plugins)

@@ -82,7 +82,7 @@ class Node:
 def waits_for_kubelet(node: Node) -> None:
     """systemd: without a kubelet the service is activating, and its status text says that it waits for the kubelet."""
     node.wait(ActiveState="activating")
-    until(lambda: node.show("StatusText")["StatusText"].startswith("waiting for the kubelet"), "the status text")
+    until(lambda: node.show("StatusText")["StatusText"].startswith("waiting for kubelet"), "the status text")
 
 
 def starts(node: Node) -> None:

@@ -21,7 +21,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.deviceplugin import kubelet_client
 from aosp_plugin.framework.deviceplugin.kubelet_client import (
-    LONGEST_SOCKET_PATH,
+    MAX_SOCKET_PATH,
     PluginDirectory,
     SocketIdentity,
     identify,
@@ -103,7 +103,7 @@ def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: in
 def test_a_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     """The longest name that a socket may get is counted, and the text says by how much it is too long."""
     longest_name = len(f"{STEM}-4194304-10000000000000.sock")
-    room = LONGEST_SOCKET_PATH - len(kubelet_dir) - 2 - longest_name
+    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - longest_name
     fits, too_long = f"{kubelet_dir}/{'d' * room}", f"{kubelet_dir}/{'d' * (room + 3)}"
     os.mkdir(fits)
     os.mkdir(too_long)
@@ -114,7 +114,7 @@ def test_a_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
 
 def test_the_length_is_counted_in_bytes(kubelet_dir: str) -> None:
     """A character of two bytes takes two bytes of the socket's path."""
-    room = LONGEST_SOCKET_PATH - len(kubelet_dir) - 2 - len(f"{STEM}-4194304-10000000000000.sock")
+    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f"{STEM}-4194304-10000000000000.sock")
     path = f"{kubelet_dir}/{'ü' * (room // 2 + 1)}"
     os.mkdir(path)
     with pytest.raises(KubeletDirectoryError, match="bytes too long"):
@@ -123,7 +123,7 @@ def test_the_length_is_counted_in_bytes(kubelet_dir: str) -> None:
 
 def test_the_longest_path_is_the_kernel_s(kubelet_dir: str) -> None:
     """A socket can be bound to a path of 107 bytes, and not to one of 108."""
-    for length, fits in ((LONGEST_SOCKET_PATH, True), (LONGEST_SOCKET_PATH + 1, False)):
+    for length, fits in ((MAX_SOCKET_PATH, True), (MAX_SOCKET_PATH + 1, False)):
         name = "s" * (length - len(kubelet_dir) - 1)
         with (
             contextlib.nullcontext() if fits else pytest.raises(OSError, match="too long"),
@@ -212,9 +212,9 @@ def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_d
 
 def test_the_sweep_takes_a_socket_that_went_away_for_swept(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may sweep at the same time: before the connection is tried, or after."""
-    assert not kubelet_client._answers(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
+    assert not kubelet_client._accepts_connections(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     stale(kubelet_dir, f"{STEM}-1-2.sock")
-    monkeypatch.setattr(kubelet_client, "_answers", os.unlink)
+    monkeypatch.setattr(kubelet_client, "_accepts_connections", os.unlink)
     assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
 
 

@@ -120,7 +120,7 @@ def test_second_device_with_the_same_id_is_skipped_and_logged_once(
     for _ in range(2):
         assert host.scan() == [Device("a-b"), Device("kvm::0"), Device("kvm::1")]
     assert host.backend.allocate(["a-b"]).devices[0].host_path == "/dev/a/b"
-    skipped = {record.path: record.reason for record in caplog.records if record.message == "device skipped"}  # type: ignore[attr-defined]
+    skipped = {record.device: record.reason for record in caplog.records if record.message == "device skipped"}  # type: ignore[attr-defined]
     assert skipped == {"/dev/a-b": "/dev/a/b has the same ID 'a-b'", "/dev/kvm::1": "/dev/kvm has the same ID 'kvm::1'"}
     assert len(caplog.records) == 2
 

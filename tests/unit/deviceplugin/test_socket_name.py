@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from aosp_plugin.framework.deviceplugin.kubelet_client import LONGEST_SOCKET_PATH
+from aosp_plugin.framework.deviceplugin.kubelet_client import MAX_SOCKET_PATH
 from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.resource_names import socket_name
 
@@ -18,7 +18,7 @@ def test_socket_name_contains_the_resource_name() -> None:
 def test_socket_path_of_the_longest_resource_name_is_valid() -> None:
     """It leaves room for the largest process ID and a number."""
     path = os.path.join(KUBELET_DIRECTORY, f"{socket_name(LONGEST)}-4194304-1795243435980.sock")
-    assert len(path) <= LONGEST_SOCKET_PATH
+    assert len(path) <= MAX_SOCKET_PATH
 
 
 def test_truncated_socket_names_are_unique() -> None:
