@@ -35,7 +35,7 @@ class Recreator:
         self._failed.add(name)
         device = self._store.device(name)
         if device is None:
-            raise HostError(f"binder device {name!r} no longer exists")
+            raise HostError(f"binder device {name!r} does not exist")
         recreate.recreate_device(device, self._host, mode=MODE)
         self._failed.discard(name)
 

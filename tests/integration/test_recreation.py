@@ -14,7 +14,7 @@ from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.provision import recreate
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
-from aosp_plugin.config import Provision, Recreate
+from aosp_plugin.config import NumberedSets, Provision, Recreate
 from aosp_plugin.errors import DevicesExhaustedError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
@@ -103,6 +103,21 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     backend.scan(frozenset())
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert recreations.recreated == [("aosp_binder1", 0o666)]
+
+
+def test_set_with_a_missing_member_cannot_be_recreated(recreations: Recreations, devices: DeviceDirectory) -> None:
+    backend = binder_backend(devices.directory, recreate=Recreate.ON_START, sets=NumberedSets(size=3))
+    assert scan(backend) == {"aosp_binder0": "incomplete"}
+    with pytest.raises(UnhealthyDeviceError, match="binder device 'aosp_binder2' does not exist"):
+        backend.pre_start(["aosp_binder0"])
+    assert [name for name, _ in recreations.recreated] == ["aosp_binder0", "aosp_binder1"]
+
+
+def test_pre_start_keeps_the_devices_without_recreation(recreations: Recreations, devices: DeviceDirectory) -> None:
+    backend = binder_backend(devices.directory)
+    backend.scan()
+    backend.pre_start(["aosp_binder1"])
+    assert recreations.recreated == []
 
 
 async def test_failed_recreation_stops_the_container_and_is_published(
