@@ -26,9 +26,10 @@ demo: $(VENV)/.installed ## Run the plugin with a stand-in kubelet: without Kube
 
 test: lint types layers tests ## Run linters, type checks, import layers and the test suite with coverage
 
-lint: $(VENV)/.installed ## Run ruff
+lint: $(VENV)/.installed ## Run ruff and the wording check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python hack/check_wording.py
 
 types: $(VENV)/.installed ## Check types with mypy
 	$(BIN)/mypy

@@ -1,5 +1,5 @@
-// containerd with its shim for runc and its ctr, as the module has them: Debian 12's knows no CDI. 2.1 is the newest line
-// that Go 1.24 builds.
+// containerd with its shim for runc and its ctr, because Debian 12's containerd does not support CDI. 2.1 is the newest
+// minor version that Go 1.24 builds.
 module aosp-device-plugin/tests/e2e/kubelet/containerd
 
 go 1.24.2

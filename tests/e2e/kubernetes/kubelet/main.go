@@ -1,4 +1,4 @@
-// The kubelet, as k8s.io/kubernetes has it, built as a dependency: go.mod says which one.
+// Command kubelet is the kubelet of k8s.io/kubernetes, in the version of go.mod.
 package main
 
 import (

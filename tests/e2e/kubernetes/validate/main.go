@@ -1,7 +1,7 @@
-// Does what the API server does with a manifest before it keeps it: reads it strictly, fills in the defaults, validates.
+// Command validate processes manifests as the API server does: strict decoding, defaulting and validation.
 //
-// YAML documents come on standard input. Each that is accepted goes out as a line of JSON, with its defaults; of the
-// others, standard error says what is wrong, and the exit code is 1. Kinds that are not listed here are refused.
+// It reads YAML documents from standard input and writes each valid one as a line of JSON with its defaults. It writes
+// the errors of the others to standard error, and exits with 1. Kinds that it does not know are errors.
 package main
 
 import (
@@ -34,7 +34,7 @@ import (
 var strict = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.EnableStrict)
 
 func main() {
-	// As an API server with --allow-privileged, which is what clusters have.
+	// As an API server with --allow-privileged, the usual setting.
 	capabilities.Initialize(capabilities.Capabilities{AllowPrivileged: true})
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(os.Stdin))
 	refused := false
@@ -83,17 +83,17 @@ func accept(text []byte) error {
 }
 
 func validate(object runtime.Object) (field.ErrorList, error) {
-	switch one := object.(type) {
+	switch typed := object.(type) {
 	case *apps.DaemonSet:
-		return appsvalidation.ValidateDaemonSet(one, podutil.GetValidationOptionsFromPodTemplate(&one.Spec.Template, nil)), nil
+		return appsvalidation.ValidateDaemonSet(typed, podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)), nil
 	case *core.ConfigMap:
-		return corevalidation.ValidateConfigMap(one), nil
+		return corevalidation.ValidateConfigMap(typed), nil
 	case *core.Pod:
-		options := podutil.GetValidationOptionsFromPodSpecAndMeta(&one.Spec, nil, &one.ObjectMeta, nil)
-		return corevalidation.ValidatePodCreate(one, options), nil
+		options := podutil.GetValidationOptionsFromPodSpecAndMeta(&typed.Spec, nil, &typed.ObjectMeta, nil)
+		return corevalidation.ValidatePodCreate(typed, options), nil
 	case *networking.NetworkPolicy:
-		options := networkingvalidation.ValidationOptionsForNetworking(one, nil)
-		return networkingvalidation.ValidateNetworkPolicy(one, options), nil
+		options := networkingvalidation.ValidationOptionsForNetworking(typed, nil)
+		return networkingvalidation.ValidateNetworkPolicy(typed, options), nil
 	default:
 		return nil, fmt.Errorf("%T is not validated here", object)
 	}
