@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 import time
-from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,24 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# The distribution's entry point registers the fixtures; an editable install of an older version does not have it.
-if not entry_points(group="pytest11", name="aosp_kubelet"):
-    pytest_plugins = ["aosp_plugin.testing.pytest_plugin"]
-
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
 
 # A shell starts background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture
-def kubelet_dir() -> Iterator[str]:
-    """Return a temporary directory whose path is short enough for unix sockets, unlike ``tmp_path``."""
-    directory = tempfile.mkdtemp(prefix="kubelet-", dir="/tmp")
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
