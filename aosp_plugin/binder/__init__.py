@@ -1,1 +1,1 @@
-"""Android binder on this host: files, ioctls and mounts. Knows nothing of Kubernetes, gRPC or asyncio."""
+"""The Android binder driver on this host: files, ioctls and mounts. Independent of Kubernetes, gRPC and asyncio."""

@@ -1,1 +1,1 @@
-"""What the kubelet counts: device sets, preferred allocation and NUMA nodes."""
+"""Devices as the kubelet counts them: device sets, preferred allocation and NUMA nodes."""

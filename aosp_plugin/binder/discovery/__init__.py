@@ -1,1 +1,1 @@
-"""Finding binder devices: scanning the host, identity, health, and what is remembered between scans."""
+"""Discovery of binder devices: scans, identity, health, and the history from scan to scan."""

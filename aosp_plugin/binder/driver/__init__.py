@@ -1,1 +1,1 @@
-"""The binder driver on this host: binderfs mounts and ioctls, device numbers, the mount table."""
+"""The kernel interface of the binder driver: binderfs mounts and ioctls, device numbers, the mount table."""

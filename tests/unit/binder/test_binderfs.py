@@ -48,9 +48,9 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made = Driver()
-    monkeypatch.setattr(fcntl, "ioctl", made.ioctl)
-    return made
+    driver = Driver()
+    monkeypatch.setattr(fcntl, "ioctl", driver.ioctl)
+    return driver
 
 
 @pytest.fixture
@@ -334,10 +334,10 @@ def test_unmount_rejects_links_and_busy_mounts(tmp_path: Path) -> None:
         with pytest.raises(BinderfsError, match="not a mount point"):
             binderfs.unmount(str(tmp_path / "link"))
         assert os.path.ismount(real)
-        held = os.open(real, os.O_RDONLY)
+        descriptor = os.open(real, os.O_RDONLY)
         with pytest.raises(BinderfsError, match="a process has one of its devices open"):
             binderfs.unmount(real)
-        os.close(held)
+        os.close(descriptor)
         binderfs.unmount(real)
         assert not os.path.ismount(real)
     finally:
