@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,6 +191,19 @@ async def test_valid_sighup_accepts_replaced_devices(
 
 
 # -- probes, logs and errors
+
+
+async def test_leak_scan_interval_enables_leak_detection(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """The first scan adds the metric."""
+    port = free_port()
+    environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.05"}
+    async with (
+        Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=environment) as serve,
+        asyncio.timeout(PATIENCE),
+    ):
+        await serve.logged(WAITING)
+        while f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 0.0' not in (await http_get(port, "/metrics"))[2]:
+            pass
 
 
 async def test_probes_and_metrics_follow_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
