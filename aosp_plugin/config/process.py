@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.config.values import AbsolutePath
-from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.service.address import listen_address
 
 FILE_VERSION = "v1"

@@ -21,11 +21,17 @@ with an event loop of its own runs a ``DevicePlugin`` per resource instead; seve
 ``Observer`` receives the events of a plugin.
 
 **Testing it.** ``aosp_plugin.testing`` has a stand-in kubelet.
+
+Names that require gRPC, protobuf or watchdog are loaded on first use.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY, DevicePlugin
-from aosp_plugin.framework.deviceplugin.supervisor import Timings
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -41,11 +47,15 @@ from aosp_plugin.framework.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
-from aosp_plugin.framework.events.file_events import FileEvents, Subscription
-from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
-from aosp_plugin.framework.listed import ListedDevice, ListedDevices
 from aosp_plugin.framework.observer import Observer
-from aosp_plugin.framework.service.serving import serve
+
+if TYPE_CHECKING:
+    from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+    from aosp_plugin.framework.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+    from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
+    from aosp_plugin.framework.listed import ListedDevice, ListedDevices
+    from aosp_plugin.framework.service.serving import serve
 
 __all__ = [
     "KUBELET_DIRECTORY",
@@ -77,3 +87,25 @@ __all__ = [
     "UnknownDeviceError",
     "serve",
 ]
+
+_MODULES = {
+    "Device": "inventory",
+    "DevicePlugin": "deviceplugin.plugin",
+    "FileEvents": "events.file_events",
+    "Inventory": "inventory",
+    "ListedDevice": "listed",
+    "ListedDevices": "listed",
+    "Snapshot": "inventory",
+    "Subscription": "events.file_events",
+    "Timings": "deviceplugin.supervisor",
+    "serve": "service.serving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

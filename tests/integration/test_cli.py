@@ -67,6 +67,16 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     assert lines["device_dir"] == '"/dev"  # default'
 
 
+def test_commands_load_only_the_libraries_that_they_use() -> None:
+    """``status`` and ``config`` run in the container of the daemon, within its memory limit."""
+    program = (
+        "import sys, aosp_plugin.cli.main, aosp_plugin.cli.status\n"
+        "print(sys.modules.keys() & {'grpc', 'google.protobuf', 'watchdog', 'psutil', 'prometheus_client', 'yaml'})"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert result.stdout == "set()\n"
+
+
 def test_unknown_command_is_one_line_and_exit_code_2() -> None:
     assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
 

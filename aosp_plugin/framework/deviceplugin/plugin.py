@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
 from aosp_plugin.framework.errors import BackendError
@@ -17,9 +18,6 @@ from aosp_plugin.framework.resource_names import socket_name
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.observer import Observer
-
-KUBELET_DIRECTORY = "/var/lib/kubelet/device-plugins"
-"""A constant of the kubelet; --root-dir does not change it (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 
 class DevicePlugin:

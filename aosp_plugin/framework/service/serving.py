@@ -14,8 +14,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.deviceplugin.plugin import KUBELET_DIRECTORY, DevicePlugin
+from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
