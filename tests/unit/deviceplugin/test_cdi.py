@@ -1,4 +1,4 @@
-"""CDI: which names there are, what a spec says, and when its file is written, kept and removed."""
+"""CDI: names of devices, the content of a spec, and its file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 
 from aosp_plugin.errors import CdiError
 from aosp_plugin.framework.cdi.spec import (
-    DIRECTORY,
     CdiDevice,
     annotation,
     device_name,
@@ -42,13 +41,13 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def device(number: int, *mounts: Mount, **environment: str) -> CdiDevice:
-    """Return a device with a node of its own."""
+    """Return a device with one device node."""
     node = DeviceNode(f"/dev/host{number}", f"/dev/gpu{number}", "rw")
     return CdiDevice(f"gpu{number}", ContainerEdits([node], mounts, environment))
 
 
 def node_edit(number: int) -> dict[str, str]:
-    """Return what a spec says of the node of that device."""
+    """Return the entry of that device node in a spec."""
     return {"path": f"/dev/gpu{number}", "hostPath": f"/dev/host{number}", "permissions": "rw"}
 
 
@@ -60,8 +59,7 @@ def edits_by_name(spec: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["aosp.io/binder", "a-b.c/d_e", "ab/cd", "a1/b2", "AB.c/D-e", "example.com/gpu.shared", "a_b/c.d-e"]
 )
-def test_a_vendor_and_a_class_are_a_kind(name: str) -> None:
-    """Each begins with a letter, ends with a letter or a digit, and has more of these with '-', '_' and '.' between."""
+def test_resource_name_with_a_valid_vendor_and_class_is_a_kind(name: str) -> None:
     assert kind_problem(name) is None
 
 
@@ -84,16 +82,15 @@ def test_a_vendor_and_a_class_are_a_kind(name: str) -> None:
         ("example.com/g", "class 'g'"),
     ],
 )
-def test_anything_else_is_no_kind_and_the_text_says_which_part_is_wrong(name: str, what: str) -> None:
-    """One letter is among it: libraries in use crash on it."""
+def test_invalid_kind_is_rejected_with_the_invalid_part(name: str, what: str) -> None:
+    """Single letters are invalid because they crash libraries that are in use."""
     problem = kind_problem(name)
     assert problem is not None
     assert problem.startswith(f"its {what} must ")
 
 
 @pytest.mark.parametrize("name", ["gpu0", "0", "a", "GPU-1_2.3:4", "a--b", "0::1", "xx:1", "x", "X:1", "aosp_binder17"])
-def test_an_id_that_can_be_a_name_is_the_name(name: str) -> None:
-    """People type it."""
+def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
     assert device_name(name) == name
 
 
@@ -113,14 +110,13 @@ def test_an_id_that_can_be_a_name_is_the_name(name: str) -> None:
         ("x:y", "x:x:3ay"),
     ],
 )
-def test_any_other_id_is_escaped_and_so_is_one_that_looks_escaped(device_id: str, name: str) -> None:
-    """So that no name stands for two devices."""
+def test_other_ids_are_escaped(device_id: str, name: str) -> None:
+    """An ID that looks escaped is escaped as well, so that every name is unique."""
     assert device_name(device_id) == name
     assert NAME.fullmatch(name)
 
 
-def test_every_name_leads_back_to_one_id() -> None:
-    """Ten thousand IDs of few characters, so that some that look alike are among them."""
+def test_names_are_unique() -> None:
     rng = random.Random(1)  # noqa: S311 - no secret
     ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(10_000)}
     for device_id in ids:
@@ -132,29 +128,25 @@ def test_every_name_leads_back_to_one_id() -> None:
     assert len({device_name(device_id) for device_id in ids}) == len(ids)
 
 
-def test_a_qualified_name_is_the_resource_and_the_name_in_the_spec() -> None:
-    """The ID is escaped where it has to be."""
+def test_qualified_name_is_resource_and_device_name() -> None:
     assert qualified_name("aosp.io/binder", "aosp_binder3") == "aosp.io/binder=aosp_binder3"
     assert qualified_name("aosp.io/binder", "a+") == "aosp.io/binder=x:a:2b"
 
 
-def test_an_annotation_names_the_devices_of_a_container() -> None:
-    """With commas between them, under a key that names the plugin."""
+def test_annotation_lists_the_devices_of_a_container() -> None:
     key, value = annotation(RESOURCE, ["example.com/gpu=gpu0", "example.com/gpu=gpu1"])
     assert value == "example.com/gpu=gpu0,example.com/gpu=gpu1"
     assert re.fullmatch(r"cdi\.k8s\.io/example\.com\.gpu_[0-9a-f]{16}", key)
 
 
-def test_an_annotation_s_key_is_the_same_for_the_same_devices_only() -> None:
-    """A kubelet may ask twice for a container; another resource or other devices get a key of their own."""
+def test_annotation_key_depends_on_resource_and_devices() -> None:
     names = ["a/b=c"]
     assert annotation("ab/cd", names) == annotation("ab/cd", list(names))
     keys = {annotation(*one)[0] for one in (("ab/cd", names), ("ab/cd", ["a/b=d"]), ("ab.cd/e", names))}
     assert len(keys) == 3
 
 
-def test_an_annotation_s_key_is_never_longer_than_allowed() -> None:
-    """63 characters after the prefix; names that are cut at the same place keep keys of their own."""
+def test_annotation_key_has_at_most_63_characters_after_the_prefix() -> None:
     long = [f"{'a' * 60}.b/{'c' * 60}{end}" for end in "de"]
     keys = [annotation(name, ["a/b=c"])[0].removeprefix("cdi.k8s.io/") for name in long]
     assert [len(key) for key in keys] == [63, 63]
@@ -163,8 +155,7 @@ def test_an_annotation_s_key_is_never_longer_than_allowed() -> None:
     assert "c" * 42 + "_" in annotation("a.b/" + "c" * 42, [])[0]
 
 
-def test_a_spec_says_what_a_container_gets_with_a_device() -> None:
-    """Nodes, mounts and variables in the words of CDI: paths on both sides, permissions, options."""
+def test_spec_has_nodes_mounts_and_variables_of_a_device() -> None:
     mounts = [Mount("/host/a", "/a", read_only=True), Mount("/dev/host0", "/dev/gpu0", read_only=False)]
     assert spec_of(RESOURCE, [device(0, *mounts, B="2=2", A="1")]) == {
         "cdiVersion": "0.5.0",
@@ -196,22 +187,20 @@ def test_a_spec_says_what_a_container_gets_with_a_device() -> None:
     }
 
 
-def test_a_node_s_permissions_and_both_paths_are_always_written() -> None:
-    """A missing permission would be all of them; equal paths are written twice."""
+def test_permissions_and_both_paths_of_a_node_are_always_written() -> None:
+    """A runtime would grant all permissions if they were missing."""
     spec = spec_of(RESOURCE, [CdiDevice("a", ContainerEdits([DeviceNode("/dev/a", "/dev/a", "r")]))])
     assert spec["devices"][0]["containerEdits"] == {
         "deviceNodes": [{"path": "/dev/a", "hostPath": "/dev/a", "permissions": "r"}]
     }
 
 
-def test_a_class_with_a_dot_needs_a_later_version() -> None:
-    """Every other kind is for older runtimes as well, the vendor's dots notwithstanding."""
+def test_class_with_a_dot_requires_a_later_version() -> None:
     assert spec_of("a.b/gpu", [device(0)])["cdiVersion"] == "0.5.0"
     assert spec_of("a.b/gpu.shared", [device(0)])["cdiVersion"] == "0.6.0"
 
 
-def test_what_all_devices_have_in_common_stands_once() -> None:
-    """Whether node, mount or variable, and in the order in which the first device has it."""
+def test_common_edits_are_written_once() -> None:
     shared = [Mount("/z", "/z", read_only=True), Mount("/b", "/b", read_only=True)]
     devices = [device(0, *shared, PATH="/x", N="0"), device(1, *reversed(shared), PATH="/x", N="1")]
     ashmem = DeviceNode("/dev/ashmem", "/dev/ashmem", "rw")
@@ -227,8 +216,7 @@ def test_what_all_devices_have_in_common_stands_once() -> None:
     }
 
 
-def test_what_only_some_devices_have_stays_with_them() -> None:
-    """So does what differs in a single word."""
+def test_edits_of_some_devices_stay_with_these_devices() -> None:
     same, differs = Mount("/a", "/a", read_only=True), Mount("/a", "/a", read_only=False)
     spec = spec_of(RESOURCE, [device(0, same), device(1), device(2, differs), device(3, same)])
     assert spec["containerEdits"] == {}
@@ -238,8 +226,8 @@ def test_what_only_some_devices_have_stays_with_them() -> None:
     assert options == {"gpu0": ["ro"], "gpu1": [], "gpu2": ["rw"], "gpu3": ["ro"]}
 
 
-def test_no_device_is_left_without_edits() -> None:
-    """Where one has nothing but what all have, all keep everything: a library refuses an empty device."""
+def test_every_device_keeps_edits_of_its_own() -> None:
+    """CDI libraries reject a device without edits."""
     same = Mount("/a", "/a", read_only=True)
     spec = spec_of(RESOURCE, [device(0, same), device(1, same), CdiDevice("none", ContainerEdits(mounts=[same]))])
     assert spec["containerEdits"] == {}
@@ -247,22 +235,20 @@ def test_no_device_is_left_without_edits() -> None:
     assert edits_by_name(spec)["gpu1"]["deviceNodes"] == [node_edit(1)]
 
 
-def test_a_spec_s_devices_have_the_names_that_are_asked_for() -> None:
-    """The ID is escaped in the same way."""
+def test_devices_of_a_spec_have_escaped_names() -> None:
     spec = spec_of(RESOURCE, [device(0)._replace(id="a+")])
     assert f"{spec['kind']}={spec['devices'][0]['name']}" == qualified_name(RESOURCE, "a+")
 
 
-def test_the_text_does_not_depend_on_the_order_in_which_devices_and_variables_come() -> None:
-    """So that nothing is written where nothing changed."""
+def test_content_does_not_depend_on_the_order_of_devices_and_variables() -> None:
     devices = [device(number, A="1", B="2") for number in range(20)]
     shuffled = [device(number, B="2", A="1") for number in range(20)]
     random.Random(2).shuffle(shuffled)  # noqa: S311 - no secret
     assert encode(spec_of(RESOURCE, devices)) == encode(spec_of(RESOURCE, shuffled))
 
 
-def test_the_text_is_json_without_escapes_that_yaml_does_not_know() -> None:
-    """A character outside the first 65,536 would become two escapes, which libraries that read YAML refuse."""
+def test_content_is_json_that_is_also_yaml() -> None:
+    """JSON escapes of characters beyond the first 65,536 are not valid in YAML."""
     edits = ContainerEdits([DeviceNode("/dev/🤖", "/dev/ü", "rw")], environment={"A": 'a"\\b\n'})
     spec = spec_of(RESOURCE, [CdiDevice("a", edits)])
     text = encode(spec)
@@ -271,13 +257,7 @@ def test_the_text_is_json_without_escapes_that_yaml_does_not_know() -> None:
     assert b"\\u" not in text
 
 
-def test_specs_are_in_the_directory_that_runtimes_watch() -> None:
-    """The one for files that programs write."""
-    assert DIRECTORY == "/var/run/cdi"
-
-
-def test_the_first_write_makes_the_directory_and_the_file(tmp_path: Path) -> None:
-    """Whatever the umask, all may read them: Podman runs without root as well."""
+def test_first_write_creates_directory_and_file_readable_for_all(tmp_path: Path) -> None:
     directory = tmp_path / "cdi"
     file = SpecFile(str(directory), RESOURCE)
     before = os.umask(0o077)
@@ -292,21 +272,18 @@ def test_the_first_write_makes_the_directory_and_the_file(tmp_path: Path) -> Non
     assert os.listdir(directory) == [FILE]
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    """It belongs to others too."""
+def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     SpecFile(str(tmp_path), RESOURCE).write(b"one")
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
 
 
-def test_every_resource_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """Even those whose names differ only in where the slash stands."""
+def test_every_resource_has_its_own_file(tmp_path: Path) -> None:
     names = ["a-b/c", "a/b-c", "a.b/c", "a/b.c", "a/b_c"]
     assert len({SpecFile(str(tmp_path), name).path for name in names}) == len(names)
 
 
-def test_an_unchanged_content_is_not_written_again(tmp_path: Path) -> None:
-    """A changed one is, and so is one that was there before."""
+def test_unchanged_content_is_not_written_again(tmp_path: Path) -> None:
     file = SpecFile(str(tmp_path), RESOURCE)
     wrote, times = [], []
     for content in (b"one", b"one", b"two", b"one"):
@@ -317,8 +294,8 @@ def test_an_unchanged_content_is_not_written_again(tmp_path: Path) -> None:
     assert times[0] == times[1]
 
 
-def test_a_changed_device_number_has_an_unchanged_content_written_again(tmp_path: Path) -> None:
-    """Runtimes keep the numbers that they found first until the file changes."""
+def test_changed_device_number_causes_a_write_of_unchanged_content(tmp_path: Path) -> None:
+    """Runtimes cache the first device numbers that they read until the file changes."""
     file = SpecFile(str(tmp_path), RESOURCE)
     assert [file.write(b"one", numbers) for numbers in ([1, 2], (1, 2), [1, 3], [1, 3], [])] == [
         True,
@@ -329,8 +306,8 @@ def test_a_changed_device_number_has_an_unchanged_content_written_again(tmp_path
     ]
 
 
-def test_the_same_content_is_written_again_when_a_node_was_made_anew(tmp_path: Path) -> None:
-    """The numbers are not known yet at that moment, and a runtime has to look again before the container starts."""
+def test_rewrite_writes_the_same_content_again(tmp_path: Path) -> None:
+    """The new device numbers are unknown at that moment, and a runtime must read them before the container starts."""
     file = SpecFile(str(tmp_path), RESOURCE)
     file.rewrite()
     assert not os.listdir(tmp_path), "there is nothing to write before the first content"
@@ -343,16 +320,15 @@ def test_the_same_content_is_written_again_when_a_node_was_made_anew(tmp_path: P
     assert not file.write(b"{}", [1]), "nothing has changed for the next look"
 
 
-def test_a_file_that_is_there_at_the_start_is_written_again(tmp_path: Path) -> None:
-    """Nobody can tell whether nodes were replaced while no plugin ran."""
+def test_first_write_replaces_an_equal_file(tmp_path: Path) -> None:
+    """Devices may have been replaced while no plugin was running."""
     (tmp_path / FILE).write_bytes(b"one")
     before = (tmp_path / FILE).stat()
     assert SpecFile(str(tmp_path), RESOURCE).write(b"one")
     assert not os.path.samestat((tmp_path / FILE).stat(), before)
 
 
-def test_a_file_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
-    """Even where the content is the same: where a link to nowhere took its place, and where the directory went too."""
+def test_removed_file_is_written_again(tmp_path: Path) -> None:
     directory = tmp_path / "cdi"
     file = SpecFile(str(directory), RESOURCE)
     file.write(b"one")
@@ -367,24 +343,21 @@ def test_a_file_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
     assert (directory / FILE).read_bytes() == b"one"
 
 
-def test_no_devices_remove_the_file_whoever_wrote_it(tmp_path: Path) -> None:
-    """Also that of a predecessor, which lists devices that are gone; the next device makes it again."""
+def test_no_devices_remove_the_file_also_of_a_predecessor(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"old")
     file = SpecFile(str(tmp_path), RESOURCE)
     assert [file.write(content) for content in (None, None, b"one", None, b"one")] == [True, False, True, True, True]
     assert (tmp_path / FILE).read_bytes() == b"one"
 
 
-def test_no_devices_need_no_directory(tmp_path: Path) -> None:
-    """None is made for them."""
+def test_no_devices_create_no_directory(tmp_path: Path) -> None:
     assert not SpecFile(str(tmp_path / "cdi"), RESOURCE).write(None)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_whole_and_on_the_disk_before_it_takes_the_old_one_s_place(
+def test_file_is_complete_and_synced_before_it_replaces_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is renamed within the directory, from a name that no library reads and the sweep knows."""
     happened: list[Any] = []
     rename, fsync = os.rename, os.fsync
 
@@ -412,8 +385,7 @@ def test_a_file_is_whole_and_on_the_disk_before_it_takes_the_old_one_s_place(
     assert TEMPORARY.fullmatch(os.path.basename(source))
 
 
-def test_a_link_in_the_file_s_place_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    """Even at the first write and at the removal."""
+def test_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
     directory, victim = tmp_path / "cdi", tmp_path / "victim"
     directory.mkdir()
     victim.write_bytes(b"mine")
@@ -428,8 +400,7 @@ def test_a_link_in_the_file_s_place_is_replaced_and_not_followed(tmp_path: Path)
     assert os.listdir(directory) == []
 
 
-def test_the_end_removes_the_own_file_alone(tmp_path: Path) -> None:
-    """Other resources' files stay, and ending twice is no error."""
+def test_close_removes_only_its_own_file(tmp_path: Path) -> None:
     other = SpecFile(str(tmp_path), "example.com/other")
     other.write(b"other")
     file = SpecFile(str(tmp_path), RESOURCE)
@@ -439,8 +410,8 @@ def test_the_end_removes_the_own_file_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["example.com_other.json"]
 
 
-def test_the_end_leaves_the_file_of_a_successor(tmp_path: Path) -> None:
-    """In a rolling update the new plugin writes, with the same content at the same time, before the old one ends."""
+def test_close_keeps_the_file_of_a_successor(tmp_path: Path) -> None:
+    """In a rolling update the new plugin writes the same content before the old plugin ends."""
     old, new = SpecFile(str(tmp_path), RESOURCE), SpecFile(str(tmp_path), RESOURCE)
     old.write(b"one")
     before = (tmp_path / FILE).stat()
@@ -455,8 +426,7 @@ def test_the_end_leaves_the_file_of_a_successor(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_the_end_leaves_a_successor_s_file_that_got_the_inode_number_of_the_own_one(tmp_path: Path) -> None:
-    """File systems use these numbers again; the time of the last change is another."""
+def test_close_keeps_the_file_of_a_successor_with_a_reused_inode_number(tmp_path: Path) -> None:
     file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"one")
     os.utime(tmp_path / FILE, ns=(1, 1))
@@ -464,15 +434,13 @@ def test_the_end_leaves_a_successor_s_file_that_got_the_inode_number_of_the_own_
     assert os.listdir(tmp_path) == [FILE]
 
 
-def test_the_end_of_a_plugin_that_wrote_nothing_removes_nothing(tmp_path: Path) -> None:
-    """It may have been refused before its first device."""
+def test_close_without_a_write_removes_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"another's")
     SpecFile(str(tmp_path), RESOURCE).close()
     assert (tmp_path / FILE).exists()
 
 
-def test_the_sweep_removes_what_a_killed_predecessor_left(tmp_path: Path) -> None:
-    """Its temporary files and nothing else; a directory that is not there has none."""
+def test_sweep_removes_temporary_files_of_a_killed_predecessor(tmp_path: Path) -> None:
     left = [".example.com_gpu.json.abcd_123.tmp", ".example.com_gpu.json.00000000.tmp"]
     others = [
         FILE,
@@ -495,7 +463,7 @@ def test_the_sweep_removes_what_a_killed_predecessor_left(tmp_path: Path) -> Non
 
 @contextlib.contextmanager
 def disk_with(size: int) -> Iterator[None]:
-    """Let no file grow beyond ``size`` bytes: the kernel refuses as it does on a disk that is full."""
+    """Limit files to ``size`` bytes; the kernel then fails writes as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -504,8 +472,7 @@ def disk_with(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
-    """The error names the file and what to do, nothing else is left, and the next try writes the same content."""
+def test_full_disk_keeps_the_old_file_complete(tmp_path: Path) -> None:
     file = SpecFile(str(tmp_path), RESOURCE)
     old, new = b"1" * 3000, b"2" * 30000
     file.write(old)
@@ -521,8 +488,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_after_a_failed_write_the_file_is_still_the_own_one(tmp_path: Path) -> None:
-    """The end removes it."""
+def test_close_after_a_failed_write_removes_the_file(tmp_path: Path) -> None:
     file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"1")
     with disk_with(10), pytest.raises(CdiError):
@@ -531,8 +497,7 @@ def test_after_a_failed_write_the_file_is_still_the_own_one(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
-def test_a_directory_in_the_file_s_place_is_an_error(tmp_path: Path) -> None:
-    """Whatever is asked for; no temporary file is left."""
+def test_directory_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     file = SpecFile(str(tmp_path), RESOURCE)
     for content in (b"one", None):
@@ -541,16 +506,15 @@ def test_a_directory_in_the_file_s_place_is_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [FILE]
 
 
-def test_a_missing_parent_is_an_error(tmp_path: Path) -> None:
-    """It is the host's, and not made: where it is missing, the host's files are most likely somewhere else."""
+def test_missing_parent_directory_is_an_error(tmp_path: Path) -> None:
+    """The parent belongs to the host: if it is missing, the directory is probably not mounted into the container."""
     file = SpecFile(str(tmp_path / "run" / "cdi"), RESOURCE)
     with pytest.raises(CdiError, match=r"No such file or directory; .* \(mounted into the container\)"):
         file.write(b"one")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_in_the_directory_s_place_is_an_error(tmp_path: Path) -> None:
-    """For the sweep, for each write and for the end."""
+def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
     for action in (file.sweep, lambda: file.write(b"one"), lambda: file.write(None), file.close):
@@ -558,8 +522,7 @@ def test_a_file_in_the_directory_s_place_is_an_error(tmp_path: Path) -> None:
             action()
 
 
-def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
-    """For a user other than root; the text says for which."""
+def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
     script = (
         "import os, sys\n"
         "from aosp_plugin.framework.cdi.spec_file import SpecFile\n"

@@ -1,4 +1,4 @@
-"""The devices at one moment, the message that tells them, and those who wait for the next one."""
+"""Snapshots of the devices, their encoding, the check of IDs, and the wait for the next snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
 from aosp_plugin.framework.deviceplugin.encoding import CHUNK, chunks, fitting
-from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot
+from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot, valid_devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +25,12 @@ DEVICES = st.builds(
 
 
 def encode(devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> tuple[bytes, int]:
-    """Return the message of a first list, and how many devices it tells."""
+    """Return the message for a list, and the number of devices in it."""
     return fitting(chunks(tuple(devices)), limit)
 
 
 def decoded(message: bytes) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Read a message as a kubelet does."""
+    """Decode a message as a kubelet does."""
     response = ListAndWatchResponse.FromString(message)
     return [(device.ID, device.health, tuple(node.ID for node in device.topology.nodes)) for device in response.devices]
 
@@ -40,14 +40,12 @@ def ids(*numbers: int) -> list[Device]:
     return [Device(f"b{number}") for number in numbers]
 
 
-def test_a_device_is_healthy_unless_there_is_a_reason() -> None:
-    """The reason is all that is known of its health."""
+def test_device_is_healthy_without_a_reason() -> None:
     assert Device("a").healthy
     assert not Device("a", "missing").healthy
 
 
-def test_a_message_says_what_the_devices_are() -> None:
-    """IDs, health and topology arrive in order; without NUMA nodes there is no topology."""
+def test_message_has_ids_health_and_topology_in_order() -> None:
     devices = [Device("b"), Device("a", "missing"), Device("c", numa_nodes=(0, 1))]
     message, count = encode(devices)
     assert count == 3
@@ -56,15 +54,13 @@ def test_a_message_says_what_the_devices_are() -> None:
     assert [device.HasField("topology") for device in response.devices] == [False, False, True]
 
 
-def test_no_devices_are_an_empty_message() -> None:
-    """Which tells a kubelet that there are none."""
+def test_message_without_devices_is_empty() -> None:
     assert encode([]) == (b"", 0)
 
 
 @given(st.lists(DEVICES, max_size=20))
 @settings(derandomize=True, deadline=None)
-def test_any_devices_survive_the_message(devices: list[Device]) -> None:
-    """Whatever is told comes out as it went in."""
+def test_any_devices_survive_encoding(devices: list[Device]) -> None:
     message, count = encode(devices)
     assert count == len(devices)
     assert decoded(message) == [
@@ -76,19 +72,18 @@ def test_any_devices_survive_the_message(devices: list[Device]) -> None:
     ("numa_nodes", "fit"),
     [((), 131_072), ((0,), 116_508), ((1,), 110_376), ((0, 1), 104_857)],
 )
-def test_as_many_devices_are_told_as_fit_when_all_are_unhealthy(numa_nodes: tuple[int, ...], fit: int) -> None:
-    """Those that fit into 4 MiB in the worst case, and not one more."""
+def test_message_has_as_many_devices_as_fit_when_all_are_unhealthy(numa_nodes: tuple[int, ...], fit: int) -> None:
     healthy = [Device(f"aosp_binder{number}", numa_nodes=numa_nodes) for number in range(100_000, 100_001 + fit)]
     message, count = encode(healthy)
     assert count == fit
     assert len(message) <= MESSAGE_LIMIT == 4_194_304
-    one_unhealthy, _ = encode([Device("aosp_binder100000", "missing", numa_nodes)])
-    assert fit == MESSAGE_LIMIT // len(one_unhealthy)
+    unhealthy, _ = encode([Device("aosp_binder100000", "missing", numa_nodes)])
+    assert fit == MESSAGE_LIMIT // len(unhealthy)
 
 
 @pytest.mark.parametrize("length", [12, 63])
-def test_longer_names_leave_room_for_fewer(length: int) -> None:
-    """Each device costs its ID and 15 bytes when it is unhealthy, so the limit is exact to the byte."""
+def test_message_limit_is_exact_to_the_byte(length: int) -> None:
+    """An unhealthy device takes the length of its ID and 15 bytes."""
     limit = 100 * (length + 15)
     devices = [Device(f"{number:0{length}}") for number in range(110)]
     assert encode(devices, limit)[1] == 100
@@ -97,21 +92,18 @@ def test_longer_names_leave_room_for_fewer(length: int) -> None:
 
 
 def test_health_does_not_change_which_devices_fit() -> None:
-    """A device that turns ill must not push another out of the list."""
     limit = 10 * 20
-    for ill in range(12):
-        devices = [Device(f"{n:05}", "missing" if n < ill else "") for n in range(12)]
+    for unhealthy in range(12):
+        devices = [Device(f"{number:05}", "missing" if number < unhealthy else "") for number in range(12)]
         assert encode(devices, limit)[1] == 10
 
 
-def test_the_last_devices_are_left_out_even_where_a_shorter_one_would_fit() -> None:
-    """What is told is a beginning of the order, so that it does not depend on lengths."""
+def test_truncated_message_has_the_first_devices_even_if_a_later_one_would_fit() -> None:
     devices = [Device("a"), Device("b" * 60), Device("c")]
     assert encode(devices, 40)[1] == 1
 
 
-def test_a_snapshot_counts_what_it_tells() -> None:
-    """Devices that are left out are known by ID, and not among the healthy ones."""
+def test_snapshot_counts_devices_in_its_message() -> None:
     snapshot = Snapshot(3, [*ids(1), Device("b2", "missing"), *ids(3, 4)], limit=3 * 17)
     assert snapshot.revision == 3
     assert snapshot.truncated == 1
@@ -122,14 +114,12 @@ def test_a_snapshot_counts_what_it_tells() -> None:
     assert snapshot.by_id["b2"].reason == "missing"
 
 
-def test_a_snapshot_that_fits_leaves_nothing_out() -> None:
-    """The limit is the kubelet's unless another one is given."""
+def test_snapshot_has_the_limit_of_the_kubelet_by_default() -> None:
     snapshot = Snapshot(1, ids(*range(100)))
     assert (snapshot.truncated, snapshot.healthy) == (0, 100)
 
 
-def test_a_snapshot_keeps_its_devices_and_its_message() -> None:
-    """The list that it was made of may change afterwards, and the message is built once."""
+def test_snapshot_is_immutable() -> None:
     devices = ids(1, 2)
     snapshot = Snapshot(1, devices)
     message = snapshot.message
@@ -145,8 +135,9 @@ def test_a_snapshot_keeps_its_devices_and_its_message() -> None:
     kept=st.tuples(st.integers(0, 4 * CHUNK), st.integers(0, 4 * CHUNK)),
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_what_is_the_same_is_told_the_same(before: list[Device], after: list[Device], kept: tuple[int, int]) -> None:
-    """Whatever changed between devices that stayed, the message is that of a list nobody has told of before."""
+def test_message_does_not_depend_on_reused_chunks(
+    before: list[Device], after: list[Device], kept: tuple[int, int]
+) -> None:
     front, back = ids(*range(kept[0])), ids(*range(10_000, 10_000 + kept[1]))
     first = Snapshot(1, [*front, *before, *back])
     second = Snapshot(2, [*front, *after, *back], before=first)
@@ -154,35 +145,33 @@ def test_what_is_the_same_is_told_the_same(before: list[Device], after: list[Dev
     assert second.truncated == 0
 
 
-def test_a_change_leaves_the_rest_as_it_was_encoded() -> None:
-    """One device of many that turns ill, goes or comes has no more encoded than what is next to it."""
-    many = ids(*range(10 * CHUNK))
-    before = chunks(tuple(many))
+def test_single_change_encodes_only_one_chunk() -> None:
+    devices = ids(*range(10 * CHUNK))
+    before = chunks(tuple(devices))
     place = 5 * CHUNK + 3
-    ill = [*many[:place], Device(many[place].id, "missing"), *many[place + 1 :]]
-    for after in (ill, many[:place] + many[place + 1 :], [*many[:place], Device("new"), *many[place:]], many[1:]):
+    unhealthy = [*devices[:place], Device(devices[place].id, "missing"), *devices[place + 1 :]]
+    removed, added = devices[:place] + devices[place + 1 :], [*devices[:place], Device("new"), *devices[place:]]
+    for after in (unhealthy, removed, added, devices[1:]):
         shared = {id(chunk) for chunk in before} & {id(chunk) for chunk in chunks(tuple(after), before)}
         assert len(shared) == 9
 
 
-def test_chunks_stay_few_however_often_a_list_changes() -> None:
-    """A list that grows and shrinks anywhere, one by one, is not one of many small pieces in the end."""
+def test_number_of_chunks_stays_small_after_many_changes() -> None:
     rng = random.Random(1)  # noqa: S311 - places
-    many = ids(*range(3 * CHUNK))
-    kept = chunks(tuple(many))
+    devices = ids(*range(3 * CHUNK))
+    kept = chunks(tuple(devices))
     for number in range(4 * CHUNK):
-        many.insert(rng.randrange(len(many)), Device(f"new{number}"))
-        kept = chunks(tuple(many), kept)
+        devices.insert(rng.randrange(len(devices)), Device(f"new{number}"))
+        kept = chunks(tuple(devices), kept)
         assert max(len(chunk.devices) for chunk in kept) <= CHUNK
     assert len(kept) <= 7 * 4
-    while len(many) > CHUNK:
-        del many[rng.randrange(len(many))]
-        kept = chunks(tuple(many), kept)
+    while len(devices) > CHUNK:
+        del devices[rng.randrange(len(devices))]
+        kept = chunks(tuple(devices), kept)
     assert len(kept) <= 8
 
 
-def test_the_first_list_is_a_revision_even_if_it_is_empty() -> None:
-    """A kubelet that is told of no device yet must be told that there is none."""
+def test_first_list_is_published_even_if_it_is_empty() -> None:
     inventory = Inventory()
     assert inventory.snapshot.revision == 0
     assert inventory.publish([])
@@ -190,8 +179,7 @@ def test_the_first_list_is_a_revision_even_if_it_is_empty() -> None:
     assert not inventory.publish([])
 
 
-def test_an_equal_list_is_no_new_revision() -> None:
-    """Nothing is sent where nothing changed; order, health, reason and topology are changes."""
+def test_equal_list_is_not_published_again() -> None:
     inventory = Inventory()
     assert inventory.publish(ids(1, 2))
     snapshot = inventory.snapshot
@@ -204,8 +192,7 @@ def test_an_equal_list_is_no_new_revision() -> None:
         assert inventory.snapshot.revision == revision
 
 
-async def test_whoever_is_up_to_date_waits_for_the_next_revision() -> None:
-    """The event is set by the next list that differs, and not by an equal one."""
+async def test_current_reader_waits_for_the_next_revision() -> None:
     inventory = Inventory()
     inventory.publish(ids(1))
     newer = inventory.superseded(1)
@@ -217,8 +204,7 @@ async def test_whoever_is_up_to_date_waits_for_the_next_revision() -> None:
     assert not inventory.superseded(2).is_set()
 
 
-async def test_whoever_is_behind_does_not_wait() -> None:
-    """However often it asks: no other stream can take the news away."""
+async def test_outdated_reader_does_not_wait() -> None:
     inventory = Inventory()
     inventory.publish(ids(1))
     inventory.publish(ids(2))
@@ -229,9 +215,29 @@ async def test_whoever_is_behind_does_not_wait() -> None:
     assert not inventory.superseded(9).is_set()
 
 
-async def test_all_who_wait_are_told() -> None:
-    """Several streams may be open, and one that waited before the first list is told of it."""
+async def test_publishing_wakes_all_readers() -> None:
     inventory = Inventory()
     waiting = [inventory.superseded(0), inventory.superseded(0)]
     inventory.publish([])
     assert [event.is_set() for event in waiting] == [True, True]
+
+
+@pytest.mark.parametrize("devices", [[], ids(1, 2), [Device("x" * 63), Device("ü a,/:")]])
+def test_valid_devices_stay_as_they_are(devices: list[Device]) -> None:
+    assert valid_devices(devices) == (devices, {})
+
+
+@pytest.mark.parametrize(
+    ("device_id", "problem"),
+    [
+        ("", "the ID is empty"),
+        ("x" * 64, "the ID has 64 characters; the limit is 63"),
+        ("a\nb", "the ID has characters that are not printable"),
+        ("caf\udce9", "the ID has characters that are not printable"),
+        ("b1", "another device has the same ID"),
+    ],
+)
+def test_device_with_an_invalid_id_is_skipped(device_id: str, problem: str) -> None:
+    devices, problems = valid_devices([*ids(1), Device(device_id, "second"), *ids(2)])
+    assert devices == ids(1, 2)
+    assert problems == {device_id: problem}

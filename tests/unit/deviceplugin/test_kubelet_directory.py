@@ -1,4 +1,4 @@
-"""The kubelet's directory and socket: what is checked, what a plugin's sockets are called, what is swept away."""
+"""The kubelet's plugin directory: its check, the names of sockets, the sweep, and Register."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def listening(directory: str, name: str) -> Iterator[socket.socket]:
-    """Listen on a socket, and leave its file behind when the context ends, as a killed process does."""
+    """Listen on a socket inside the context, and leave its file behind, as a killed process does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(os.path.join(directory, name))
         server.listen(1)
@@ -47,26 +47,23 @@ def listening(directory: str, name: str) -> Iterator[socket.socket]:
 
 
 def stale(directory: str, *names: str) -> None:
-    """Leave sockets behind on which nobody listens."""
+    """Create stale sockets."""
     for name in names:
         with listening(directory, name):
             pass
 
 
-def test_the_kubelet_s_socket_has_its_name(kubelet_dir: str) -> None:
-    """It stands in the same directory as the plugin's own."""
+def test_kubelet_socket_is_in_the_directory(kubelet_dir: str) -> None:
     assert PluginDirectory(kubelet_dir, STEM).kubelet_socket == f"{kubelet_dir}/kubelet.sock"
 
 
-def test_a_usable_directory_passes(kubelet_dir: str) -> None:
-    """Nothing is said of it, and nothing is left in it."""
+def test_usable_directory_passes_the_check(kubelet_dir: str) -> None:
     PluginDirectory(kubelet_dir, STEM).check()
     assert os.listdir(kubelet_dir) == []
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file"])
-def test_a_missing_directory_is_an_error(kubelet_dir: str, what: str) -> None:
-    """The text says where it was looked for and what may be the matter."""
+def test_missing_directory_is_an_error(kubelet_dir: str, what: str) -> None:
     path = f"{kubelet_dir}/plugins"
     if what == "a file":
         open(path, "w", encoding="utf-8").close()
@@ -75,8 +72,7 @@ def test_a_missing_directory_is_an_error(kubelet_dir: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o500, 0o600])
-def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: int) -> None:
-    """Both the right to write and the right to enter are needed; a user other than root has them not."""
+def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: int) -> None:
     script = (
         "import os, sys\n"
         "from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory\n"
@@ -100,8 +96,7 @@ def test_a_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: in
     assert f"plugin directory {kubelet_dir} is not writable for uid {uid}" in told
 
 
-def test_a_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
-    """The longest name that a socket may get is counted, and the text says by how much it is too long."""
+def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     longest_name = len(f"{STEM}-4194304-10000000000000.sock")
     room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - longest_name
     fits, too_long = f"{kubelet_dir}/{'d' * room}", f"{kubelet_dir}/{'d' * (room + 3)}"
@@ -112,8 +107,7 @@ def test_a_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
         PluginDirectory(too_long, STEM).check()
 
 
-def test_the_length_is_counted_in_bytes(kubelet_dir: str) -> None:
-    """A character of two bytes takes two bytes of the socket's path."""
+def test_path_length_is_counted_in_bytes(kubelet_dir: str) -> None:
     room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f"{STEM}-4194304-10000000000000.sock")
     path = f"{kubelet_dir}/{'ü' * (room // 2 + 1)}"
     os.mkdir(path)
@@ -121,24 +115,11 @@ def test_the_length_is_counted_in_bytes(kubelet_dir: str) -> None:
         PluginDirectory(path, STEM).check()
 
 
-def test_the_longest_path_is_the_kernel_s(kubelet_dir: str) -> None:
-    """A socket can be bound to a path of 107 bytes, and not to one of 108."""
-    for length, fits in ((MAX_SOCKET_PATH, True), (MAX_SOCKET_PATH + 1, False)):
-        name = "s" * (length - len(kubelet_dir) - 1)
-        with (
-            contextlib.nullcontext() if fits else pytest.raises(OSError, match="too long"),
-            listening(kubelet_dir, name),
-        ):
-            pass
-
-
-def test_an_endpoint_is_the_stem_the_process_and_the_time() -> None:
-    """In milliseconds, so that a restart a moment later gets another one."""
+def test_endpoint_has_stem_process_and_time() -> None:
     assert PluginDirectory("/x", STEM).next_endpoint(1700000000.1239) == f"{STEM}-{os.getpid()}-1700000000123.sock"
 
 
-def test_endpoints_differ_when_the_clock_stands_or_steps_back() -> None:
-    """Each number is at least one more than the last."""
+def test_endpoints_are_unique_if_the_clock_stands_still_or_steps_back() -> None:
     directory = PluginDirectory("/x", STEM)
     made = [directory.next_endpoint(now) for now in (100.0, 100.0, 90.0, 90.0, 100.002, 101.0)]
     assert [int(name.split("-")[-1].removesuffix(".sock")) for name in made] == [
@@ -151,14 +132,13 @@ def test_endpoints_differ_when_the_clock_stands_or_steps_back() -> None:
     ]
 
 
-def test_endpoints_differ_after_a_restart_with_the_same_process_id() -> None:
-    """In a container the process has the same number after every restart; the time goes on."""
+def test_endpoints_are_unique_after_a_restart_with_the_same_process_id() -> None:
+    """In a container the process ID is the same after every restart."""
     first = PluginDirectory("/x", STEM).next_endpoint(100.0)
     assert PluginDirectory("/x", STEM).next_endpoint(100.5) != first
 
 
-def test_the_sweep_removes_own_sockets_on_which_nobody_listens(kubelet_dir: str) -> None:
-    """They were left by a predecessor that was killed."""
+def test_sweep_removes_own_stale_sockets(kubelet_dir: str) -> None:
     names = [f"{STEM}-1-2.sock", f"{STEM}-4194304-1700000000123.sock"]
     stale(kubelet_dir, *names)
     assert sorted(PluginDirectory(kubelet_dir, STEM).sweep()) == sorted(names)
@@ -166,8 +146,7 @@ def test_the_sweep_removes_own_sockets_on_which_nobody_listens(kubelet_dir: str)
     assert PluginDirectory(kubelet_dir, STEM).sweep() == []
 
 
-def test_the_sweep_leaves_everything_else(kubelet_dir: str) -> None:
-    """Neither other plugins' sockets nor the kubelet's own, nor names that only resemble the own ones."""
+def test_sweep_keeps_other_files(kubelet_dir: str) -> None:
     others = [
         "kubelet.sock",
         "nvidia-gpu.sock",
@@ -188,16 +167,14 @@ def test_the_sweep_leaves_everything_else(kubelet_dir: str) -> None:
     assert len(os.listdir(kubelet_dir)) == len(others) + 1
 
 
-def test_the_sweep_leaves_a_socket_on_which_a_process_listens(kubelet_dir: str) -> None:
-    """During a rolling update the old plugin and the new one are there for a moment."""
+def test_sweep_keeps_sockets_of_running_processes(kubelet_dir: str) -> None:
     stale(kubelet_dir, f"{STEM}-1-1.sock")
     with listening(kubelet_dir, f"{STEM}-1-2.sock"):
         assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-1.sock"]
         assert os.listdir(kubelet_dir) == [f"{STEM}-1-2.sock"]
 
 
-def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_dir: str) -> None:
-    """A full queue of connections means that somebody listens, and the sweep does not wait for him."""
+def test_sweep_keeps_a_socket_with_a_full_queue_of_connections(kubelet_dir: str) -> None:
     path = f"{kubelet_dir}/{STEM}-1-2.sock"
     with contextlib.ExitStack() as stack:
         stack.enter_context(listening(kubelet_dir, f"{STEM}-1-2.sock"))
@@ -210,45 +187,39 @@ def test_the_sweep_leaves_a_socket_whose_process_is_too_busy_to_accept(kubelet_d
         assert os.path.exists(path)
 
 
-def test_the_sweep_takes_a_socket_that_went_away_for_swept(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process may sweep at the same time: before the connection is tried, or after."""
+def test_sweep_ignores_a_socket_that_disappears_meanwhile(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not kubelet_client._accepts_connections(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     stale(kubelet_dir, f"{STEM}-1-2.sock")
     monkeypatch.setattr(kubelet_client, "_accepts_connections", os.unlink)
     assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
 
 
-def test_the_sweep_leaves_what_is_no_socket_of_a_plugin(kubelet_dir: str) -> None:
-    """A directory, or a file whose number no plugin would choose, only looks like one."""
+def test_sweep_keeps_directories_and_implausible_numbers(kubelet_dir: str) -> None:
     os.mkdir(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     (Path(kubelet_dir) / f"{STEM}-1-{'2' * 150}.sock").touch()
     assert PluginDirectory(kubelet_dir, STEM).sweep() == []
 
 
-def test_the_stem_is_taken_as_it_is(kubelet_dir: str) -> None:
-    """Characters that mean something in a pattern mean themselves."""
+def test_stem_is_not_a_pattern(kubelet_dir: str) -> None:
     stale(kubelet_dir, "a+(b-1-2.sock", "aa(b-1-2.sock")
     assert PluginDirectory(kubelet_dir, "a+(b").sweep() == ["a+(b-1-2.sock"]
 
 
-def test_every_endpoint_of_a_plugin_would_be_swept(kubelet_dir: str) -> None:
-    """The names that are made and the names that are removed are the same ones."""
+def test_sweep_recognizes_every_endpoint(kubelet_dir: str) -> None:
     directory = PluginDirectory(kubelet_dir, STEM)
     names = {directory.next_endpoint(now) for now in (0.0, 1e9)}
     stale(kubelet_dir, *names)
     assert set(directory.sweep()) == names
 
 
-def test_no_file_has_no_identity(tmp_path: Path) -> None:
-    """Neither a missing file nor one in a missing directory, nor one below a file."""
+def test_missing_file_has_no_identity(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert identify(str(tmp_path / "file" / "none")) is None
     assert identify(str(tmp_path / "none")) is None
     assert identify(str(tmp_path / "none" / "none")) is None
 
 
-def test_a_file_keeps_its_identity_until_another_takes_its_place(tmp_path: Path) -> None:
-    """Whatever link leads to it; one that was removed and made anew is another, even with the same inode number."""
+def test_file_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "kubelet.sock"
     path.touch()
     seen = path.stat()
@@ -263,8 +234,7 @@ def test_a_file_keeps_its_identity_until_another_takes_its_place(tmp_path: Path)
     assert identify(str(path)) != first
 
 
-def test_an_address_is_a_uri() -> None:
-    """Characters that mean something in one are escaped, so that gRPC finds the file."""
+def test_address_is_an_escaped_uri() -> None:
     assert socket_address("/var/lib/kubelet.sock") == "unix:/var/lib/kubelet.sock"
     assert socket_address("/a b%c#d") == "unix:/a%20b%25c%23d"
 
@@ -278,8 +248,7 @@ def test_an_address_is_a_uri() -> None:
         ("Connection refused", False),
     ],
 )
-def test_refusals_that_no_retry_heals_are_known_by_their_words(text: str, permanent: bool) -> None:  # noqa: FBT001
-    """They come through gRPC with a code that says nothing."""
+def test_permanent_refusals_are_recognized_by_their_text(text: str, permanent: bool) -> None:  # noqa: FBT001
     assert (re.search(kubelet_client._PERMANENT, text) is not None) is permanent
 
 
@@ -287,7 +256,7 @@ REQUEST = pb.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name
 
 
 class Registration(pb_grpc.RegistrationServicer):
-    """A kubelet that notes what it is sent, and refuses in the words that it was given, or never answers."""
+    """A kubelet that records requests, and optionally refuses them or never answers."""
 
     def __init__(self) -> None:
         self.requests: list[pb.RegisterRequest] = []
@@ -305,7 +274,7 @@ class Registration(pb_grpc.RegistrationServicer):
 
 
 @contextlib.asynccontextmanager
-async def a_kubelet(path: str) -> AsyncIterator[Registration]:
+async def running_kubelet(path: str) -> AsyncIterator[Registration]:
     """Serve Register on a socket."""
     registration = Registration()
     server = grpc.aio.server()
@@ -318,29 +287,26 @@ async def a_kubelet(path: str) -> AsyncIterator[Registration]:
         await server.stop(None)
 
 
-async def test_a_plugin_registers_at_a_socket_whatever_its_path(kubelet_dir: str) -> None:
-    """The request arrives as it was made, at a path with characters that a URI escapes."""
+async def test_request_arrives_at_a_socket_with_an_escaped_path(kubelet_dir: str) -> None:
     path = f"{kubelet_dir}/a b%20c.sock"
-    async with a_kubelet(path) as registration:
+    async with running_kubelet(path) as registration:
         assert os.listdir(kubelet_dir) == ["a b%20c.sock"]
         await register(path, REQUEST, 10.0)
     assert registration.requests == [REQUEST]
 
 
-async def test_a_refusal_that_no_retry_heals_is_told_as_such(kubelet_dir: str) -> None:
-    """The text names the kubelet, the resource and the kubelet's reason."""
+async def test_permanent_refusal_is_a_refused_registration(kubelet_dir: str) -> None:
     path = f"{kubelet_dir}/kubelet.sock"
-    async with a_kubelet(path) as registration:
+    async with running_kubelet(path) as registration:
         registration.refusal = (grpc.StatusCode.UNKNOWN, 'the ResourceName "x" is invalid')
         with pytest.raises(RegistrationRefusedError) as raised:
             await register(path, REQUEST, 10.0)
     assert str(raised.value) == f'the kubelet at {path} refuses aosp.io/binder: the ResourceName "x" is invalid'
 
 
-async def test_any_other_refusal_is_tried_again(kubelet_dir: str) -> None:
-    """The text has the code and what the kubelet said, or the code alone where it said nothing."""
+async def test_other_refusals_are_failed_registrations(kubelet_dir: str) -> None:
     path = f"{kubelet_dir}/kubelet.sock"
-    async with a_kubelet(path) as registration:
+    async with running_kubelet(path) as registration:
         registration.refusal = (grpc.StatusCode.UNKNOWN, "failed to get device plugin options")
         with pytest.raises(RegistrationFailedError, match=r"^UNKNOWN: failed to get device plugin options$"):
             await register(path, REQUEST, 10.0)
@@ -349,17 +315,15 @@ async def test_any_other_refusal_is_tried_again(kubelet_dir: str) -> None:
             await register(path, REQUEST, 10.0)
 
 
-async def test_a_kubelet_that_does_not_answer_is_given_up(kubelet_dir: str) -> None:
-    """After the deadline the attempt has failed."""
+async def test_registration_fails_after_the_deadline(kubelet_dir: str) -> None:
     path = f"{kubelet_dir}/kubelet.sock"
-    async with a_kubelet(path) as registration:
+    async with running_kubelet(path) as registration:
         registration.hangs = True
         with pytest.raises(RegistrationFailedError, match=r"^DEADLINE_EXCEEDED: "):
             await register(path, REQUEST, 0.2)
 
 
-async def test_a_kubelet_that_is_not_there_is_tried_again(kubelet_dir: str) -> None:
-    """No socket and a socket without a process are both failures of this attempt alone."""
+async def test_registration_fails_without_a_kubelet(kubelet_dir: str) -> None:
     with pytest.raises(RegistrationFailedError, match=r"^UNAVAILABLE: .*No such file or directory"):
         await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
     stale(kubelet_dir, "kubelet.sock")
@@ -367,8 +331,8 @@ async def test_a_kubelet_that_is_not_there_is_tried_again(kubelet_dir: str) -> N
         await register(f"{kubelet_dir}/kubelet.sock", REQUEST, 10.0)
 
 
-async def test_the_authority_is_a_name_and_not_the_socket_s_path(kubelet_dir: str) -> None:
-    """A kubelet's server refuses the escaped path that gRPC would send; the request is read as it is on the wire."""
+async def test_authority_is_a_name_and_not_the_path_of_the_socket(kubelet_dir: str) -> None:
+    """The kubelet's server rejects the escaped path that gRPC would send by default."""
     path, seen = f"{kubelet_dir}/kubelet.sock", bytearray()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
