@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.inventory import Device, Snapshot
 from aosp_plugin.framework.service.metrics import CODES, Metrics
 
@@ -82,6 +83,11 @@ def test_an_alert_links_to_its_heading_in_the_runbook(name: str) -> None:
 def test_every_alert_heading_and_reason_is_in_the_runbook() -> None:
     assert {heading for heading in HEADINGS if heading.startswith("AospPlugin")} == RULES.keys()
     assert {reason.value for reason in Reason} <= set(HEADINGS)
+
+
+def test_every_reason_for_a_lost_connection_is_in_the_runbook() -> None:
+    reasons = set(DisconnectReason) - {DisconnectReason.STOPPED}
+    assert [reason for reason in reasons if f"`{reason}`" not in RUNBOOK] == []
 
 
 def test_every_alert_fires_in_a_test_of_the_rules() -> None:
