@@ -32,12 +32,6 @@ def device_directory(tmp_path: Path) -> DeviceDirectory:
 
 
 @pytest.fixture
-def nodes(device_directory: DeviceDirectory) -> DeviceDirectory:
-    """Return ``device_directory`` under its former name."""
-    return device_directory
-
-
-@pytest.fixture
 def clock() -> Clock:
     """Return a clock that the test moves."""
     return Clock()

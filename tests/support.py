@@ -67,11 +67,6 @@ class DeviceDirectory:
         for number in numbers:
             (self.directory / f"aosp_binder{number}").unlink()
 
-    make = add  # the former name
-
-
-Nodes = DeviceDirectory  # the former name
-
 
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that is not in use.
@@ -105,10 +100,10 @@ def names(numbers: Iterable[int]) -> list[str]:
 
 
 def make_plugin(
-    nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE, resource: str = RESOURCE
+    devices: DeviceDirectory, kubelet_dir: str, *, timings: Timings = IN_LIFE, resource: str = RESOURCE
 ) -> DevicePlugin:
     """Return the binder plugin for a device directory; it does not run yet."""
-    config_resource = Resource(resource_name=resource, device_dir=str(nodes.directory), verify=Verify.FILE)
+    config_resource = Resource(resource_name=resource, device_dir=str(devices.directory), verify=Verify.FILE)
     return DevicePlugin(
         BinderBackend(Host(), config_resource, cdi_dir=Config().cdi_dir),
         kubelet_dir=kubelet_dir,
@@ -117,9 +112,11 @@ def make_plugin(
 
 
 @contextlib.asynccontextmanager
-async def running(nodes: Nodes, kubelet_dir: str, *, timings: Timings = IN_LIFE) -> AsyncIterator[DevicePlugin]:
+async def running(
+    devices: DeviceDirectory, kubelet_dir: str, *, timings: Timings = IN_LIFE
+) -> AsyncIterator[DevicePlugin]:
     """Run the binder plugin in this process inside the context; its error is raised on exit."""
-    async with run(make_plugin(nodes, kubelet_dir, timings=timings)) as plugin:
+    async with run(make_plugin(devices, kubelet_dir, timings=timings)) as plugin:
         yield plugin
 
 
@@ -200,14 +197,23 @@ class Serve:
 
     def __init__(
         self,
-        nodes: Nodes,
+        devices: DeviceDirectory,
         kubelet_dir: str,
         *flags: str,
         environment: dict[str, str] | None = None,
         usual_flags: bool = True,
     ) -> None:
         """Build the command line; ``flags`` are added to the usual ones, or replace them."""
-        usual = ["--device-dir", str(nodes.directory), "--kubelet-dir", kubelet_dir, "--verify", "file", "--listen", ""]
+        usual = [
+            "--device-dir",
+            str(devices.directory),
+            "--kubelet-dir",
+            kubelet_dir,
+            "--verify",
+            "file",
+            "--listen",
+            "",
+        ]
         usual = usual if usual_flags else []
         self._command = [sys.executable, "-m", "aosp_plugin", "serve", *usual, *flags]
         self._environment = os.environ | (environment or {})

@@ -17,7 +17,7 @@ import atheris
 
 with atheris.instrument_imports(include=["aosp_plugin"]):
     from tests.served import DOCUMENTED, ServedPlugin
-    from tests.support import Nodes
+    from tests.support import DeviceDirectory
 
 RPCS: Final = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")
 """The RPCs that an input's first byte selects; other values select a raw connection."""
@@ -48,6 +48,6 @@ class Wire:
 
 if __name__ == "__main__":
     with asyncio.Runner() as runner:
-        wire = Wire(ServedPlugin(runner, Nodes(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
+        wire = Wire(ServedPlugin(runner, DeviceDirectory(Path(tempfile.mkdtemp()) / "dev"), tempfile.mkdtemp()))
         atheris.Setup(sys.argv, wire.check)
         atheris.Fuzz()

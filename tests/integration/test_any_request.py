@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from hypothesis.strategies import SearchStrategy
 
-    from tests.support import Nodes
+    from tests.support import DeviceDirectory
 
 REQUESTS: dict[str, type[Message]] = {
     "GetDevicePluginOptions": pb.Empty,
@@ -69,10 +69,10 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @pytest.fixture
-def served(nodes: Nodes, kubelet_dir: str) -> Iterator[ServedPlugin]:
+def served(device_directory: DeviceDirectory, kubelet_dir: str) -> Iterator[ServedPlugin]:
     """Return a plugin that runs, and check at the end that it still does."""
     with asyncio.Runner() as runner:
-        made = ServedPlugin(runner, nodes, kubelet_dir)
+        made = ServedPlugin(runner, device_directory, kubelet_dir)
         yield made
         made.check_stream()
         made.run(made.close())

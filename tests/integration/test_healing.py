@@ -22,7 +22,7 @@ from tests.support import (
     IN_LIFE,
     PATIENCE,
     RESOURCE,
-    Nodes,
+    DeviceDirectory,
     listed,
     make_plugin,
     problem,
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     Damaged = Callable[[], None]
 
 
-async def test_a_kubelet_that_is_not_there_yet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_a_kubelet_that_is_not_there_yet(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     """A plugin that starts before its kubelet registers as soon as kubelet.sock appears."""
-    nodes.make(0, 1, 2)
-    async with running(nodes, kubelet_dir) as plugin:
+    device_directory.add(0, 1, 2)
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:
@@ -56,13 +58,15 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long_pauses")
-async def test_a_stale_socket_that_refuses_connections(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_a_stale_socket_that_refuses_connections(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     """The socket that a dead kubelet left behind is tried in vain, and the next kubelet is found by the first try."""
-    nodes.make(0, 1)
+    device_directory.add(0, 1)
     async with Kubelet(kubelet_dir):
         pass
     assert os.listdir(kubelet_dir) == ["kubelet.sock"]
-    async with running(nodes, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "Connection refused")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:
@@ -70,10 +74,12 @@ async def test_a_stale_socket_that_refuses_connections(nodes: Nodes, kubelet_dir
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_the_kubelet_restarts(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+async def test_the_kubelet_restarts(
+    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
+) -> None:
     """A kubelet that restarts, and sweeps the plugin's socket away, has all devices back over a new socket."""
-    nodes.make(*range(5))
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(*range(5))
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 5)
         before = kubelet.registrations[-1].endpoint
         healed()
@@ -84,10 +90,12 @@ async def test_the_kubelet_restarts(nodes: Nodes, kubelet_dir: str, behaviour: B
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_the_own_socket_is_gone(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+async def test_the_own_socket_is_gone(
+    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
+) -> None:
     """A plugin whose socket somebody removed registers again, though its stream still goes on."""
-    nodes.make(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
         healed()
         os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
@@ -95,10 +103,10 @@ async def test_the_own_socket_is_gone(nodes: Nodes, kubelet_dir: str, behaviour:
         await listed(kubelet, 2)
 
 
-async def test_the_own_socket_is_anothers(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_the_own_socket_is_anothers(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A plugin whose socket's name was taken by another file registers again."""
-    nodes.make(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
         path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
         healed()
@@ -109,10 +117,10 @@ async def test_the_own_socket_is_anothers(nodes: Nodes, kubelet_dir: str, healed
         await listed(kubelet, 1)
 
 
-async def test_kubelet_sock_is_made_anew(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_kubelet_sock_is_made_anew(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """Another kubelet on the same path is registered with, though the first one neither ended nor swept a thing."""
-    nodes.make(0, 1, 2)
-    async with Kubelet(kubelet_dir) as first, running(nodes, kubelet_dir):
+    device_directory.add(0, 1, 2)
+    async with Kubelet(kubelet_dir) as first, running(device_directory, kubelet_dir):
         await listed(first, 3)
         healed()
         elsewhere = f"{kubelet_dir}-second"
@@ -124,10 +132,12 @@ async def test_kubelet_sock_is_made_anew(nodes: Nodes, kubelet_dir: str, healed:
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_a_stream_ends_unasked(nodes: Nodes, kubelet_dir: str, behaviour: Behaviour, healed: Damaged) -> None:
+async def test_a_stream_ends_unasked(
+    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
+) -> None:
     """A kubelet that drops the stream, which it never opens again, is registered with again."""
-    nodes.make(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
         healed()
         await kubelet.drop_streams()
@@ -135,36 +145,38 @@ async def test_a_stream_ends_unasked(nodes: Nodes, kubelet_dir: str, behaviour: 
         await listed(kubelet, 2)
 
 
-async def test_no_stream_after_register(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_no_stream_after_register(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A kubelet that takes the registration and never asks for the devices is registered with again."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.never_open_stream = True
-        async with running(nodes, kubelet_dir, timings=FAST) as plugin:
+        async with running(device_directory, kubelet_dir, timings=FAST) as plugin:
             healed()
             await problem(plugin, "did not request its devices")
             kubelet.faults.never_open_stream = False
             await listed(kubelet, 1)
 
 
-async def test_register_hangs(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_register_hangs(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A Register that is never answered ends at its deadline and is tried again."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir, timings=FAST) as plugin:
+        async with running(device_directory, kubelet_dir, timings=FAST) as plugin:
             healed()
             await problem(plugin, "DEADLINE_EXCEEDED")
             kubelet.faults.hang_register = False
             await listed(kubelet, 1)
 
 
-async def test_a_socket_swept_while_register_is_under_way(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_a_socket_swept_while_register_is_under_way(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     """A kubelet that sweeps the socket and then dials it in vain does not keep the plugin for as long as it dials."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir, timings=IN_LIFE._replace(register=60, stream=60)):
+        async with running(device_directory, kubelet_dir, timings=IN_LIFE._replace(register=60, stream=60)):
             await kubelet.wait_for(lambda k: len(k.registrations) == 1)
             kubelet.faults.hang_register = False
             healed()
@@ -173,10 +185,10 @@ async def test_a_socket_swept_while_register_is_under_way(nodes: Nodes, kubelet_
 
 
 async def test_a_socket_swept_before_it_is_served(
-    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet that sweeps the socket between its bind and the first call on it is registered with over the next."""
-    nodes.make(0)
+    device_directory.add(0)
     swept: list[str] = []
 
     def chmod(path: str, mode: int, real: Callable[[str, int], None] = os.chmod) -> None:
@@ -188,17 +200,17 @@ async def test_a_socket_swept_before_it_is_served(
     async with Kubelet(kubelet_dir) as kubelet:
         monkeypatch.setattr(os, "chmod", chmod)
         healed()
-        async with running(nodes, kubelet_dir):
+        async with running(device_directory, kubelet_dir):
             await listed(kubelet, 1)
             assert kubelet.registrations[-1].endpoint not in swept
 
 
-async def test_a_refusal_that_can_heal(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_a_refusal_that_can_heal(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A kubelet that refuses for a reason of its own is asked again until it takes the plugin."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "failed to dial device plugin: context deadline exceeded"
-        async with running(nodes, kubelet_dir) as plugin:
+        async with running(device_directory, kubelet_dir) as plugin:
             await problem(plugin, "failed to dial device plugin")
             healed()
             kubelet.faults.refuse_register = None
@@ -206,12 +218,14 @@ async def test_a_refusal_that_can_heal(nodes: Nodes, kubelet_dir: str, healed: D
 
 
 @pytest.mark.usefixtures("long_pauses")
-async def test_another_kubelet_ends_the_pause(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_another_kubelet_ends_the_pause(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     """However long the pause after failures is, a kubelet that starts is registered with at once."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "not today"
-        async with running(nodes, kubelet_dir):
+        async with running(device_directory, kubelet_dir):
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             kubelet.faults.refuse_register = None
             healed()
@@ -248,13 +262,13 @@ def connections() -> int:
     return sum(os.path.lexists(link) and os.readlink(link).startswith("socket:") for link in links)
 
 
-async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_garbage_from_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """Something on kubelet.sock that speaks no gRPC is tried again, and the kubelet that follows it is found."""
-    nodes.make(0)
+    device_directory.add(0)
     kubelet = Kubelet(kubelet_dir)
     kubelet.faults.garbage_register = True
     await kubelet.start()
-    async with running(nodes, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "registration failed, retrying")
         kubelet.faults.garbage_register = False
         healed()
@@ -263,10 +277,10 @@ async def test_garbage_from_the_kubelet(nodes: Nodes, kubelet_dir: str, healed: 
     await kubelet.stop()
 
 
-async def test_the_directory_is_replaced(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_the_directory_is_replaced(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A kubelet directory that is removed and made again, as by a reinstalled kubelet, is taken up."""
-    nodes.make(0, 1)
-    async with running(nodes, kubelet_dir) as plugin:
+    device_directory.add(0, 1)
+    async with running(device_directory, kubelet_dir) as plugin:
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 2)
         os.rename(kubelet_dir, f"{kubelet_dir}-old")
@@ -277,10 +291,10 @@ async def test_the_directory_is_replaced(nodes: Nodes, kubelet_dir: str, healed:
     shutil.rmtree(f"{kubelet_dir}-old")
 
 
-async def test_the_directory_comes_back(nodes: Nodes, kubelet_dir: str, healed: Damaged) -> None:
+async def test_the_directory_comes_back(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
     """A directory that was moved away and back is taken up again, and the socket that was left in it is removed."""
-    nodes.make(0)
-    async with running(nodes, kubelet_dir) as plugin:
+    device_directory.add(0)
+    async with running(device_directory, kubelet_dir) as plugin:
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 1)
             (left,) = sockets(kubelet_dir)
@@ -294,10 +308,12 @@ async def test_the_directory_comes_back(nodes: Nodes, kubelet_dir: str, healed: 
             assert left not in sockets(kubelet_dir)
 
 
-async def test_the_old_server_stops_before_the_new_one_registers(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_the_old_server_stops_before_the_new_one_registers(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     """A kubelet that mixes up two plugins of one name (1.25 to 1.36) never meets two, and keeps the new one."""
-    nodes.make(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=Behaviour.BUGGY) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0, 1)
+    async with Kubelet(kubelet_dir, behaviour=Behaviour.BUGGY) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
         for _ in range(5):
             count = len(kubelet.registrations)
@@ -308,10 +324,10 @@ async def test_the_old_server_stops_before_the_new_one_registers(nodes: Nodes, k
         assert len(kubelet.registrations) == 6
 
 
-async def test_the_old_server_answers_no_more(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_the_old_server_answers_no_more(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A connection to the socket of an earlier registration is of no use once there is a new one."""
-    nodes.make(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir):
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
         path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
         async with grpc.aio.insecure_channel(f"unix:{path}") as old:
@@ -324,17 +340,17 @@ async def test_the_old_server_answers_no_more(nodes: Nodes, kubelet_dir: str) ->
 
 
 async def test_events_alone_heal(
-    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where inotify works, nothing waits for the next look by the clock."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 3600.0)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
-    async with running(nodes, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 0)
-            nodes.make(0)
+            device_directory.add(0)
             await listed(kubelet, 1)
             os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
@@ -343,53 +359,53 @@ async def test_events_alone_heal(
 
 
 async def test_polling_alone_heals(
-    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where inotify can't be had, nodes are found and a kubelet is met all the same."""
+    """Where inotify can't be had, device_directory are found and a kubelet is met all the same."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
-    async with running(nodes, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 0)
-            nodes.make(0)
+            device_directory.add(0)
             await listed(kubelet, 1)
             os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             await listed(kubelet, 1)
 
 
-async def test_a_refusal_that_can_not_heal(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_a_refusal_that_can_not_heal(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A name that the kubelet will never take ends the plugin with an error that says so."""
     async with Kubelet(kubelet_dir):
-        plugin = make_plugin(nodes, kubelet_dir, resource="no-domain")
+        plugin = make_plugin(device_directory, kubelet_dir, resource="no-domain")
         with pytest.raises(RegistrationRefusedError, match='the ResourceName "no-domain" is invalid'):
             await plugin.run()
     assert sockets(kubelet_dir) == []
 
 
 async def test_a_version_that_the_kubelet_does_not_know(
-    nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet without v1beta1 ends the plugin with an error that says so."""
     monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", "v1alpha1")
     async with Kubelet(kubelet_dir):
         with pytest.raises(RegistrationRefusedError, match='"v1alpha1" is not supported by kubelet'):
-            await make_plugin(nodes, kubelet_dir).run()
+            await make_plugin(device_directory, kubelet_dir).run()
 
 
-async def test_a_missing_directory(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_a_missing_directory(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A kubelet directory that does not exist at the start is an error at once, with its name."""
     with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/nowhere does not exist"):
-        await make_plugin(nodes, f"{kubelet_dir}/nowhere").run()
+        await make_plugin(device_directory, f"{kubelet_dir}/nowhere").run()
 
 
 async def test_serving_fails_for_a_while(
-    nodes: Nodes, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A socket that can't be bound is tried again under another name."""
-    nodes.make(0)
+    device_directory.add(0)
     real = PluginDirectory.next_endpoint
     fails = [True]
 
@@ -397,43 +413,43 @@ async def test_serving_fails_for_a_while(
         return "nowhere/a.sock" if fails[0] else real(directory, now)
 
     monkeypatch.setattr(PluginDirectory, "next_endpoint", next_endpoint)
-    async with Kubelet(kubelet_dir) as kubelet, running(nodes, kubelet_dir) as plugin:
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "cannot listen on")
         healed()
         fails[0] = False
         await listed(kubelet, 1)
 
 
-async def test_a_killed_predecessors_socket_is_swept(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_a_killed_predecessors_socket_is_swept(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """At the start the sockets of a killed predecessor go, and those of others stay."""
     for name in ("aosp-aosp.io_binder-1-1.sock", "aosp-aosp.io_binderx-1-1.sock", "other.sock"):
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(os.path.join(kubelet_dir, name))
-    async with running(nodes, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         assert sorted(os.listdir(kubelet_dir)) == ["aosp-aosp.io_binderx-1-1.sock", "other.sock"]
 
 
 async def test_a_problem_is_logged_when_it_changes(
-    nodes: Nodes, kubelet_dir: str, caplog: pytest.LogCaptureFixture
+    device_directory: DeviceDirectory, kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A kubelet that goes on refusing is logged once, not at every try."""
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "not today"
-        async with running(nodes, kubelet_dir):
+        async with running(device_directory, kubelet_dir):
             await kubelet.wait_for(lambda k: len(k.registrations) >= 4)
         assert len([record for record in caplog.records if "not today" in vars(record).get("error", "")]) == 1
 
 
-async def test_nothing_is_left_behind(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_nothing_is_left_behind(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A plugin that has ended leaves no thread and no open file, whatever it went through."""
-    nodes.make(0)
+    device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
-        async with running(nodes, kubelet_dir):  # gRPC starts what it keeps for good with its first server
+        async with running(device_directory, kubelet_dir):  # gRPC starts what it keeps for good with its first server
             await listed(kubelet, 1)
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
         before = threads_and_files()
-        async with running(nodes, kubelet_dir):
+        async with running(device_directory, kubelet_dir):
             await listed(kubelet, 1)
             os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
             await kubelet.wait_for(lambda k: len(k.registrations) == 3)
@@ -450,10 +466,10 @@ def threads_and_files() -> tuple[list[str], int]:
     return threads, sum(target.startswith(("pipe:", "anon_inode:inotify")) for target in targets)
 
 
-async def test_stop_while_register_hangs(nodes: Nodes, kubelet_dir: str) -> None:
+async def test_stop_while_register_hangs(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """A plugin that is told to stop does not wait for a kubelet that hangs in Register."""
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
-        async with running(nodes, kubelet_dir, timings=IN_LIFE._replace(register=60)):
+        async with running(device_directory, kubelet_dir, timings=IN_LIFE._replace(register=60)):
             await kubelet.wait_for(lambda k: len(k.registrations) == 1)
         assert sockets(kubelet_dir) == []

@@ -23,7 +23,7 @@ from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer, serving
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, Nodes, Serve, free_port, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,14 +41,14 @@ class Node(NamedTuple):
 
     url: str
     kubelet: Kubelet
-    nodes: Nodes
+    device_directory: DeviceDirectory
     serve: Serve
 
 
 @pytest.fixture
-async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
+async def node(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIterator[Node]:
     """Run ``aosp-plugin serve`` with three binder devices, and a pod that has two of them."""
-    nodes.make(0, 1, 2)
+    device_directory.add(0, 1, 2)
     address = f"127.0.0.1:{free_port()}"
     path = os.path.join(kubelet_dir, "pod-resources.sock")
     environment = {
@@ -59,14 +59,14 @@ async def node(nodes: Nodes, kubelet_dir: str) -> AsyncIterator[Node]:
     async with (
         Kubelet(kubelet_dir) as kubelet,
         PodResources(kubelet, path, {"phone-1": "games"}),
-        Serve(nodes, kubelet_dir, "--listen", address, environment=environment) as serve,
+        Serve(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
     ):
         await listed(kubelet, 3)
         await serve.logged("registered")
         await kubelet.admit(PHONE)
         while (await asyncio.to_thread(status.fetch, f"http://{address}")).allocations.problem:
             pass  # if the kubelet was too busy to answer, its error is cached for seconds
-        yield Node(f"http://{address}", kubelet, nodes, serve)
+        yield Node(f"http://{address}", kubelet, device_directory, serve)
 
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
@@ -87,7 +87,7 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
 
 
 async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
-    node.nodes.remove(2)
+    node.device_directory.remove(2)
     await listed(node.kubelet, 2)
     code, out, err = await run("--url", node.url)
     assert (code, err) == (0, "")
@@ -147,7 +147,7 @@ async def test_watch_appends_reports_and_errors_until_interrupted(node: Node) ->
     assert process.stdout is not None
     assert process.stderr is not None
     await line_with(process.stdout, "3 devices: 2 allocated, 1 free")
-    node.nodes.remove(2)
+    node.device_directory.remove(2)
     await line_with(process.stdout, "0 free, 1 unhealthy")
     node.serve.signal(signal.SIGTERM)
     await line_with(process.stderr, "no plugin answers at")
@@ -161,7 +161,7 @@ async def test_watch_repaints_a_terminal(node: Node) -> None:
 
     async def act(wait_for: Callable[[str], Any], process: asyncio.subprocess.Process) -> None:
         await wait_for("2 allocated")
-        node.nodes.remove(2)
+        node.device_directory.remove(2)
         await wait_for("1 unhealthy")
         node.serve.signal(signal.SIGTERM)
         await wait_for("no plugin answers at")

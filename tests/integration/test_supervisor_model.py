@@ -24,7 +24,7 @@ from aosp_plugin.testing import Kubelet
 from aosp_plugin.testing.registration import PENDING
 from tests.model.events import Event, happen, quiet, reachable
 from tests.model.supervisor import Manner, Phase, State
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, Nodes, make_plugin, sockets
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plugin, sockets
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.api import deviceplugin_pb2 as pb
@@ -89,10 +89,10 @@ class Time:
 class Walk:
     """A plugin and a kubelet that events befall."""
 
-    def __init__(self, nodes: Nodes, kubelet_dir: str, clock: Time) -> None:
+    def __init__(self, device_directory: DeviceDirectory, kubelet_dir: str, clock: Time) -> None:
         """Start the plugin; the kubelet does not run yet."""
         self.kubelet = Kubelet(kubelet_dir)
-        self.plugin = make_plugin(nodes, kubelet_dir, timings=IN_LIFE)
+        self.plugin = make_plugin(device_directory, kubelet_dir, timings=IN_LIFE)
         self._supervisor = self.plugin._supervisor
         self._clock = clock
         self.task = asyncio.create_task(self.plugin.run())
@@ -197,12 +197,12 @@ def possible(states: set[State], *, at_once: bool) -> list[Event]:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 async def test_the_supervisor_does_as_the_model_does(
-    seed: int, nodes: Nodes, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    seed: int, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Event by event, and now and then two at once, on a walk drawn by chance."""
     rng, clock = random.Random(seed), Time()  # noqa: S311 - repeatable
     clock.patch(monkeypatch)
-    walk, states = Walk(nodes, kubelet_dir, clock), {State()}
+    walk, states = Walk(device_directory, kubelet_dir, clock), {State()}
     story: list[list[Event]] = []
     try:
         for _ in range(EVENTS):
