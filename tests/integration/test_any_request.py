@@ -1,4 +1,4 @@
-"""Whatever is sent to the plugin's socket is answered with a documented code, and the kubelet's stream goes on.
+"""Arbitrary requests get a documented gRPC code, and the kubelet's stream stays open.
 
 By hypothesis, against one running plugin for all examples of a test; ``tests/fuzz`` does the same guided by coverage.
 """
@@ -6,6 +6,7 @@ By hypothesis, against one running plugin for all examples of a test; ``tests/fu
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,7 +37,7 @@ LISTS = st.lists(IDS, max_size=6)
 
 
 def containers(make: type[Message], **fields: SearchStrategy[Any]) -> SearchStrategy[list[Any]]:
-    """Return the requests of some containers."""
+    """Return a strategy for the requests of some containers."""
     return st.lists(st.builds(make, **fields), max_size=3)
 
 
@@ -60,7 +61,7 @@ MESSAGES: dict[str, SearchStrategy[Message]] = {
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Return a message of any kind with some of its bytes cut out, changed or put in."""
+    """Return an encoded message with some bytes removed, changed or inserted."""
     data = bytearray(draw(st.one_of(*MESSAGES.values())).SerializeToString())
     for _ in range(draw(st.integers(0, 4))):
         start, length = draw(st.integers(0, len(data))), draw(st.integers(0, 3))
@@ -70,7 +71,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture
 def served(device_directory: DeviceDirectory, kubelet_dir: str) -> Iterator[ServedPlugin]:
-    """Return a plugin that runs, and check at the end that it still does."""
+    """Return a running plugin, and check at the end that it still runs."""
     with asyncio.Runner() as runner:
         made = ServedPlugin(runner, device_directory, kubelet_dir)
         yield made
@@ -91,16 +92,15 @@ def check_bytes(served: ServedPlugin, method: str, data: bytes) -> None:
     assert "\n" not in error
 
 
-def test_any_bytes_are_answered_with_a_documented_code(served: ServedPlugin) -> None:
-    """And each error has a text of one line."""
+def test_arbitrary_bytes_are_answered_with_a_documented_code(served: ServedPlugin) -> None:
     check_bytes(served)
 
 
-def expected_of(wanted: Sequence[Sequence[str]]) -> str:
-    """Return the code for containers, or one, that ask for these IDs."""
-    if not wanted or not all(wanted):
+def expected_code(requests: Sequence[Sequence[str]]) -> str:
+    """Return the expected gRPC code for a request with these IDs per container."""
+    if not requests or not all(requests):
         return "INVALID_ARGUMENT"
-    for device_id in (one for ids in wanted for one in ids):
+    for device_id in itertools.chain.from_iterable(requests):
         if device_id not in {*HEALTHY, UNHEALTHY}:
             return "NOT_FOUND"
         if device_id == UNHEALTHY:
@@ -111,15 +111,15 @@ def expected_of(wanted: Sequence[Sequence[str]]) -> str:
 @given(MESSAGES["Allocate"])
 @EXAMPLES
 def check_allocate(served: ServedPlugin, request_: pb.AllocateRequest) -> None:
-    wanted = [list(one.devices_ids) for one in request_.container_requests]
+    requests = [list(container.devices_ids) for container in request_.container_requests]
     code, reply, _ = served.run(served.call("Allocate", request_.SerializeToString()))
-    assert code == expected_of(wanted)
-    given_ = [one.envs["BINDER_VISIBLE_DEVICES"] for one in pb.AllocateResponse.FromString(reply).container_responses]
-    assert given_ == ([",".join(natural_sort([*{*ids}])) for ids in wanted] if code == "OK" else [])
+    assert code == expected_code(requests)
+    responses = pb.AllocateResponse.FromString(reply).container_responses
+    allocated = [response.envs["BINDER_VISIBLE_DEVICES"] for response in responses]
+    assert allocated == ([",".join(natural_sort([*{*ids}])) for ids in requests] if code == "OK" else [])
 
 
-def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: ServedPlugin) -> None:
-    """The code is that of the first thing that is wrong with it."""
+def test_arbitrary_allocate_is_answered_completely_or_refused(served: ServedPlugin) -> None:
     check_allocate(served)
 
 
@@ -127,11 +127,10 @@ def test_any_allocate_is_answered_for_each_container_or_not_at_all(served: Serve
 @EXAMPLES
 def check_pre_start(served: ServedPlugin, request_: pb.PreStartContainerRequest) -> None:
     code, _, _ = served.run(served.call("PreStartContainer", request_.SerializeToString()))
-    assert code == expected_of([list(request_.devices_ids)])
+    assert code == expected_code([list(request_.devices_ids)])
 
 
-def test_any_pre_start_is_answered_as_allocate_is(served: ServedPlugin) -> None:
-    """For one container."""
+def test_arbitrary_pre_start_is_answered_like_allocate(served: ServedPlugin) -> None:
     check_pre_start(served)
 
 
@@ -146,8 +145,7 @@ def check_prefer(served: ServedPlugin, request_: pb.PreferredAllocationRequest) 
         assert len(ids) == len({*ids})
 
 
-def test_any_preference_is_a_choice_of_what_is_offered(served: ServedPlugin) -> None:
-    """Each device once, whatever number is asked for, and however often one is offered."""
+def test_arbitrary_preference_is_a_subset_of_the_available_devices(served: ServedPlugin) -> None:
     check_prefer(served)
 
 
@@ -156,7 +154,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """Return frames of HTTP/2 with arbitrary types, flags, streams and lengths."""
+    """Return HTTP/2 frames with arbitrary types, flags, streams and lengths."""
     data = b""
     for _ in range(draw(st.integers(0, 4))):
         payload = draw(st.binary(max_size=20))
@@ -173,7 +171,6 @@ def check_noise(served: ServedPlugin, data: bytes) -> None:
     assert not served.task.done()
 
 
-def test_any_bytes_on_the_socket_cost_a_connection_at_most(served: ServedPlugin) -> None:
-    """Whether they begin as HTTP/2 or as nothing at all; the next one is served, and the kubelet's goes on."""
+def test_arbitrary_bytes_on_the_socket_end_only_their_connection(served: ServedPlugin) -> None:
     check_noise(served)
     assert served.run(served.call("GetDevicePluginOptions", b""))[0] == "OK"

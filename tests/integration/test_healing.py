@@ -1,4 +1,4 @@
-"""Staying registered: whatever breaks between a kubelet and the plugin, the devices come back by themselves."""
+"""Recovery of the registration from everything that can fail between a kubelet and the plugin."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     Damaged = Callable[[], None]
 
 
-async def test_a_kubelet_that_is_not_there_yet(
+async def test_plugin_registers_as_soon_as_the_kubelet_starts(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
-    """A plugin that starts before its kubelet registers as soon as kubelet.sock appears."""
     device_directory.add(0, 1, 2)
     async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
@@ -52,16 +51,16 @@ async def test_a_kubelet_that_is_not_there_yet(
 
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the second failure in a row followed by a pause that no test outlasts."""
+    """Make the pause after the second failure in a row longer than any test."""
     monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.FIRST", 3600.0)
     monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.CAP", 3600.0)
 
 
 @pytest.mark.usefixtures("long_pauses")
-async def test_a_stale_socket_that_refuses_connections(
+async def test_kubelet_is_found_after_a_stale_kubelet_socket(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
-    """The socket that a dead kubelet left behind is tried in vain, and the next kubelet is found by the first try."""
+    """The first attempt with the next kubelet succeeds, without the pause of a retry."""
     device_directory.add(0, 1)
     async with Kubelet(kubelet_dir):
         pass
@@ -74,10 +73,10 @@ async def test_a_stale_socket_that_refuses_connections(
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_the_kubelet_restarts(
+async def test_kubelet_restart(
     device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
 ) -> None:
-    """A kubelet that restarts, and sweeps the plugin's socket away, has all devices back over a new socket."""
+    """The kubelet removes the plugin socket; all devices return over a new socket."""
     device_directory.add(*range(5))
     async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 5)
@@ -90,10 +89,10 @@ async def test_the_kubelet_restarts(
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_the_own_socket_is_gone(
+async def test_removed_plugin_socket(
     device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
 ) -> None:
-    """A plugin whose socket somebody removed registers again, though its stream still goes on."""
+    """The plugin registers again although its stream is still open."""
     device_directory.add(0, 1)
     async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
@@ -103,8 +102,8 @@ async def test_the_own_socket_is_gone(
         await listed(kubelet, 2)
 
 
-async def test_the_own_socket_is_anothers(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A plugin whose socket's name was taken by another file registers again."""
+async def test_replaced_plugin_socket(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
+    """The plugin registers again if another file has the name of its socket."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
@@ -117,8 +116,8 @@ async def test_the_own_socket_is_anothers(device_directory: DeviceDirectory, kub
         await listed(kubelet, 1)
 
 
-async def test_kubelet_sock_is_made_anew(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """Another kubelet on the same path is registered with, though the first one neither ended nor swept a thing."""
+async def test_recreated_kubelet_socket(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
+    """The plugin registers with the new kubelet although the old one neither ended nor removed any socket."""
     device_directory.add(0, 1, 2)
     async with Kubelet(kubelet_dir) as first, running(device_directory, kubelet_dir):
         await listed(first, 3)
@@ -132,10 +131,10 @@ async def test_kubelet_sock_is_made_anew(device_directory: DeviceDirectory, kube
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_a_stream_ends_unasked(
+async def test_dropped_stream(
     device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
 ) -> None:
-    """A kubelet that drops the stream, which it never opens again, is registered with again."""
+    """The plugin registers again, because the kubelet never opens another stream."""
     device_directory.add(0, 1)
     async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
@@ -146,7 +145,7 @@ async def test_a_stream_ends_unasked(
 
 
 async def test_no_stream_after_register(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A kubelet that takes the registration and never asks for the devices is registered with again."""
+    """The plugin registers again if the kubelet never calls ListAndWatch."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.never_open_stream = True
@@ -157,8 +156,8 @@ async def test_no_stream_after_register(device_directory: DeviceDirectory, kubel
             await listed(kubelet, 1)
 
 
-async def test_register_hangs(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A Register that is never answered ends at its deadline and is tried again."""
+async def test_hanging_register(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
+    """Register ends at its deadline and is retried."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
@@ -169,10 +168,10 @@ async def test_register_hangs(device_directory: DeviceDirectory, kubelet_dir: st
             await listed(kubelet, 1)
 
 
-async def test_a_socket_swept_while_register_is_under_way(
+async def test_plugin_socket_removed_during_register(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
-    """A kubelet that sweeps the socket and then dials it in vain does not keep the plugin for as long as it dials."""
+    """The plugin does not wait for the kubelet, which dials the removed socket in vain for seconds."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
@@ -184,10 +183,10 @@ async def test_a_socket_swept_while_register_is_under_way(
             await listed(kubelet, 1)
 
 
-async def test_a_socket_swept_before_it_is_served(
+async def test_plugin_socket_removed_before_it_is_served(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubelet that sweeps the socket between its bind and the first call on it is registered with over the next."""
+    """A kubelet may remove the socket between bind and the first call on it."""
     device_directory.add(0)
     swept: list[str] = []
 
@@ -205,8 +204,9 @@ async def test_a_socket_swept_before_it_is_served(
             assert kubelet.registrations[-1].endpoint not in swept
 
 
-async def test_a_refusal_that_can_heal(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A kubelet that refuses for a reason of its own is asked again until it takes the plugin."""
+async def test_temporary_refusal_is_retried(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "failed to dial device plugin: context deadline exceeded"
@@ -218,10 +218,10 @@ async def test_a_refusal_that_can_heal(device_directory: DeviceDirectory, kubele
 
 
 @pytest.mark.usefixtures("long_pauses")
-async def test_another_kubelet_ends_the_pause(
+async def test_kubelet_restart_ends_the_pause(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
-    """However long the pause after failures is, a kubelet that starts is registered with at once."""
+    """The plugin registers at once, however long the pause after failures is."""
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "not today"
@@ -233,8 +233,8 @@ async def test_another_kubelet_ends_the_pause(
             await listed(kubelet, 1)
 
 
-async def test_a_refusal_leaves_no_connection(kubelet_dir: str) -> None:
-    """Not even where the errors are kept, as they are in reference cycles until the collector comes."""
+async def test_refusal_leaves_no_connection(kubelet_dir: str) -> None:
+    """Connections end even if the errors are kept, for example in reference cycles."""
     request = pb.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=RESOURCE)
     errors: list[RegistrationFailedError] = []
 
@@ -257,13 +257,14 @@ async def test_a_refusal_leaves_no_connection(kubelet_dir: str) -> None:
 
 
 def connections() -> int:
-    """Return how many sockets this process has."""
+    """Return the number of sockets of this process."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return sum(os.path.lexists(link) and os.readlink(link).startswith("socket:") for link in links)
 
 
-async def test_garbage_from_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """Something on kubelet.sock that speaks no gRPC is tried again, and the kubelet that follows it is found."""
+async def test_kubelet_socket_that_does_not_speak_grpc(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
     device_directory.add(0)
     kubelet = Kubelet(kubelet_dir)
     kubelet.faults.garbage_register = True
@@ -277,8 +278,10 @@ async def test_garbage_from_the_kubelet(device_directory: DeviceDirectory, kubel
     await kubelet.stop()
 
 
-async def test_the_directory_is_replaced(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A kubelet directory that is removed and made again, as by a reinstalled kubelet, is taken up."""
+async def test_recreated_kubelet_directory(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
+    """A kubelet that is reinstalled removes and creates the directory."""
     device_directory.add(0, 1)
     async with running(device_directory, kubelet_dir) as plugin:
         async with Kubelet(kubelet_dir) as kubelet:
@@ -291,8 +294,10 @@ async def test_the_directory_is_replaced(device_directory: DeviceDirectory, kube
     shutil.rmtree(f"{kubelet_dir}-old")
 
 
-async def test_the_directory_comes_back(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """A directory that was moved away and back is taken up again, and the socket that was left in it is removed."""
+async def test_kubelet_directory_moved_away_and_back(
+    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
+) -> None:
+    """The socket that was left in the directory is removed."""
     device_directory.add(0)
     async with running(device_directory, kubelet_dir) as plugin:
         async with Kubelet(kubelet_dir) as kubelet:
@@ -308,10 +313,10 @@ async def test_the_directory_comes_back(device_directory: DeviceDirectory, kubel
             assert left not in sockets(kubelet_dir)
 
 
-async def test_the_old_server_stops_before_the_new_one_registers(
+async def test_old_server_stops_before_the_new_one_registers(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    """A kubelet that mixes up two plugins of one name (1.25 to 1.36) never meets two, and keeps the new one."""
+    """Kubelets from 1.25 to 1.36 confuse two plugins of the same resource, and must never see both."""
     device_directory.add(0, 1)
     async with Kubelet(kubelet_dir, behaviour=Behaviour.BUGGY) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 2)
@@ -324,8 +329,7 @@ async def test_the_old_server_stops_before_the_new_one_registers(
         assert len(kubelet.registrations) == 6
 
 
-async def test_the_old_server_answers_no_more(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A connection to the socket of an earlier registration is of no use once there is a new one."""
+async def test_old_server_no_longer_answers(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 1)
@@ -339,10 +343,10 @@ async def test_the_old_server_answers_no_more(device_directory: DeviceDirectory,
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_events_alone_heal(
+async def test_recovery_by_events_alone(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where inotify works, nothing waits for the next look by the clock."""
+    """With inotify, nothing waits for the next periodic scan."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 3600.0)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     async with running(device_directory, kubelet_dir) as plugin:
@@ -358,10 +362,9 @@ async def test_events_alone_heal(
             await listed(kubelet, 1)
 
 
-async def test_polling_alone_heals(
+async def test_recovery_by_polling_alone(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where inotify can't be had, device_directory are found and a kubelet is met all the same."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
     async with running(device_directory, kubelet_dir) as plugin:
@@ -376,8 +379,7 @@ async def test_polling_alone_heals(
             await listed(kubelet, 1)
 
 
-async def test_a_refusal_that_can_not_heal(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A name that the kubelet will never take ends the plugin with an error that says so."""
+async def test_permanent_refusal_ends_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     async with Kubelet(kubelet_dir):
         plugin = make_plugin(device_directory, kubelet_dir, resource="no-domain")
         with pytest.raises(RegistrationRefusedError, match='the ResourceName "no-domain" is invalid'):
@@ -385,26 +387,23 @@ async def test_a_refusal_that_can_not_heal(device_directory: DeviceDirectory, ku
     assert sockets(kubelet_dir) == []
 
 
-async def test_a_version_that_the_kubelet_does_not_know(
+async def test_unsupported_version_ends_the_plugin(
     device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubelet without v1beta1 ends the plugin with an error that says so."""
     monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", "v1alpha1")
     async with Kubelet(kubelet_dir):
         with pytest.raises(RegistrationRefusedError, match='"v1alpha1" is not supported by kubelet'):
             await make_plugin(device_directory, kubelet_dir).run()
 
 
-async def test_a_missing_directory(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A kubelet directory that does not exist at the start is an error at once, with its name."""
+async def test_missing_kubelet_directory_ends_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/nowhere does not exist"):
         await make_plugin(device_directory, f"{kubelet_dir}/nowhere").run()
 
 
-async def test_serving_fails_for_a_while(
+async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A socket that can't be bound is tried again under another name."""
     device_directory.add(0)
     real = PluginDirectory.next_endpoint
     fails = [True]
@@ -420,8 +419,9 @@ async def test_serving_fails_for_a_while(
         await listed(kubelet, 1)
 
 
-async def test_a_killed_predecessors_socket_is_swept(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """At the start the sockets of a killed predecessor go, and those of others stay."""
+async def test_stale_sockets_of_the_same_resource_are_removed_at_start(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     for name in ("aosp-aosp.io_binder-1-1.sock", "aosp-aosp.io_binderx-1-1.sock", "other.sock"):
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(os.path.join(kubelet_dir, name))
@@ -430,10 +430,9 @@ async def test_a_killed_predecessors_socket_is_swept(device_directory: DeviceDir
         assert sorted(os.listdir(kubelet_dir)) == ["aosp-aosp.io_binderx-1-1.sock", "other.sock"]
 
 
-async def test_a_problem_is_logged_when_it_changes(
+async def test_repeated_problem_is_logged_once(
     device_directory: DeviceDirectory, kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A kubelet that goes on refusing is logged once, not at every try."""
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "not today"
         async with running(device_directory, kubelet_dir):
@@ -441,8 +440,9 @@ async def test_a_problem_is_logged_when_it_changes(
         assert len([record for record in caplog.records if "not today" in vars(record).get("error", "")]) == 1
 
 
-async def test_nothing_is_left_behind(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A plugin that has ended leaves no thread and no open file, whatever it went through."""
+async def test_ended_plugin_leaves_no_thread_and_no_open_file(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         async with running(device_directory, kubelet_dir):  # gRPC starts what it keeps for good with its first server
@@ -459,15 +459,20 @@ async def test_nothing_is_left_behind(device_directory: DeviceDirectory, kubelet
 
 
 def threads_and_files() -> tuple[list[str], int]:
-    """Return the names of this process's Python threads, and how many inotify and pipe descriptors it has."""
+    """Return the threads of scans and of inotify, and the number of pipes, inotify and epoll descriptors."""
     links = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
     targets = [os.readlink(link) for link in links if os.path.lexists(link)]
-    threads = sorted(thread.name for thread in threading.enumerate() if thread.name in {"mounts", "look"})
-    return threads, sum(target.startswith(("pipe:", "anon_inode:inotify")) for target in targets)
+    threads = sorted(
+        type(thread).__name__
+        for thread in threading.enumerate()
+        if thread.name == "scan" or "Inotify" in type(thread).__name__
+    )
+    return threads, sum(
+        target.startswith(("pipe:", "anon_inode:inotify", "anon_inode:[eventpoll]")) for target in targets
+    )
 
 
-async def test_stop_while_register_hangs(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A plugin that is told to stop does not wait for a kubelet that hangs in Register."""
+async def test_stop_does_not_wait_for_a_hanging_register(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.hang_register = True
         async with running(device_directory, kubelet_dir, timings=IN_LIFE._replace(register=60)):

@@ -1,4 +1,4 @@
-"""What the protocol's room does by itself, for a backend that does nothing: here, one that lists paths."""
+"""Behaviour that every backend gets from the framework, here with ListedDevices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESOURCE = "example.com/thing"
 
 
 class Things(ListedDevices):
-    """Three things, of which one is ill, and which a look can fail to find."""
+    """Three devices, one of them unhealthy, whose scan fails on request."""
 
     def __init__(self) -> None:
         self.failure: OSError | None = None
@@ -35,11 +35,11 @@ class Things(ListedDevices):
         super().__init__(RESOURCE, lambda: self.things, directories=[], missing_device_ttl=0)
 
     def devices(self) -> list[Device]:
-        """Return them with their health."""
+        """Return the devices, one of them unhealthy."""
         return [device._replace(reason="worn") if device.id == "thing2" else device for device in super().devices()]
 
     def scan(self, changed: Collection[str] | None = None) -> None:
-        """Look, unless that is to fail."""
+        """Scan, or fail on request."""
         if self.failure is not None:
             self.failed.release()
             raise self.failure
@@ -50,7 +50,7 @@ class Things(ListedDevices):
 async def served(
     kubelet_dir: str, things: Things
 ) -> AsyncIterator[tuple[DevicePluginAsyncStub, Kubelet, DevicePlugin]]:
-    """Run a plugin for things, and yield what calls it."""
+    """Run a plugin with a kubelet inside the context; yield a stub, the kubelet and the plugin."""
     plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
@@ -64,8 +64,7 @@ async def served(
             await task
 
 
-async def test_an_id_that_is_sent_twice_is_allocated_once(kubelet_dir: str) -> None:
-    """A backend is given each ID of a container once, however often the kubelet sends it."""
+async def test_id_that_is_sent_twice_is_allocated_once(kubelet_dir: str) -> None:
     async with served(kubelet_dir, Things()) as (stub, _, _):
         container = pb.ContainerAllocateRequest(devices_ids=["thing1", "thing0", "thing1"])
         response = await stub.Allocate(pb.AllocateRequest(container_requests=[container]))
@@ -73,8 +72,7 @@ async def test_an_id_that_is_sent_twice_is_allocated_once(kubelet_dir: str) -> N
     assert paths == ["/dev/thing1", "/dev/thing0"]
 
 
-async def test_an_unhealthy_device_is_refused_for_any_backend(kubelet_dir: str) -> None:
-    """A device that the snapshot has as unhealthy never reaches the backend."""
+async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_dir: str) -> None:
     async with served(kubelet_dir, Things()) as (stub, kubelet, _):
         assert kubelet.resource(RESOURCE).allocatable == 2
         container = pb.ContainerAllocateRequest(devices_ids=["thing2"])
@@ -83,16 +81,14 @@ async def test_an_unhealthy_device_is_refused_for_any_backend(kubelet_dir: str) 
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_without_the_option_no_preference_is_asked(kubelet_dir: str) -> None:
-    """A backend that neither prefers nor prepares says so in its options."""
+async def test_default_backend_has_no_options(kubelet_dir: str) -> None:
     async with served(kubelet_dir, Things()) as (stub, _, _):
         assert await stub.GetDevicePluginOptions(pb.Empty()) == pb.DevicePluginOptions()
 
 
-async def test_a_look_that_fails_leaves_the_devices_as_they_were(
+async def test_failed_scan_keeps_the_devices_and_is_logged_once(
     kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failing look is logged once, makes the process unhealthy, and ends with the next one that succeeds."""
     things = Things()
     caplog.set_level("INFO")
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
@@ -109,10 +105,8 @@ async def test_a_look_that_fails_leaves_the_devices_as_they_were(
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
-async def test_a_look_that_fails_is_tried_again_without_an_event(
-    kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing tells that a full disk has space again; what changed in the meantime is found at once all the same."""
+async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event reports that a full disk has space again. The retry is a full scan."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     things = Things()
     async with served(kubelet_dir, things) as (_, kubelet, plugin):

@@ -1,4 +1,4 @@
-"""The five RPCs, called over a real socket as a kubelet calls them, and with what no kubelet would send."""
+"""The five RPCs over a real socket, with valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def dialled(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> AsyncIterator[tuple[grpc.aio.Channel, Kubelet, DevicePlugin]]:
-    """Run a plugin that a kubelet knows, and yield a channel to it."""
+    """Run a registered plugin inside the context; yield a channel to it, its kubelet and the plugin."""
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
         async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
@@ -34,12 +34,12 @@ async def dialled(
 
 
 def request(*containers: list[str]) -> pb.AllocateRequest:
-    """Return a request for containers with these IDs."""
+    """Return an Allocate request with these IDs per container."""
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
 
 
-async def test_options_are_the_same_by_rpc_and_by_register(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Old kubelets read the options in Register and newer ones ask for them: both learn the same."""
+async def test_options_are_the_same_by_rpc_and_in_register(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """Old kubelets read the options in Register, newer ones call GetDevicePluginOptions."""
     async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
         options = await DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
         assert options.get_preferred_allocation_available
@@ -47,8 +47,9 @@ async def test_options_are_the_same_by_rpc_and_by_register(device_directory: Dev
         assert kubelet.registrations[-1].options == options
 
 
-async def test_two_containers_in_one_request(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Each container of a request gets a response of its own, in order, with nothing of the other's."""
+async def test_each_container_of_a_request_gets_its_own_response(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     device_directory.add(*range(12))
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
         response = await DevicePluginStub(channel).Allocate(request(names([10, 9, 2]), names([1])))
@@ -67,7 +68,7 @@ async def test_two_containers_in_one_request(device_directory: DeviceDirectory, 
 
 
 async def test_allocate_is_idempotent(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """The same ID may be asked for again, in another request or twice in one: a kubelet never gives one back."""
+    """A kubelet never releases an ID, and may request it again, in another request or twice in the same one."""
     device_directory.add(0, 1)
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
         stub = DevicePluginStub(channel)
@@ -89,10 +90,9 @@ async def test_allocate_is_idempotent(device_directory: DeviceDirectory, kubelet
         ),
     ],
 )
-async def test_what_can_not_be_allocated(
+async def test_invalid_allocation_is_refused_as_a_whole(
     device_directory: DeviceDirectory, kubelet_dir: str, containers: list[list[str]], code: grpc.StatusCode, text: str
 ) -> None:
-    """A request that can't be met as a whole is refused as a whole, with a code and the device's name."""
     device_directory.add(0, 1)
     async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
         await listed(kubelet, 2)
@@ -103,10 +103,10 @@ async def test_what_can_not_be_allocated(
         assert refused.value.code() is code
 
 
-async def test_a_node_that_vanished_a_moment_ago(
+async def test_device_that_vanished_without_an_event_is_refused(
     device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Allocate looks at each node itself, and does not hand out what no event has told of yet."""
+    """Allocate checks each binder device itself."""
     device_directory.add(0, 1)
     async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
         await listed(kubelet, 2)
@@ -118,8 +118,9 @@ async def test_a_node_that_vanished_a_moment_ago(
         assert kubelet.resource(RESOURCE).allocatable == 2
 
 
-async def test_preferred_allocation_of_several_containers(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Each container of a GetPreferredAllocation gets the lowest neighbours, with what it must include first."""
+async def test_preferred_allocation_returns_the_lowest_neighbours_per_container(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     device_directory.add(*range(10))
     free = names([9, 8, 7, 6, 4, 2, 1])
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
@@ -137,16 +138,19 @@ async def test_preferred_allocation_of_several_containers(device_directory: Devi
     assert chosen == [names([6, 7, 8]), names([4, 1, 2])]
 
 
-async def test_preferred_allocation_of_nothing(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """A GetPreferredAllocation that names no container is refused."""
+async def test_preferred_allocation_without_containers_is_refused(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
         with pytest.raises(grpc.aio.AioRpcError, match="names no container") as refused:
             await DevicePluginStub(channel).GetPreferredAllocation(pb.PreferredAllocationRequest())
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_request_larger_than_grpc_takes_by_default(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """GetPreferredAllocation carries every free ID, of any length, and may be larger than 4 MiB."""
+async def test_request_may_exceed_the_default_limit_of_grpc(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """GetPreferredAllocation carries every free ID, which may be more than 4 MiB."""
     device_directory.add(*range(5))
     free = names(range(250_000))
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
@@ -157,8 +161,7 @@ async def test_a_request_larger_than_grpc_takes_by_default(device_directory: Dev
     assert list(response.container_responses[0].deviceIDs) == names(range(3))
 
 
-async def test_pre_start_container(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """PreStartContainer answers for healthy devices, and refuses unknown ones and an empty request."""
+async def test_pre_start_container_checks_the_devices(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0)
     async with dialled(device_directory, kubelet_dir) as (channel, _, _):
         stub = DevicePluginStub(channel)
@@ -170,8 +173,9 @@ async def test_pre_start_container(device_directory: DeviceDirectory, kubelet_di
 
 
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation", "PreStartContainer"])
-async def test_a_malformed_request(device_directory: DeviceDirectory, kubelet_dir: str, method: str) -> None:
-    """Bytes that are no message are refused as such, and the stream goes on."""
+async def test_malformed_request_is_an_invalid_argument(
+    device_directory: DeviceDirectory, kubelet_dir: str, method: str
+) -> None:
     device_directory.add(0)
     async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
@@ -184,8 +188,9 @@ async def test_a_malformed_request(device_directory: DeviceDirectory, kubelet_di
         await listed(kubelet, 2)
 
 
-async def test_garbage_on_the_plugins_socket(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Somebody who speaks no gRPC on the plugin's socket is cut off, and the kubelet's stream goes on."""
+async def test_client_that_does_not_speak_grpc_is_disconnected(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     device_directory.add(0)
     async with dialled(device_directory, kubelet_dir) as (_, kubelet, _):
         reader, writer = await asyncio.open_unix_connection(os.path.join(kubelet_dir, sockets(kubelet_dir)[0]))
@@ -198,10 +203,8 @@ async def test_garbage_on_the_plugins_socket(device_directory: DeviceDirectory, 
         assert len(kubelet.registrations) == 1
 
 
-async def test_a_second_stream_takes_the_place_of_the_first(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    """Of two streams at once the newer one goes on, the older one ends, and no event is lost between them."""
+async def test_second_stream_replaces_the_first(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """No event is lost between the two streams."""
     device_directory.add(0)
     async with dialled(device_directory, kubelet_dir) as (_, kubelet, _):
         await kubelet.open_second_stream(RESOURCE)
@@ -211,13 +214,13 @@ async def test_a_second_stream_takes_the_place_of_the_first(
         assert len(kubelet.registrations) == 1, "a stream that was replaced is not one that was lost"
 
 
-async def test_no_news_is_no_message(
+async def test_scan_without_changes_sends_and_logs_nothing(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A look that finds what the last one found sends and logs nothing: each message costs the kubelet a checkpoint."""
+    """Each message makes the kubelet write a checkpoint."""
     device_directory.add(0)
     looked, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
 
@@ -237,10 +240,9 @@ async def test_no_news_is_no_message(
     assert [record.getMessage() for record in caplog.records].count("devices changed") == 2
 
 
-async def test_a_burst_is_waited_out(
+async def test_burst_of_changes_is_one_message(
     device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DeviceDirectory that appear while a burst of events settles come with the first message after it."""
 
     async def debounce(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
         changed.clear()
@@ -255,8 +257,7 @@ async def test_a_burst_is_waited_out(
         assert kubelet.resource(RESOURCE).messages == 2
 
 
-async def test_zero_nodes_are_a_state(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Without devices the plugin registers, is ready, and advertises new devices when they appear."""
+async def test_plugin_without_devices_is_ready(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     async with dialled(device_directory, kubelet_dir) as (_, kubelet, plugin):
         assert kubelet.resource(RESOURCE).known
         assert kubelet.resource(RESOURCE).capacity == 0
@@ -267,10 +268,9 @@ async def test_zero_nodes_are_a_state(device_directory: DeviceDirectory, kubelet
 
 @pytest.mark.parametrize("behaviour", [Behaviour.OLD, Behaviour.NEW])
 @pytest.mark.parametrize("count", [1000, 10_000])
-async def test_many_nodes(
+async def test_many_devices_are_listed_in_order_and_allocated_once(
     device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, count: int
 ) -> None:
-    """A large number of devices is advertised in natural order, and each is allocated to one container."""
     device_directory.add(*range(count))
     kubelet = Kubelet(kubelet_dir, behaviour=behaviour, seed=count, checkpoints=False)
     async with kubelet, running(device_directory, kubelet_dir):
@@ -290,8 +290,9 @@ async def test_many_nodes(
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_ids_in_random_order(device_directory: DeviceDirectory, kubelet_dir: str, seed: int) -> None:
-    """Whatever order the kubelet sends IDs in, a container's are told to it in natural order."""
+async def test_devices_of_a_container_are_in_natural_order(
+    device_directory: DeviceDirectory, kubelet_dir: str, seed: int
+) -> None:
     device_directory.add(*range(20))
     async with Kubelet(kubelet_dir, seed=seed) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 20)
@@ -299,13 +300,13 @@ async def test_ids_in_random_order(device_directory: DeviceDirectory, kubelet_di
     assert admitted.containers["android"].envs["BINDER_VISIBLE_DEVICES"] == ",".join(names(range(12)))
 
 
-async def test_more_devices_than_a_message_holds(
+async def test_device_list_is_truncated_at_the_message_limit(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What does not fit into the kubelet's message is left out from the end, is said, and costs no stream."""
+    """The last devices are missing, which readiness reports; the stream stays open."""
     monkeypatch.setattr("aosp_plugin.framework.inventory.Snapshot.__init__.__defaults__", (1000, None))
     device_directory.add(*range(100))
     async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(device_directory, kubelet_dir) as plugin:

@@ -1,7 +1,7 @@
-"""The model of the supervisor held against the supervisor: the same events befall both, and both come to the same.
+"""The supervisor and its model reach the same states after the same random events.
 
-The plugin, the stand-in kubelet and the sockets between them are real. Time alone is the test's: it passes where the
-model says so, and then all deadlines and pauses are over.
+The plugin, the stand-in kubelet and their sockets are real. Only the time is simulated: it passes when the model says
+so, and then all deadlines and pauses are over.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 LONG = 100.0
-"""Seconds: more than any deadline or pause has."""
+"""Seconds; longer than any deadline or pause."""
 
 WALKS, EVENTS, TWO_AT_ONCE = 20, 60, 0.3
-"""Walks, events in each before it ends with STOP, and how often two come at once."""
+"""Number of walks, of events in each before STOP, and the probability of two events at once."""
 
 
-class Time:
-    """The supervisor's time, which passes when the test says so, and what the supervisor waits for meanwhile."""
+class SupervisorClock:
+    """The supervisor's time, which the test controls, and what the supervisor is waiting for."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -45,19 +45,19 @@ class Time:
         self._late = asyncio.Event()
         self.waits_for: tuple[asyncio.Event, ...] = ()
         self.servicer: Servicer | None = None
-        """Of the newest registration."""
+        """The servicer of the newest registration."""
         self.moved = asyncio.Event()
-        """Set whenever the supervisor begins to wait."""
+        """Set whenever the supervisor starts to wait."""
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have the supervisor go by it."""
+        """Make the supervisor use this clock."""
         monkeypatch.setattr(real, "time", SimpleNamespace(monotonic=lambda: self._now, time=time.time))
-        monkeypatch.setattr(real, "wait_any", self._any_set)
+        monkeypatch.setattr(real, "wait_any", self._wait_any)
         monkeypatch.setattr(real, "register", self._register_in_time)
         monkeypatch.setattr(real, "Servicer", self._serve)
 
     def passes(self) -> None:
-        """Have so much time pass that everything is over."""
+        """Let so much time pass that all deadlines and pauses are over."""
         self._now += LONG
         self._passed.set()
         self._late.set()
@@ -66,7 +66,7 @@ class Time:
         self.servicer = Servicer(*arguments)
         return self.servicer
 
-    async def _any_set(self, *events: asyncio.Event, timeout: float) -> bool:  # noqa: ARG002 - it is the test's time
+    async def _wait_any(self, *events: asyncio.Event, timeout: float) -> bool:  # noqa: ARG002 - it is the test's time
         self.waits_for = events
         self.moved.set()
         try:
@@ -86,10 +86,10 @@ class Time:
             call.result()
 
 
-class Walk:
-    """A plugin and a kubelet that events befall."""
+class RandomWalk:
+    """A plugin and a kubelet to which random events happen."""
 
-    def __init__(self, device_directory: DeviceDirectory, kubelet_dir: str, clock: Time) -> None:
+    def __init__(self, device_directory: DeviceDirectory, kubelet_dir: str, clock: SupervisorClock) -> None:
         """Start the plugin; the kubelet does not run yet."""
         self.kubelet = Kubelet(kubelet_dir)
         self.plugin = make_plugin(device_directory, kubelet_dir, timings=IN_LIFE)
@@ -99,7 +99,7 @@ class Walk:
         self.task.add_done_callback(lambda _: clock.moved.set())
 
     async def happen(self, event: Event) -> None:
-        """Have it befall them."""
+        """Apply an event to plugin or kubelet."""
         sock = self.kubelet.socket_path
         match event:
             case Event.STARTS:
@@ -108,8 +108,8 @@ class Walk:
                 await self.kubelet.stop()
             case Event.VANISHES:
                 os.unlink(sock)
-            case Event.RENEWED:
-                os.chmod(sock, 0o700)  # ctime is another one then, by which a socket is told from the next
+            case Event.RECREATED:
+                os.chmod(sock, 0o700)  # changes ctime, which distinguishes a socket from its successor
             case Event.DROPS:
                 await self.kubelet.drop_streams()
             case Event.SWEPT:
@@ -132,7 +132,7 @@ class Walk:
             faults.release_register()
 
     def phase(self) -> Phase | None:
-        """Return what the supervisor is about; None while it goes on by itself."""
+        """Return the phase of the supervisor; None while it is still working."""
         if self.task.done():
             return Phase.STOPPED
         waits_for = self._clock.waits_for
@@ -151,16 +151,16 @@ class Walk:
         return Phase.REGISTERING if arrived else None
 
     async def after(self, events: list[Event], states: set[State]) -> set[State]:
-        """Have events befall the walk, which is like one of ``states``; return those that it is like then."""
+        """Apply events to a walk in one of ``states``; return the states in which it may be afterwards."""
         for event in events:
             states = all_after(event, states)
             await self.happen(event)
         return await self._settled(quiet(reachable(states)))
 
     async def _settled(self, expected: set[State]) -> set[State]:
-        """Wait until it is as one of these; return those that it is like."""
+        """Wait until the walk matches some of the expected states; return these."""
         self._clock.moved.clear()
-        self._supervisor._files.notify()  # it looks once more, at whatever inotify has not told of yet
+        self._supervisor._files.notify()  # check again, for changes that inotify has not reported yet
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._clock.moved.wait()
@@ -178,7 +178,7 @@ class Walk:
 
 
 def all_after(event: Event, states: set[State]) -> set[State]:
-    """Return the states right after an event that may come at any moment from now on."""
+    """Return the states right after an event that comes at any moment from now on."""
     if event is Event.STARTS:
         states = all_after(Event.SWEEPS, states)
     before = reachable(states)
@@ -186,23 +186,23 @@ def all_after(event: Event, states: set[State]) -> set[State]:
 
 
 def possible(states: set[State], *, at_once: bool) -> list[Event]:
-    """Return what can happen whichever of the states it is in.
+    """Return the events that are possible in all of the states.
 
-    The stand-in sweeps and starts at once. ``at_once``: right after another event, when deadlines may not run yet, and
-    a call that no longer hangs may not have gone on, which the stand-in can't keep from going on.
+    The stand-in sweeps and starts at once. ``at_once``: right after another event, when deadlines may not have started,
+    and a call that no longer hangs may already have returned.
     """
     never = {Event.STOP, Event.SWEEPS} | ({Event.TIME, Event.HANGS} if at_once else set())
     return [event for event in Event if event not in never and all(happen(event, state) for state in states)]
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-async def test_the_supervisor_does_as_the_model_does(
+async def test_supervisor_behaves_like_its_model(
     seed: int, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Event by event, and now and then two at once, on a walk drawn by chance."""
-    rng, clock = random.Random(seed), Time()  # noqa: S311 - repeatable
+    """The events are random; sometimes two of them come at once."""
+    rng, clock = random.Random(seed), SupervisorClock()  # noqa: S311 - repeatable
     clock.patch(monkeypatch)
-    walk, states = Walk(device_directory, kubelet_dir, clock), {State()}
+    walk, states = RandomWalk(device_directory, kubelet_dir, clock), {State()}
     story: list[list[Event]] = []
     try:
         for _ in range(EVENTS):

@@ -1,6 +1,6 @@
-"""What can befall the supervisor and its kubelet, and all that can come of it.
+"""External events of the supervisor's model, and the states that are reachable by them.
 
-An event may come between any two steps, as in life. Time is one too: all deadlines and pauses that run are over then.
+An event may come between any two steps. One of the events is time: all running deadlines and pauses are then over.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class Event(enum.StrEnum):
-    """What may happen at any moment."""
+    """An event that may come at any moment."""
 
-    SWEEPS = "a kubelet that starts sweeps the directory of sockets"
-    STARTS = "it makes kubelet.sock"
-    DIES = "the kubelet dies, and leaves kubelet.sock"
+    SWEEPS = "a starting kubelet removes all sockets"
+    STARTS = "the starting kubelet creates kubelet.sock"
+    DIES = "the kubelet dies without removing kubelet.sock"
     VANISHES = "kubelet.sock is removed"
-    RENEWED = "kubelet.sock is another file, and nothing was swept"
-    TAKES = "the kubelet takes plugins from now on"
-    REFUSES = "it refuses them"
-    HANGS = "it does not answer them"
-    MUTE = "it takes them and does not ask for devices"
+    RECREATED = "kubelet.sock is recreated without removing other sockets"
+    TAKES = "the kubelet accepts plugins from now on"
+    REFUSES = "the kubelet refuses plugins from now on"
+    HANGS = "the kubelet does not answer plugins from now on"
+    MUTE = "the kubelet accepts plugins from now on, but does not request their devices"
     DROPS = "the kubelet ends the stream"
     SWEPT = "the plugin's socket is removed"
     TIME = "time passes: every deadline and every pause is over"
-    STOP = "the plugin is told to stop"
+    STOP = "the plugin is asked to stop"
 
 
 def happen(event: Event, state: State) -> State | None:
-    """Return the state after an event; None where it can't happen."""
+    """Return the state after an event; None if it cannot happen."""
     return _EVENTS[event](state)
 
 
@@ -57,7 +57,7 @@ def _vanishes(state: State) -> State | None:
     return None if state.sock is Socket.ABSENT else state._replace(sock=Socket.ABSENT)
 
 
-def _renewed(state: State) -> State | None:
+def _recreated(state: State) -> State | None:
     return None if state.sock is Socket.ABSENT else state._replace(sock=Socket.OTHER)
 
 
@@ -70,7 +70,7 @@ def _swept(state: State) -> State | None:
 
 
 def _time(state: State) -> State | None:
-    """End what has a deadline. That no stream comes is noticed by the supervisor, and Register ends by itself."""
+    """Let the current deadline or pause pass. The supervisor detects a missing stream; Register ends by itself."""
     if state.phase is Phase.PAUSING:
         return state._replace(brief=True)
     if state.call is Call.OPEN:
@@ -89,7 +89,7 @@ _EVENTS: dict[Event, Callable[[State], State | None]] = {
     Event.STARTS: _starts,
     Event.DIES: _dies,
     Event.VANISHES: _vanishes,
-    Event.RENEWED: _renewed,
+    Event.RECREATED: _recreated,
     Event.TAKES: _behaves(Manner.TAKES),
     Event.REFUSES: _behaves(Manner.REFUSES),
     Event.HANGS: _behaves(Manner.HANGS),
@@ -102,17 +102,17 @@ _EVENTS: dict[Event, Callable[[State], State | None]] = {
 
 
 def reachable(states: Iterable[State], events: Iterable[Event] = ()) -> set[State]:
-    """Return the states that can come of these, by steps and by these events, in whatever order."""
-    seen, todo, allowed = set(states), list(states), list(events)
+    """Return the states that are reachable from ``states`` by steps and by ``events`` in any order."""
+    found, todo, allowed = set(states), list(states), list(events)
     while todo:
         state = todo.pop()
         after = [*steps(state), *(new for event in allowed if (new := happen(event, state)) is not None)]
-        fresh = [new for new in after if new not in seen]
-        seen.update(fresh)
-        todo += fresh
-    return seen
+        added = [new for new in after if new not in found]
+        found.update(added)
+        todo += added
+    return found
 
 
 def quiet(states: Iterable[State]) -> set[State]:
-    """Return those in which nothing happens by itself."""
+    """Return the states without a next step."""
     return {state for state in states if next(steps(state), None) is None}

@@ -1,9 +1,9 @@
-"""The supervisor, its kubelet and the files between them as a state machine: functions of states, without time or I/O.
+"""A state machine of the supervisor, its kubelet and their sockets, without time or I/O.
 
-``steps`` is what the plugin and the kubelet do by themselves, one thing at a time; what befalls them is in ``events``.
+``steps`` returns what the plugin and the kubelet do next by themselves; ``events`` has the external events.
 
-``tests/unit/deviceplugin/test_supervisor_model.py`` tries every order of them, and ``tests/integration/
-test_supervisor_model.py`` has the same events befall the real supervisor and a kubelet, and compares.
+``tests/unit/deviceplugin/test_supervisor_model.py`` checks every order of steps and events;
+``tests/integration/test_supervisor_model.py`` compares the model with the real supervisor.
 """
 
 from __future__ import annotations
@@ -16,78 +16,78 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.StrEnum):
-    """What the supervisor is about."""
+    """What the supervisor is doing."""
 
     WAITING = "waits for kubelet.sock"
-    SERVING = "serves, and has not called Register yet"
+    SERVING = "serves, before Register"
     REGISTERING = "has called Register"
     REGISTERED = "is registered, and has no stream"
     STREAMING = "is registered, and its stream was opened"
-    PAUSING = "pauses before the next try"
+    PAUSING = "pauses before the next attempt"
     STOPPED = "is stopped"
 
 
 SERVED = frozenset({Phase.SERVING, Phase.REGISTERING, Phase.REGISTERED, Phase.STREAMING})
-"""In which there is a server."""
+"""The phases with a server."""
 
 
 class Socket(enum.StrEnum):
-    """kubelet.sock, as the supervisor compares it."""
+    """The state of kubelet.sock, compared with that of the last Register."""
 
-    ABSENT = "is not there"
-    SAME = "is the one of the last Register"
-    OTHER = "is another one"
+    ABSENT = "does not exist"
+    SAME = "is the same"
+    OTHER = "is another file"
 
 
 class Manner(enum.StrEnum):
     """How the kubelet answers Register."""
 
-    TAKES = "takes the plugin and opens a stream"
+    TAKES = "accepts the plugin and opens a stream"
     REFUSES = "refuses"
     HANGS = "does not answer"
-    MUTE = "takes the plugin and opens no stream"
+    MUTE = "accepts the plugin but opens no stream"
 
 
 class Call(enum.StrEnum):
-    """What became of Register."""
+    """The state of the Register call."""
 
-    NONE = "none under way"
+    NONE = "no call"
     OPEN = "not answered"
     TAKEN = "answered"
     FAILED = "failed"
 
 
 class State(NamedTuple):
-    """Everything that matters for what comes next."""
+    """Everything on which the next step depends."""
 
     phase: Phase = Phase.WAITING
     kubelet: bool = False
-    """Whether a kubelet runs. It may be one whose kubelet.sock was removed."""
+    """Whether a kubelet runs, even if its kubelet.sock was removed."""
     sock: Socket = Socket.ABSENT
     manner: Manner = Manner.TAKES
     own: bool = False
-    """Whether the plugin's socket is there."""
+    """Whether the plugin's socket exists."""
     call: Call = Call.NONE
     opening: bool = False
     """Whether the kubelet is about to open a stream."""
     stream: bool = False
     ended: bool = False
-    """Whether a stream has ended that the plugin did not end."""
+    """Whether a stream has ended unexpectedly."""
     lasted: bool = False
-    """Whether the registration has lasted so long that its end is no further failure."""
+    """Whether the registration has lasted so long that its end does not count as a failure."""
     changed: bool = False
-    """Whether it is with another kubelet than the one before."""
+    """Whether the registration is with another kubelet than the last one."""
     known: bool = False
-    """Whether there was a kubelet.sock when Register was called last."""
+    """Whether kubelet.sock existed at the last Register."""
     fresh: bool = True
-    """Whether there was no pause yet: the first one is none."""
+    """Whether there was no pause yet; the first one has no duration."""
     brief: bool = False
-    """Whether the pause under way is none."""
+    """Whether the current pause has no duration."""
     stopping: bool = False
 
 
 def steps(state: State) -> Iterator[State]:
-    """Yield the states that may be next without an event; none where all is quiet."""
+    """Yield the possible next states without an event; none if nothing happens without one."""
     yield from _kubelet(state)
     plugin = _PLUGIN[state.phase](state)
     if plugin is not None:
@@ -100,9 +100,11 @@ def _kubelet(state: State) -> Iterator[State]:
     if state.call is Call.OPEN:
         if state.manner is Manner.REFUSES:
             yield state._replace(call=Call.FAILED)
-        elif state.manner in {Manner.TAKES, Manner.MUTE} and state.own:  # else it dials in vain, for long
+        elif (
+            state.manner in {Manner.TAKES, Manner.MUTE} and state.own
+        ):  # otherwise, it dials a missing socket for seconds
             yield state._replace(call=Call.TAKEN, opening=state.manner is Manner.TAKES)
-    # It may be there before the plugin has the answer to Register, and after.
+    # The stream may open before and after the plugin has the response of Register.
     if state.opening:
         yield state._replace(opening=False, stream=True)
 
@@ -116,19 +118,19 @@ def _wait(state: State) -> State | None:
 
 
 def _serve(state: State) -> State:
-    there = state.sock is not Socket.ABSENT
-    reached = there and state.kubelet
+    exists = state.sock is not Socket.ABSENT
+    reached = exists and state.kubelet
     return state._replace(
         phase=Phase.REGISTERING,
-        changed=state.sock is Socket.OTHER or there != state.known,
-        known=there,
-        sock=Socket.SAME if there else Socket.ABSENT,
+        changed=state.sock is Socket.OTHER or exists != state.known,
+        known=exists,
+        sock=Socket.SAME if exists else Socket.ABSENT,
         call=Call.OPEN if reached else Call.FAILED,
     )
 
 
 def _keep(state: State) -> State | None:
-    """Look for a sign that the registration is broken, and else for how far it has come."""
+    """Detect a failed registration, or return its next phase."""
     broken = state.stopping or state.ended or not state.own or state.sock is Socket.OTHER
     if broken or state.call is Call.FAILED:
         return end(state)
@@ -139,7 +141,7 @@ def _keep(state: State) -> State | None:
 
 
 def end(state: State) -> State:
-    """End the server, and with it stream and call."""
+    """End the server, and with it the stream and the call."""
     return state._replace(
         phase=Phase.PAUSING,
         own=False,

@@ -1,6 +1,6 @@
-"""Every order of events that can befall the supervisor: it comes to an open stream as soon as the faults stop.
+"""The model of the supervisor recovers from every order of events.
 
-Of the model; that the supervisor is like it is held in ``tests/integration/test_supervisor_model.py``.
+``tests/integration/test_supervisor_model.py`` compares the model with the supervisor.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import functools
 from tests.model.events import Event, happen, quiet, reachable
 from tests.model.supervisor import Call, Manner, Phase, Socket, State, steps
 
-MOST_WAITS = 1
-"""How often time has to pass: for a deadline or a pause that runs already, and none after that."""
+MAX_WAITS = 1
+"""A deadline or pause that is already running may have to pass, but no further one."""
 
 
 @functools.cache
-def everything() -> frozenset[State]:
-    """Return all states that there are."""
+def all_states() -> frozenset[State]:
+    """Return all reachable states."""
     return frozenset(reachable([State()], Event))
 
 
 def healed(state: State) -> State:
-    """Return the state once a kubelet runs that takes plugins, behind a kubelet.sock that is there."""
+    """Return the state after a kubelet has started that accepts plugins."""
     state = state._replace(manner=Manner.TAKES)
     if state.kubelet and state.sock is Socket.ABSENT:
         state = happen(Event.DIES, state) or state
@@ -29,7 +29,7 @@ def healed(state: State) -> State:
 
 
 def started(state: State) -> State:
-    """Return the state once a kubelet has started where none runs."""
+    """Return the state after a kubelet has started."""
     for event in (Event.SWEEPS, Event.STARTS):
         after = happen(event, state)
         assert after is not None
@@ -37,67 +37,64 @@ def started(state: State) -> State:
     return state
 
 
-def is_whole(state: State) -> bool:
-    """Say whether the plugin is registered with the kubelet that is there, over a stream that is open."""
+def is_recovered(state: State) -> bool:
+    """Return whether the plugin is registered with the running kubelet, with an open stream."""
     return state.phase is Phase.STREAMING and state.kubelet and state.stream and state.own and not state.ended
 
 
-def waits_until_whole(state: State) -> int:
-    """Return how often time has to pass until all is whole, in the worst order of steps."""
-    found: dict[State, int] = {}
-    under_way: set[State] = set()
+def waits_until_recovered(state: State) -> int:
+    """Return how many deadlines and pauses pass before the recovery, in the worst order of steps."""
+    waits: dict[State, int] = {}
+    path: set[State] = set()
 
-    def of(one: State) -> int:
-        if one in found:
-            return found[one]
-        assert one not in under_way, f"it goes round in circles at {one}"
-        under_way.add(one)
-        after = list(steps(one))
-        if after:
-            found[one] = max(of(new) for new in after)
-        elif is_whole(one):
-            found[one] = 0
+    def waits_from(current: State) -> int:
+        if current in waits:
+            return waits[current]
+        assert current not in path, f"endless loop at {current}"
+        path.add(current)
+        following = list(steps(current))
+        if following:
+            waits[current] = max(map(waits_from, following))
+        elif is_recovered(current):
+            waits[current] = 0
         else:
-            later = happen(Event.TIME, one)
-            assert later is not None, f"nothing ever happens any more at {one}"
-            found[one] = 1 + of(later)
-        under_way.discard(one)
-        return found[one]
+            later = happen(Event.TIME, current)
+            assert later is not None, f"no further step at {current}"
+            waits[current] = 1 + waits_from(later)
+        path.discard(current)
+        return waits[current]
 
-    return of(state)
-
-
-def test_every_phase_can_be_reached() -> None:
-    """Or the rest would say nothing of it; there are thousands of states."""
-    assert {state.phase for state in everything()} == set(Phase)
-    assert len(everything()) > 5000
+    return waits_from(state)
 
 
-def test_from_every_state_it_comes_to_an_open_stream_when_the_faults_stop() -> None:
-    """In every order of steps, and with at most one deadline or pause to wait for."""
-    for state in everything():
+def test_every_phase_is_reachable() -> None:
+    assert {state.phase for state in all_states()} == set(Phase)
+    assert len(all_states()) > 5000
+
+
+def test_every_state_recovers_when_the_faults_end() -> None:
+    """At most one deadline or pause has to pass, in any order of steps."""
+    for state in all_states():
         if not state.stopping:
-            assert waits_until_whole(healed(state)) <= MOST_WAITS, state
+            assert waits_until_recovered(healed(state)) <= MAX_WAITS, state
 
 
-def test_a_kubelet_that_starts_is_never_waited_for() -> None:
-    """With a new kubelet.sock no pause is waited out, and no deadline: whatever had happened before."""
-    for state in everything():
+def test_new_kubelet_gets_the_devices_without_any_wait() -> None:
+    """A new kubelet.sock ends every pause and every deadline."""
+    for state in all_states():
         if not (state.kubelet or state.stopping) and state.manner is Manner.TAKES:
-            assert waits_until_whole(started(state)) == 0, state
+            assert waits_until_recovered(started(state)) == 0, state
 
 
-def test_where_all_is_quiet_a_registration_is_the_kubelet_s_own() -> None:
-    """Nobody is told ready over a stream that has ended, a socket that is gone or a kubelet that is another one."""
-    for state in quiet(everything()):
+def test_stable_registration_is_with_the_running_kubelet() -> None:
+    for state in quiet(all_states()):
         if state.phase in {Phase.REGISTERED, Phase.STREAMING}:
             assert (state.call, state.own, state.sock is Socket.OTHER) == (Call.TAKEN, True, False), state
-            assert is_whole(state) == (state.phase is Phase.STREAMING), state
+            assert is_recovered(state) == (state.phase is Phase.STREAMING), state
 
 
-def test_whatever_it_is_about_it_stops_at_once() -> None:
-    """No deadline and no pause is waited for, and the socket is removed."""
-    for state in everything():
+def test_every_phase_stops_without_a_wait() -> None:
+    for state in all_states():
         if state.stopping:
             for end in quiet(reachable([state])):
                 assert (end.phase, end.own, end.stream) == (Phase.STOPPED, False, False), state
