@@ -84,8 +84,8 @@ def free_port() -> int:
 _TAKEN = itertools.count()
 
 
-def as_nobody(command: Sequence[str]) -> list[str]:
-    """Return the command that runs ``command`` as the user nobody.
+def unprivileged(command: Sequence[str]) -> list[str]:
+    """Return the command that runs ``command`` as the user 65534, without root.
 
     The process keeps CAP_DAC_READ_SEARCH, because only the owner may be able to read the interpreter and the checkout.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, as_nobody
+from tests.support import PATIENCE, unprivileged
 
 DEMO = [sys.executable, "-m", "aosp_plugin", "demo"]
 
@@ -77,7 +77,7 @@ def test_demo_stays_until_it_is_interrupted(kubelet_dir: str) -> None:
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="requires setpriv of util-linux")
 def test_demo_requires_no_root() -> None:
     done = subprocess.run(  # noqa: S603 - our own command
-        as_nobody([*DEMO, "--devices", "20"]),
+        unprivileged([*DEMO, "--devices", "20"]),
         env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")},
         capture_output=True,
         text=True,

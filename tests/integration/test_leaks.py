@@ -16,7 +16,7 @@ import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.daemon.leaks import Holder, compare, scan
-from tests.support import as_nobody
+from tests.support import unprivileged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,6 +142,6 @@ def test_unreadable_processes_are_counted(device: BinderDevice) -> None:
     command = [sys.executable, "-c", program, *map(str, device.identity)]
     with holding(device.path, "hidden"):
         done = subprocess.run(  # noqa: S603 - a program of this test
-            as_nobody(command) if ROOT else command, capture_output=True, text=True, check=True, timeout=30
+            unprivileged(command) if ROOT else command, capture_output=True, text=True, check=True, timeout=30
         )
     assert done.stdout == "0 True\n"

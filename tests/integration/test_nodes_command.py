@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.support import as_nobody
+from tests.support import unprivileged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,10 +185,10 @@ def test_the_script_names_the_required_python() -> None:
 def test_an_unprivileged_user_creates_files_in_a_directory_of_their_own(public_dev: Path) -> None:
     command = [SYSTEM_PYTHON, "-I", "-S", SCRIPT]
     where = ["--device-dir", str(public_dev)]
-    created = start(as_nobody([*command, "create", "--count", "2", "--stand-ins", *where]))
+    created = start(unprivileged([*command, "create", "--count", "2", "--stand-ins", *where]))
     assert created.out.endswith("(aosp_binder0 to aosp_binder1, empty files, not binder)\n")
-    assert start(as_nobody([*command, "delete", *where])) == (0, f"{public_dev}: 2 stand-ins deleted\n", "")
-    in_dev = start(as_nobody([*command, "create", "--count", "1", "--stand-ins", "--prefix", "test_binder"]))
+    assert start(unprivileged([*command, "delete", *where])) == (0, f"{public_dev}: 2 stand-ins deleted\n", "")
+    in_dev = start(unprivileged([*command, "create", "--count", "1", "--stand-ins", "--prefix", "test_binder"]))
     assert (in_dev.code, in_dev.out) == (1, "")
     assert in_dev.err == ("binder_nodes: cannot create /dev/test_binder0: Permission denied: run as root\n")
 

@@ -113,7 +113,7 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
     assert lines == [started, "fault fault=slow-register value=0.5", "kubelet-stopped", started, "kubelet-stopped"]
 
 
-async def test_process_stops_if_nobody_reads_its_output(kubelet_dir: str) -> None:
+async def test_process_stops_when_its_output_is_closed(kubelet_dir: str) -> None:
     async with Process(kubelet_dir, stderr=asyncio.subprocess.PIPE) as process:
         process.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         process.send("status", "status")
