@@ -87,12 +87,12 @@ class Snapshot:
     """All devices at one moment. Immutable; may be read in any thread."""
 
     def __init__(
-        self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT, before: Snapshot | None = None
+        self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT, previous: Snapshot | None = None
     ) -> None:
-        """``limit`` is in bytes; encoded parts of ``before``, an earlier snapshot, are reused if they are unchanged."""
+        """``limit`` is in bytes; unchanged encoded parts of ``previous``, an earlier snapshot, are reused."""
         self.revision = revision
         self.devices = tuple(devices)
-        self.chunks: Sequence[Chunk] = chunks(self.devices, before.chunks if before is not None else ())
+        self.chunks: Sequence[Chunk] = chunks(self.devices, previous.chunks if previous is not None else ())
         self.message, self._advertised = fitting(self.chunks, limit)
         """The encoded ListAndWatchResponse, shared by all streams."""
 
@@ -131,7 +131,7 @@ class Inventory:
         before, devices = self.snapshot, tuple(devices)
         if before.revision and devices == before.devices:
             return False
-        self.snapshot = Snapshot(before.revision + 1, devices, before=before)
+        self.snapshot = Snapshot(before.revision + 1, devices, previous=before)
         self._superseded.set()
         self._superseded = asyncio.Event()
         return True

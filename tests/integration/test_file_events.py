@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = os.geteuid() == 0
-NOBODY = 65534
+OTHER = 65534
 TIMEOUT = 20
 
 
@@ -478,7 +478,7 @@ UNREADABLE = """
 def unreadable(path: str) -> dict[str, Any]:
     """Watch a directory that the user, who is not root, may enter but not read."""
     if ROOT:
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, OTHER, OTHER)
     os.chmod(path, 0o300)
     try:
         return in_process(UNREADABLE, path)

@@ -252,7 +252,7 @@ async def test_refusal_leaves_no_connection(kubelet_dir: str) -> None:
             await try_in_vain()
         assert len(errors) == 6
         async with asyncio.timeout(PATIENCE):
-            while connections() > before:  # noqa: ASYNC110 - gRPC closes them in a thread, and tells nobody
+            while connections() > before:  # noqa: ASYNC110 - gRPC closes them in a thread, without an event
                 await asyncio.sleep(0.01)
 
 

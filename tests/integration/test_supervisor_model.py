@@ -1,7 +1,7 @@
 """The supervisor and its model reach the same states after the same random events.
 
-The plugin, the stand-in kubelet and their sockets are real. Only the time is simulated: it passes when the model says
-so, and then all deadlines and pauses are over.
+The plugin, the stand-in kubelet and their sockets are real. Only the time is simulated: it passes when the model
+lets it pass, and then all deadlines and pauses are over.
 """
 
 from __future__ import annotations

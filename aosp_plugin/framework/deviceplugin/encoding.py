@@ -32,17 +32,17 @@ class Chunk(NamedTuple):
     """Bytes if all of the devices were unhealthy."""
 
 
-def chunks(devices: tuple[Device, ...], before: Sequence[Chunk] = ()) -> list[Chunk]:
-    """Return ``devices`` in chunks, and reuse those of ``before`` that are unchanged at both ends of the list."""
+def chunks(devices: tuple[Device, ...], previous: Sequence[Chunk] = ()) -> list[Chunk]:
+    """Return ``devices`` in chunks, and reuse those of ``previous`` that are unchanged at both ends of the list."""
     first, last = 0, len(devices)
     front: list[Chunk] = []
-    for chunk in before:
+    for chunk in previous:
         if devices[first : first + len(chunk.devices)] != chunk.devices:
             break
         first += len(chunk.devices)
         front.append(chunk)
     back: list[Chunk] = []
-    for chunk in reversed(before[len(front) :]):
+    for chunk in reversed(previous[len(front) :]):
         start = last - len(chunk.devices)
         if start < first or devices[start:last] != chunk.devices:
             break

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROOT = os.geteuid() == 0
-NOBODY = 65534
+OTHER = 65534
 RESOURCE = "example.com/gpu"
 FILE = "example.com_gpu.json"
 TEMPORARY = re.compile(r"\.example\.com_gpu\.json\.[a-z0-9_]{8}\.tmp")
@@ -317,7 +317,7 @@ def test_rewrite_writes_the_same_content_again(tmp_path: Path) -> None:
     after = os.stat(tmp_path / FILE)
     assert (tmp_path / FILE).read_bytes() == b"{}"
     assert before.st_ino != after.st_ino
-    assert not file.write(b"{}", [1]), "nothing has changed for the next look"
+    assert not file.write(b"{}", [1]), "nothing has changed"
 
 
 def test_first_write_replaces_an_equal_file(tmp_path: Path) -> None:
@@ -528,18 +528,18 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
         "from aosp_plugin.framework.cdi.spec_file import SpecFile\n"
         "from aosp_plugin.errors import CdiError\n"
         "if os.geteuid() == 0:\n"
-        f"    os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"
+        f"    os.setresgid({OTHER}, {OTHER}, {OTHER}); os.setresuid({OTHER}, {OTHER}, {OTHER})\n"
         "try:\n"
         "    SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\n"
         "except CdiError as error:\n"
         "    print(error)\n"
     )
     os.chmod(kubelet_dir, 0o555)
-    told = subprocess.run(  # noqa: S603 - this interpreter
+    output = subprocess.run(  # noqa: S603 - this interpreter
         [sys.executable, "-c", script, kubelet_dir], check=True, capture_output=True, text=True
     ).stdout
     os.chmod(kubelet_dir, 0o700)
-    uid = NOBODY if ROOT else os.getuid()
-    assert f"cannot update the CDI spec {kubelet_dir}/{FILE}: Permission denied; " in told
-    assert f"writable for uid {uid}" in told
+    uid = OTHER if ROOT else os.getuid()
+    assert f"cannot update the CDI spec {kubelet_dir}/{FILE}: Permission denied; " in output
+    assert f"writable for uid {uid}" in output
     assert os.listdir(kubelet_dir) == []

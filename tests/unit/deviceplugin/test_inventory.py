@@ -140,7 +140,7 @@ def test_message_does_not_depend_on_reused_chunks(
 ) -> None:
     front, back = ids(*range(kept[0])), ids(*range(10_000, 10_000 + kept[1]))
     first = Snapshot(1, [*front, *before, *back])
-    second = Snapshot(2, [*front, *after, *back], before=first)
+    second = Snapshot(2, [*front, *after, *back], previous=first)
     assert second.message == Snapshot(2, [*front, *after, *back]).message
     assert second.truncated == 0
 

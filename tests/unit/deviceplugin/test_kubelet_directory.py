@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 STEM = "aosp-aosp.io_binder"
 ROOT = os.geteuid() == 0
-NOBODY = 65534
+OTHER = 65534
 
 
 @contextlib.contextmanager
@@ -79,21 +79,21 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: int)
         "from aosp_plugin.errors import KubeletDirectoryError\n"
         "import grpc\n"
         "if os.geteuid() == 0:\n"
-        f"    os.setresgid({NOBODY}, {NOBODY}, {NOBODY}); os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n"
+        f"    os.setresgid({OTHER}, {OTHER}, {OTHER}); os.setresuid({OTHER}, {OTHER}, {OTHER})\n"
         "try:\n"
         "    PluginDirectory(sys.argv[1], 'x').check()\n"
         "except KubeletDirectoryError as error:\n"
         "    print(error)\n"
     )
     if ROOT:
-        os.chown(kubelet_dir, NOBODY, NOBODY)
+        os.chown(kubelet_dir, OTHER, OTHER)
     os.chmod(kubelet_dir, mode)
-    told = subprocess.run(  # noqa: S603 - this interpreter
+    output = subprocess.run(  # noqa: S603 - this interpreter
         [sys.executable, "-c", script, kubelet_dir], check=True, capture_output=True, text=True
     ).stdout
     os.chmod(kubelet_dir, 0o700)
-    uid = NOBODY if ROOT else os.getuid()
-    assert f"plugin directory {kubelet_dir} is not writable for uid {uid}" in told
+    uid = OTHER if ROOT else os.getuid()
+    assert f"plugin directory {kubelet_dir} is not writable for uid {uid}" in output
 
 
 def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:

@@ -1,0 +1,87 @@
+"""``serve``: a device plugin as a whole program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework import ListedDevices, serve
+from aosp_plugin.testing import Kubelet
+from tests.support import PATIENCE, listed, sockets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = """
+import sys
+from aosp_plugin.framework import BackendError, ListedDevices, serve
+
+def fail():
+    raise BackendError("the bus does not answer")
+
+def broken():
+    raise KeyError("bug")
+
+LISTS = {"a": lambda: ["/dev/a0", "/dev/a1"], "b": lambda: ["/dev/b0"], "fail": fail, "broken": broken}
+backends = [ListedDevices(f"example.com/{name}", LISTS[name], directories=()) for name in sys.argv[2:]]
+serve(*backends, kubelet_dir=sys.argv[1], log_format="json")
+"""
+
+
+async def start(directory: Path, kubelet_dir: str, *names: str) -> asyncio.subprocess.Process:
+    """Run a program that serves resources with these names."""
+    path = directory / "plugin.py"
+    path.write_text(PROGRAM)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(path), kubelet_dir, *names, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def finish(process: asyncio.subprocess.Process) -> list[str]:
+    """Wait until the program ends, and return the lines of its standard error."""
+    _, output = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return output.decode().splitlines()
+
+
+async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir: str, tmp_path: Path) -> None:
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, kubelet_dir, "a", "b")
+        await listed(kubelet, 2, "example.com/a")
+        await listed(kubelet, 1, "example.com/b")
+        process.terminate()
+        events = [json.loads(line) for line in await finish(process)]
+    assert process.returncode == 0
+    assert sockets(kubelet_dir) == []
+    assert {(event["message"], event["resource"]) for event in events} >= {
+        ("registered", "example.com/a"),
+        ("registered", "example.com/b"),
+    }
+
+
+async def test_failed_first_scan_ends_the_process_with_one_line(kubelet_dir: str, tmp_path: Path) -> None:
+    async with Kubelet(kubelet_dir):
+        process = await start(tmp_path, kubelet_dir, "a", "fail")
+        assert (await finish(process))[-1] == "plugin.py: the bus does not answer"
+    assert process.returncode == 1
+    assert sockets(kubelet_dir) == []
+
+
+async def test_unexpected_error_keeps_its_traceback(kubelet_dir: str, tmp_path: Path) -> None:
+    process = await start(tmp_path, kubelet_dir, "broken")
+    assert (await finish(process))[-1] == "KeyError: 'bug'"
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("names", [(), ("example.com/a", "example.com/a"), ("no-domain",)])
+def test_invalid_resource_names_are_rejected(kubelet_dir: str, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="different resource names"):
+        serve(*(ListedDevices(name, list) for name in names), kubelet_dir=kubelet_dir)
+
+
+def test_invalid_address_is_rejected(kubelet_dir: str) -> None:
+    with pytest.raises(ValueError, match="'9480' is not host:port"):
+        serve(ListedDevices("example.com/a", list), kubelet_dir=kubelet_dir, listen="9480")
