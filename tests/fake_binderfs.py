@@ -29,11 +29,19 @@ class FakeBinderfs:
         for name in ("mount", "unmount", "mount_at", "add_device"):
             monkeypatch.setattr(binderfs, name, getattr(self, name))
 
-    def mount(self, directory: str, max_devices: int | None = None, *, remount: bool = False) -> None:
+    def mount(
+        self,
+        directory: str,
+        max_devices: int | None = None,
+        *,
+        source: str = binderfs.FILESYSTEM,
+        remount: bool = False,
+    ) -> None:
         """Fill the directory as the kernel fills a new binderfs."""
         self.hook("mount")
         self.calls.append(("remount" if remount else "mount", max_devices))
-        self.mounts[directory] = binderfs.BinderfsMount(directory, 1, max_devices or binderfs.ALL_MINORS)
+        source = self.mounts[directory].source if remount else source
+        self.mounts[directory] = binderfs.BinderfsMount(directory, 1, max_devices or binderfs.ALL_MINORS, source)
         if not remount:
             for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
                 os.mknod(f"{directory}/{name}")

@@ -66,6 +66,8 @@ class BinderfsMount(NamedTuple):
     """st_dev of every file in it. A new mount has another one."""
     max_devices: int | None
     """Mount option ``max=``: the maximum number of devices, binder-control excluded. None if the kernel omits it."""
+    source: str = FILESYSTEM
+    """The source that was given to mount(2). The kernel does not use it; a program recognises its own mount by it."""
 
 
 class Step(enum.Enum):
@@ -252,16 +254,22 @@ def binder_mounts(mountinfo: str) -> tuple[BinderfsMount, ...]:
             continue
         fields = mount_fields.split(" ")
         major, _, minor = fields[2].partition(":")
-        options = dict(option.partition("=")[::2] for option in file_system_fields.split(" ")[-1].split(","))
+        _, source, *_, super_options = file_system_fields.split(" ")
+        options = dict(option.partition("=")[::2] for option in super_options.split(","))
         limit = options.get("max", "")
         mounts.append(
             BinderfsMount(
-                directory=_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]),
+                directory=_unescaped(fields[4]),
                 device=os.makedev(int(major), int(minor)),
                 max_devices=int(limit) if limit.isdigit() else None,
+                source=_unescaped(source),
             )
         )
     return tuple(mounts)
+
+
+def _unescaped(field: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 def mount_at(directory: str) -> BinderfsMount | None:
@@ -276,16 +284,16 @@ def mount_at(directory: str) -> BinderfsMount | None:
     return next((mount for mount in mounts if (mount.directory, mount.device) == (path, device)), None)
 
 
-def mount(directory: str, max_devices: int | None = None, *, remount: bool = False) -> None:
+def mount(directory: str, max_devices: int | None = None, *, source: str = FILESYSTEM, remount: bool = False) -> None:
     """Mount a new, empty binderfs on ``directory`` with max= ``max_devices`` (None: the kernel's default).
 
-    ``remount`` remounts the existing one with a new max=. Raises BinderMissingError, NotPermittedError,
-    DevicesExhaustedError, or BinderfsError for any other failure.
+    ``remount`` remounts the existing one with a new max=; its source stays. Raises BinderMissingError,
+    NotPermittedError, DevicesExhaustedError, or BinderfsError for any other failure.
     """
     # No mount flags: with nodev, every open of a device would fail with EACCES.
     options = b"" if max_devices is None else b"max=%d" % max_devices
     kind = FILESYSTEM.encode()
-    number = _call("mount", kind, os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
+    number = _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
     if number:
         raise refusal(Step.MOUNT, number, directory)
 

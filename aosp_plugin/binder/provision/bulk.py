@@ -1,6 +1,7 @@
 """Thousands of binder devices on a test host: created, listed and deleted by ``nodes`` and ``hack/binder_nodes.py``.
 
-There is no record of what was created. A device is recognised by its name, the prefix and a number, and by what it is:
+There is no record of what was created. The tool's own binderfs is recognised by the source of its mount, which names
+the device directory. A device is recognised by its name, the prefix and a number, and by what it is:
 
 - a link in the device directory to a binder device of the same name in the tool's own binderfs;
 - a stand-in, if they were requested: a character device with the number of /dev/null, or an empty file.
@@ -20,7 +21,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import binder_parameters
-from aosp_plugin.binder.errors import BinderMissingError, DeviceDirectoryError, DeviceExistsError
+from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DeviceDirectoryError, DeviceExistsError
 from aosp_plugin.binder.provision.mount import mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
@@ -53,13 +54,14 @@ class ListedDevice(NamedTuple):
 
 
 class DevicePool:
-    """The devices with one prefix in one device directory. The binderfs belongs to the tool alone."""
+    """The devices with one prefix in one device directory, whose binderfs belongs to the tool alone."""
 
     def __init__(self, device_dir: str = DEVICE_DIR, prefix: str = PREFIX, binderfs_dir: str = BINDERFS_DIR) -> None:
         """Check the values. Raises ValueError."""
         # The mount table and the links have paths without links.
         self._directory = os.path.realpath(device_dir)
         self._binderfs = os.path.realpath(binderfs_dir)
+        self._source = f"aosp-nodes:{self._directory}"
         self._prefix = prefix
         self._pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
         if self._directory == self._binderfs:
@@ -107,14 +109,15 @@ class DevicePool:
         ]
 
     def delete(self) -> str:
-        """Remove the devices, and unmount the tool's binderfs. Return a summary. Raises HostError.
+        """Remove the devices, and unmount the tool's binderfs. Return a summary.
 
         The binderfs stays mounted if it has other devices than the tool's and those that the kernel creates at each
-        mount. Its directory always stays: a container that has it as a volume would keep the old one.
+        mount. Its directory always stays: a container that has it as a volume would keep the old one. Raises HostError;
+        if another binderfs is mounted there, nothing is removed.
         """
         with translated_errors(f"delete devices in {self._directory}"):
             existing = self._existing()
-            mounted = binderfs.mount_at(self._binderfs) is not None
+            mounted = self._is_mounted()
             devices = set(filter(self._pattern.fullmatch, binderfs.devices_in(self._binderfs))) if mounted else set()
             links = {name for name, kind in existing.items() if kind is Kind.BINDERFS}
             stand_ins = [name for name, kind in existing.items() if kind in {Kind.STAND_IN, Kind.FILE}]
@@ -197,13 +200,23 @@ class DevicePool:
             os.symlink(path, f"{self._directory}/{name}")
         return not (exists and linked)
 
+    def _is_mounted(self) -> bool:
+        """Return whether the tool's binderfs is mounted. Raises BinderfsError if another one is in its place."""
+        mounted = binderfs.mount_at(self._binderfs)
+        if mounted is not None and mounted.source != self._source:
+            raise BinderfsError(
+                f"{self._binderfs} is a binderfs that was not created for devices in {self._directory}: choose another "
+                "--binderfs-dir"
+            )
+        return mounted is not None
+
     def _mount(self, max_devices: int | None) -> None:
-        if binderfs.mount_at(self._binderfs) is None and not _has_binderfs():
+        if not self._is_mounted() and not _has_binderfs():
             raise BinderMissingError(
                 "this kernel has no binderfs: load binder_linux or boot a kernel with CONFIG_ANDROID_BINDERFS, or use "
                 "--stand-ins for test devices that are not binder"
             )
-        mount_if_missing(self._binderfs, max_devices)
+        mount_if_missing(self._binderfs, max_devices, self._source)
 
     def _unmount(self) -> str:
         """Unmount the binderfs if it has no other devices, else return a line that names one."""

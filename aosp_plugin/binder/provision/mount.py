@@ -27,8 +27,8 @@ def translated_errors(operation: str) -> Iterator[None]:
         raise HostError(f"cannot {operation}: {_reason(error)}") from error
 
 
-def mount_if_missing(directory: str, max_devices: int | None) -> None:
-    """Mount a binderfs on ``directory``, or raise the ``max=`` of the one that is mounted there.
+def mount_if_missing(directory: str, max_devices: int | None, source: str = binderfs.FILESYSTEM) -> None:
+    """Mount a binderfs with this ``source`` on ``directory``, or raise the ``max=`` of the one that is mounted there.
 
     The directory is created if it does not exist. ``max_devices`` None leaves ``max=`` at the kernel's default.
     ``max=`` is never lowered, and stays if the kernel does not show it. Raises HostError, or OSError for the directory.
@@ -39,7 +39,7 @@ def mount_if_missing(directory: str, max_devices: int | None) -> None:
             os.makedirs(directory)
         if os.listdir(directory):
             raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
-        binderfs.mount(directory, max_devices)
+        binderfs.mount(directory, max_devices, source=source)
     elif max_devices is not None and mounted.max_devices is not None and mounted.max_devices < max_devices:
         binderfs.mount(directory, max_devices, remount=True)
 

@@ -108,8 +108,10 @@ async def mounted_over(world: World) -> None:
 
 async def replaced(world: World) -> None:
     """A new binderfs with devices of the same names makes all of them Unhealthy, with the reason replaced."""
+    mounted = binderfs.mount_at(BINDERFS)
+    assert mounted is not None
     binderfs.unmount(BINDERFS)
-    binderfs.mount(BINDERFS)
+    binderfs.mount(BINDERFS, source=mounted.source)
     for number in range(DEVICES):
         binderfs.add_device(BINDERFS, f"aosp_binder{number}")
     await _logged(world, f"replaced:{DEVICES}")

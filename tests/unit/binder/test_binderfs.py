@@ -244,17 +244,17 @@ def test_binder_version_of_a_device_without_driver_raises_binder_missing_error(t
 MOUNTINFO = r"""
 22 28 0:21 / /sys rw,relatime shared:7 - sysfs sysfs rw
 90 28 0:45 / /run/aosp-binderfs rw,relatime shared:40 master:2 - binder binder rw,max=5000
-91 28 0:300 / /mnt/a\040b\134c rw - binder my-binder rw,max=1048576,stats=global
+91 28 0:300 / /mnt/a\040b\134c rw - binder my\040binder rw,max=1048576,stats=global
 92 28 0:45 /aosp_binder1 /var/lib/pod/dev/aosp_binder1 rw - binder binder rw
 93 28 259:1 / /mnt/binder rw - ext4 /dev/binder rw,max=9
 """.strip()
 
 
 def test_binder_mounts_returns_each_mount_of_type_binder() -> None:
-    """Mount points are unescaped."""
+    """Mount points and sources are unescaped."""
     assert binderfs.binder_mounts(MOUNTINFO) == (
         BinderfsMount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
-        BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576),
+        BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576, "my binder"),
         BinderfsMount("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None),
     )
 
@@ -278,11 +278,11 @@ def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("limit", "remount", "flags", "options"),
-    [(None, False, 0, b""), (7, False, 0, b"max=7"), (9, True, 32, b"max=9")],
+    ("limit", "source", "remount", "flags", "options"),
+    [(None, "binder", False, 0, b""), (7, "a:b", False, 0, b"max=7"), (9, "binder", True, 32, b"max=9")],
 )
 def test_mount_sets_max_and_no_flag_but_remount(
-    monkeypatch: pytest.MonkeyPatch, *, limit: int | None, remount: bool, flags: int, options: bytes
+    monkeypatch: pytest.MonkeyPatch, *, limit: int | None, source: str, remount: bool, flags: int, options: bytes
 ) -> None:
     """With nodev, the devices would not open."""
     calls: list[tuple[object, ...]] = []
@@ -292,8 +292,8 @@ def test_mount_sets_max_and_no_flag_but_remount(
         return 0
 
     monkeypatch.setattr(binderfs, "_call", call)
-    binderfs.mount("/run/x", limit, remount=remount)
-    assert calls == [("mount", b"binder", b"/run/x", b"binder", flags, options)]
+    binderfs.mount("/run/x", limit, source=source, remount=remount)
+    assert calls == [("mount", source.encode(), b"/run/x", b"binder", flags, options)]
 
 
 @needs_root

@@ -262,6 +262,22 @@ def test_delete_leaves_what_is_not_the_tool_s(place: Place) -> None:
     assert place.devices() == {"theirs"}
 
 
+@pytest.mark.parametrize("source", ["binder", "aosp-nodes:/elsewhere"])
+def test_another_binderfs_in_the_place_of_the_tool_s_is_left_alone(place: Place, source: str) -> None:
+    """It may be the daemon's, or that of devices in another directory: the tool neither adds nor removes devices."""
+    place.run.mkdir(parents=True)
+    place.kernel.mount(str(place.run), source=source)
+    place.kernel.add_device(str(place.run), "a0")
+    (place.dev / "a0").symlink_to(place.run / "a0")
+    expected = f"^{place.run} is a binderfs that was not created for devices in {place.dev}: choose another --binderfs"
+    with pytest.raises(BinderfsError, match=expected):
+        place.pool.create(2, max_devices=9)
+    with pytest.raises(BinderfsError, match=expected):
+        place.pool.delete()
+    assert place.links().keys() == place.devices() == {"a0"}
+    assert place.kernel.calls == [("mount", None)]
+
+
 def test_delete_unmounts_a_binderfs_with_the_devices_of_the_kernel_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
