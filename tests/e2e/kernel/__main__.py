@@ -25,7 +25,7 @@ from tests.e2e.kubelet import parts as kubelet_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_SECONDS: Final = 1800
+_SECONDS: Final = 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
 
 _MEMORY: Final = 2048

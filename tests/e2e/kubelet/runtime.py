@@ -16,7 +16,7 @@ import grpc
 from tests.e2e.kubelet.archive import BUSYBOX
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
@@ -102,7 +102,7 @@ class Runtime:
 
     def load(self, archive: Path) -> None:
         """Import an image from an archive."""
-        self._ctr("images", "import", str(archive), seconds=300)
+        self._ctr("images", "import", str(archive), seconds=10 * PATIENCE)
 
     def execute(self, container_id: str, *words: str, detach: bool = False) -> str:
         """Run a program in a container as root, and return its output; "" with ``detach``."""
