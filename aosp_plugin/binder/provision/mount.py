@@ -45,10 +45,20 @@ def mount_if_missing(directory: str, max_devices: int | None, source: str = bind
 
 
 def set_mode(path: str, mode: int) -> bool:
-    """Give the file the permissions ``mode`` if it has others, regardless of the umask. Return whether it had."""
+    """Give the file the permissions ``mode`` if it has others, regardless of the umask. Return whether it had.
+
+    Never follows a link: a user who can write to the directory could replace the file with a link to a file of root.
+    """
     if stat.S_IMODE(os.lstat(path).st_mode) == mode:
         return False
-    os.chmod(path, mode)
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)  # what glibc does from 2.32 on for AT_SYMLINK_NOFOLLOW
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        os.close(descriptor)
     return True
 
 

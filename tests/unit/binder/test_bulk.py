@@ -127,6 +127,23 @@ def test_stand_ins_are_null_devices_or_empty_files(place: Place, user: int) -> N
     assert place.kernel.calls == []
 
 
+def test_create_never_changes_the_mode_of_a_file_behind_a_link(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who owns the device directory may replace a stand-in with a link while root runs the command."""
+    precious = place.dev / "precious"
+    precious.touch(0o600)
+    real_mknod = os.mknod
+
+    def mknod_and_replace(path: str, *arguments: int) -> None:
+        real_mknod(path, *arguments)
+        os.unlink(path)
+        os.symlink(precious, path)
+
+    monkeypatch.setattr(os, "mknod", mknod_and_replace)
+    with contextlib.suppress(HostError):  # whether a link has a mode depends on kernel and file system
+        place.pool.create(1, stand_ins=True)
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o600
+
+
 def _link(path: Path) -> None:
     path.symlink_to("null")
 
