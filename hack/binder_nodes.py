@@ -29,6 +29,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"binder_nodes: {message}\n")
 
 
+def octal_mode(text: str) -> int:
+    """Return the mode. argparse prints the text of this error only."""
+    try:
+        return bulk.octal_mode(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parse() -> argparse.Namespace:
     """Return the command and its flags, which are those of ``aosp-plugin nodes``."""
     parser = Parser(description="Create, list and delete binder devices on a test host.")
@@ -38,7 +46,7 @@ def parse() -> argparse.Namespace:
     create.add_argument("--start", type=int, default=0, help="number of the first device (%(default)s)")
     create.add_argument("--stand-ins", action="store_true", help="create test devices that are not binder")
     create.add_argument("--max", type=int, help="mount option max= of the binderfs")
-    create.add_argument("--mode", type=bulk.octal_mode, default=bulk.MODE, help="permissions (%(default)s)")
+    create.add_argument("--mode", type=octal_mode, default=bulk.MODE, help="permissions (%(default)s)")
     listing = commands.add_parser("list", help="list the devices that create created")
     listing.add_argument("--json", action="store_true", help="print the devices as JSON")
     delete = commands.add_parser("delete", help="delete what create created, and nothing else")
@@ -71,6 +79,8 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.stderr.write(f"binder_nodes: {bulk.INTERRUPTED}\n")
         sys.exit(bulk.INTERRUPTED_EXIT_CODE)
-    except BrokenPipeError:  # as in `list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as failure:  # standard output is not writable
+        if not isinstance(failure, BrokenPipeError):  # as in `list | head`
+            sys.stderr.write(f"binder_nodes: {failure}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would write again at its end
         sys.exit(1)

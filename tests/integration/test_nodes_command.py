@@ -143,7 +143,9 @@ def test_a_missing_device_directory_is_one_line(front_end: FrontEnd, arguments: 
         (["create", "--count", "0"], "--count: 0 is not a number from 1 to 1048576"),
         (["create", "--count", "many"], "--count.*'many'"),
         (["create", "--start", "1"], "--count"),
-        (["create", "--count", "1", "--mode", "4755"], "--mode.*'4755'"),
+        (["create", "--count", "1", "--mode", "4755"], "--mode.*: '4755' is not an octal mode from 0000 to 0777"),
+        (["delete", "--device-dir", ""], "--device-dir: '' is not allowed: it is empty"),
+        (["delete", "--binderfs-dir", ""], "--binderfs-dir: '' is not allowed: it is empty"),
         (["list", "--prefix", "a/b"], "--prefix: 'a/b' is not allowed: it is a path"),
         (["delete", "--count", "1"], "--count"),
         (["magic"], "'magic'"),
@@ -199,6 +201,13 @@ def test_a_reader_that_stops_early_is_not_an_error(front_end: FrontEnd, dev: Pat
     done = start(["/bin/sh", "-c", f"{' '.join(front_end.command)} list --device-dir {dev} | head -1"])
     assert done.out.startswith("aosp_binder0\t")
     assert done.err == ""
+
+
+@both
+def test_output_that_cannot_be_written_is_one_line(front_end: FrontEnd, dev: Path) -> None:
+    (dev / "aosp_binder0").touch()
+    done = start(["/bin/sh", "-c", f"{' '.join(front_end.command)} list --device-dir {dev} > /dev/full"])
+    assert done == (1, "", f"{front_end.prefix}[Errno 28] No space left on device\n")
 
 
 @both

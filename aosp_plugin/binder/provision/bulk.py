@@ -58,6 +58,9 @@ class DevicePool:
 
     def __init__(self, device_dir: str = DEVICE_DIR, prefix: str = PREFIX, binderfs_dir: str = BINDERFS_DIR) -> None:
         """Check the values. Raises ValueError."""
+        for flag, value in (("--device-dir", device_dir), ("--prefix", prefix), ("--binderfs-dir", binderfs_dir)):
+            if not value:
+                raise ValueError(f"{flag}: '' is not allowed: it is empty")
         # The mount table and the links have paths without links.
         self._directory = os.path.realpath(device_dir)
         self._binderfs = os.path.realpath(binderfs_dir)
@@ -66,8 +69,7 @@ class DevicePool:
         self._pattern = re.compile(re.escape(prefix) + "(0|[1-9][0-9]*)")
         if self._directory == self._binderfs:
             raise ValueError(f"--binderfs-dir: {binderfs_dir!r} is --device-dir too: choose another directory")
-        if not prefix or (problem := name_problem(f"{prefix}0")):
-            problem = problem if prefix else "it is empty"
+        if (problem := name_problem(f"{prefix}0")) is not None:
             raise ValueError(f"--prefix: {prefix!r} is not allowed: {problem}")
 
     def create(
