@@ -34,33 +34,27 @@ def stand_in_kubelet() -> Iterator[None]:
     help="The kubelet version to behave like: 1.20, 1.25 to 1.36 (with their disconnect bug), or 1.37.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON objects.")
-@click.option("--seed", default=0, show_default=True, help="Seed for everything that a kubelet does at random.")
-@click.option(
-    "--grace-period",
-    metavar="SECONDS",
-    default=300.0,
-    show_default=True,
-    help="Time after which the resource of an absent plugin is forgotten.",
-)
-@click.option("--pod-resources", metavar="SOCKET", help="Serve the podresources API on this unix socket.")
-def kubelet(
-    directory: str, behaviour: str, seed: int, grace_period: float, pod_resources: str | None, *, as_json: bool
-) -> None:
+def kubelet(directory: str, behaviour: str, *, as_json: bool) -> None:
     """Run a stand-in kubelet, to test device plugins.
 
-    A device plugin in any language registers at DIR/kubelet.sock. Each event is printed as a line. Commands are read
-    from standard input, also from scripts: help lists them. The kubelet runs until quit, Ctrl-C or SIGTERM.
-    """
+    A device plugin in any language registers at DIR/kubelet.sock. Each event is printed as a line. The kubelet runs
+    until quit, Ctrl-C or SIGTERM.
+
+    Commands are read from standard input, also from scripts:
+
+    \b
+    admit POD RESOURCE=COUNT ...   Admit a pod with one container (Allocate).
+    run POD                        Start its container (PreStartContainer).
+    remove POD                     End a pod; its devices become free.
+    restart [lose-checkpoint]      Restart the kubelet, with or without its memory.
+    stop, start                    Stop the kubelet as if it was killed; start it.
+    devices RESOURCE               Show the health of each device.
+    wait RESOURCE COUNT [SECONDS]  Wait until so many devices are allocatable.
+    break FAULT [VALUE], repair    Inject a fault; remove all faults.
+    drop [RESOURCE]                Cancel the ListAndWatch streams.
+    quit                           Stop the kubelet and exit.
+    """  # noqa: D301 - click needs the character
     with stand_in_kubelet():
         from aosp_plugin.testing import Behaviour, console  # noqa: PLC0415 - not part of the image
 
-    asyncio.run(
-        console.run(
-            directory,
-            behaviour=Behaviour[behaviour.upper()],
-            seed=seed,
-            grace_period=grace_period,
-            pod_resources=pod_resources,
-            as_json=as_json,
-        )
-    )
+    asyncio.run(console.run(directory, Behaviour[behaviour.upper()], as_json=as_json))
