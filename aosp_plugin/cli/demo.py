@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -27,9 +26,8 @@ from aosp_plugin.testing.podresources_server import PodResources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-    from typing import BinaryIO
 
-    from aosp_plugin.testing import ContainerAllocation, Mount
+    from aosp_plugin.testing import ContainerAllocation
 
 RESOURCE = "aosp.io/binder"
 STEP_TIMEOUT = 20.0
@@ -47,18 +45,20 @@ class DemoError(PluginError):
     """A step of the demo failed."""
 
 
-async def demo(*, devices: int, keep: bool, stay: bool) -> int:
+async def demo(*, devices: int, stay: bool) -> int:
     """Run the demo with this number of stand-in devices, and return the exit code.
 
-    ``keep`` keeps the demo's directory. ``stay`` keeps plugin, web page and pods running until SIGINT or SIGTERM.
+    ``stay`` keeps plugin, web page and pods running until SIGINT or SIGTERM.
     """
     started = time.monotonic()
-    with _directory(keep=keep) as directory:
+    logging.disable()  # of the stand-in kubelet; the plugin is another process
+    with tempfile.TemporaryDirectory(prefix="aosp-demo-") as directory:
         try:
             await _show(directory, devices, stay=stay)
         except (DemoError, TimeoutError, AdmissionError) as error:
-            click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}")
-            click.echo(f"Log of the plugin:\n{_log(directory)}")
+            click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}\nLog of the plugin:")
+            with open(f"{directory}/plugin.log", encoding="utf-8", errors="replace") as log:  # noqa: ASYNC230
+                click.echo(log.read())
             return 1
     click.echo(f"{_DONE} done in {time.monotonic() - started:.1f} s")
     return 0
@@ -68,7 +68,6 @@ async def _show(directory: str, devices: int, *, stay: bool) -> None:
     device_dir = os.path.join(directory, "dev")
     with _step(f"create {devices} stand-in devices in {device_dir}"):
         _create_devices(directory, devices)
-    _log_kubelet(directory)
     address = f"127.0.0.1:{_free_port()}" if stay else ""
     pod_resources = os.path.join(directory, "pod-resources.sock")
     async with (
@@ -145,20 +144,11 @@ async def _restart(kubelet: Kubelet, devices: int, admitted: Mapping[str, Mappin
 async def _stay(plugin: asyncio.subprocess.Process, url: str) -> None:
     """Keep everything running until SIGINT or SIGTERM. Raises TimeoutError if the plugin exits before."""
     interrupted = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     click.echo(f"The plugin and its pods keep running. Web page: {url}\nPress Ctrl-C to stop.")
-    try:
-        with _step("stopped on request"):
-            await _unless_it_exits(plugin, _wait(interrupted))
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+    with _step("stopped on request"):
+        await _unless_it_exits(plugin, interrupted.wait())
 
 
 async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
@@ -170,7 +160,7 @@ async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
     _expect(not sockets, f"the plugin left its socket: {sockets}")
 
 
-async def _unless_it_exits(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, None]) -> None:
+async def _unless_it_exits(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, object]) -> None:
     """Wait for a step. Raises TimeoutError if the plugin exits before."""
     async with background_task(step) as happens, background_task(plugin.wait()) as exits:
         await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
@@ -181,20 +171,14 @@ async def _unless_it_exits(plugin: asyncio.subprocess.Process, step: Coroutine[N
 
 def _table(container: ContainerAllocation) -> str:
     """Return a line for each device, mount and environment variable of a container."""
-    rows = [
-        *(
-            ("device", device.container_path, f"{device.permissions} from {device.host_path}")
-            for device in container.devices
-        ),
-        *(("mount", mount.container_path, f"{_mode(mount)} from {mount.host_path}") for mount in container.mounts),
-        *(("env", name, value) for name, value in sorted(container.envs.items())),
+    rows = [("device", node.container_path, f"{node.permissions} from {node.host_path}") for node in container.devices]
+    rows += [
+        ("mount", mount.container_path, f"{'ro' if mount.read_only else 'rw'} from {mount.host_path}")
+        for mount in container.mounts
     ]
+    rows += [("env", name, value) for name, value in sorted(container.envs.items())]
     width = max(len(name) for _, name, _ in rows)
     return "\n".join(f"      {kind:6}  {name:{width}}  {value}" for kind, name, value in rows)
-
-
-def _mode(mount: Mount) -> str:
-    return "ro" if mount.read_only else "rw"
 
 
 @contextlib.contextmanager
@@ -212,18 +196,6 @@ def _step(title: str) -> Iterator[None]:
 def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as an assertion
     if not condition:
         raise DemoError(failure)
-
-
-@contextlib.contextmanager
-def _directory(*, keep: bool) -> Iterator[str]:
-    directory = tempfile.mkdtemp(prefix="aosp-demo-")
-    try:
-        yield directory
-    finally:
-        if keep:
-            click.echo(f"kept: {directory}")
-        else:
-            shutil.rmtree(directory)
 
 
 def _create_devices(directory: str, devices: int) -> None:
@@ -258,7 +230,7 @@ async def _plugin(directory: str, address: str, pod_resources: str) -> AsyncIter
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AOSP_PLUGIN_")}
     flags = ["--device-dir", f"{directory}/dev", "--kubelet-dir", f"{directory}/kubelet", "--verify", "file"]
     command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", address]
-    with _open_log(directory) as log:
+    with open(f"{directory}/plugin.log", "wb") as log:  # noqa: ASYNC230 - a new file
         # A process group of its own: Ctrl-C in a terminal interrupts the demo, which then stops the plugin.
         process = await asyncio.create_subprocess_exec(
             *command, env=inherited | variables, stdout=log, stderr=log, process_group=0
@@ -269,22 +241,3 @@ async def _plugin(directory: str, address: str, pod_resources: str) -> AsyncIter
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def _log_kubelet(directory: str) -> None:
-    """Write the log of the stand-in kubelet to a file, instead of the demo's output."""
-    logger = logging.getLogger("aosp_plugin.testing")
-    logger.addHandler(logging.FileHandler(os.path.join(directory, "kubelet.log")))
-    logger.propagate = False
-
-
-def _open_log(directory: str) -> BinaryIO:
-    return open(os.path.join(directory, "plugin.log"), "wb")
-
-
-def _log(directory: str) -> str:
-    try:
-        with open(os.path.join(directory, "plugin.log"), encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return "(the plugin did not start)"

@@ -118,14 +118,13 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
     show_default=True,
     help="Number of stand-in devices; the pods of the demo use seven.",
 )
-@click.option("--keep", is_flag=True, help="Keep the directory with devices, sockets, checkpoint and logs.")
 @click.option("--stay", is_flag=True, help="Keep the plugin, its web page and the pods until Ctrl-C.")
-def demo(devices: int, *, keep: bool, stay: bool) -> None:
+def demo(devices: int, *, stay: bool) -> None:
     """Show the plugin at work without Kubernetes, binder or root."""
     with stand_in_kubelet():
         from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415
 
-    sys.exit(asyncio.run(run(devices=devices, keep=keep, stay=stay)))
+    sys.exit(asyncio.run(run(devices=devices, stay=stay)))
 
 
 cli.add_command(kubelet)
