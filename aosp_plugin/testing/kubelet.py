@@ -19,10 +19,10 @@ from aosp_plugin.testing.plugins import PluginManager, PluginSettings
 from aosp_plugin.testing.pods import AdmissionError
 from aosp_plugin.testing.registration import Registration, RegistrationService
 from aosp_plugin.testing.resources import ManagerState, ResourceState, ResourceView
-from aosp_plugin.testing.socket_server import Listener, listen
+from aosp_plugin.testing.socket_server import listen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
     from aosp_plugin.testing.pods import AdmittedPod, ContainerAllocation, Pod
@@ -39,7 +39,7 @@ class _Run:
     state: ManagerState
     plugins: PluginManager
     admission: Admission
-    listener: Listener
+    stop_listening: Callable[[], Awaitable[None]]
 
 
 class Kubelet:
@@ -124,10 +124,10 @@ class Kubelet:
             save=save,
             lock=asyncio.Lock(),
         )
-        listener = await listen(self.directory, service, garbage=self.faults.garbage_register)
+        stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
         if self.behaviour is Behaviour.OLD:
             disk.write_deprecation(self.directory)
-        self._run = _Run(state, plugins, admission, listener)
+        self._run = _Run(state, plugins, admission, stop_listening)
         self._emit("kubelet-started", directory=self.directory, behaviour=self.behaviour.name.lower())
         self._notify()
 
@@ -136,7 +136,7 @@ class Kubelet:
         run, self._run = self._run, None
         if run is None:
             return
-        await run.listener.stop()
+        await run.stop_listening()
         await run.plugins.close()
         self._emit("kubelet-stopped")
         self._notify()

@@ -32,53 +32,32 @@ class EndEffect(Generic[P]):
     """Whether the resource's devices become unhealthy and its current endpoint is stopped."""
 
 
-class Tracker(Protocol[P]):
-    """Tracks the plugins of all resources."""
-
-    current: dict[str, P]
-
-    def on_dial(self, plugin: P) -> None:
-        """Record that a plugin is about to be dialled."""
-
-    def refusal(self, plugin: P) -> str | None:
-        """Return the reason to refuse a dialled plugin, or None."""
-
-    def on_failed(self, plugin: P) -> None:
-        """Record that a plugin could not be dialled or was refused."""
-
-    def on_connected(self, plugin: P) -> None:
-        """Make a plugin the current one of its resource."""
-
-    def on_end(self, plugin: P) -> EndEffect[P]:
-        """Record the end of a plugin's last stream, and return its effect."""
-
-
-class OldTracker(Generic[P]):
+class Tracker(Generic[P]):
     """1.20: the last plugin is current; earlier ones stay connected, and their end has no effect (manager.go:472)."""
 
     def __init__(self) -> None:
         self.current: dict[str, P] = {}
 
     def on_dial(self, plugin: P) -> None:
-        """Do nothing: a plugin is recorded only after it has answered."""
+        """Record that a plugin is about to be dialled."""
 
-    def refusal(self, plugin: P) -> str | None:  # noqa: ARG002 - the protocol's signature
-        """Accept every plugin."""
+    def refusal(self, plugin: P) -> str | None:  # noqa: ARG002 - newer versions use the plugin
+        """Return the reason to refuse a dialled plugin, or None."""
         return None
 
     def on_failed(self, plugin: P) -> None:
-        """Do nothing, because nothing was recorded."""
+        """Record that a plugin could not be dialled or was refused."""
 
     def on_connected(self, plugin: P) -> None:
-        """Replace the previous plugin without stopping it."""
+        """Make a plugin the current one of its resource."""
         self.current[plugin.resource] = plugin
 
     def on_end(self, plugin: P) -> EndEffect[P]:
-        """Close the plugin; the devices are lost only if it is the current one."""
+        """Record the end of a plugin's last stream, and return its effect."""
         return EndEffect(close=plugin, lost=self.current.get(plugin.resource) is plugin)
 
 
-class BuggyTracker(OldTracker[P]):
+class BuggyTracker(Tracker[P]):
     """1.25 to 1.36: clients are stored by resource name only (plugin/v1beta1/handler.go, runClient)."""
 
     def __init__(self) -> None:
@@ -99,15 +78,12 @@ class BuggyTracker(OldTracker[P]):
         return EndEffect() if client is None else EndEffect(close=client, lost=plugin.resource in self.current)
 
 
-class NewTracker(Generic[P]):
+class NewTracker(Tracker[P]):
     """1.37: clients are stored by resource name and socket path; devices are lost with the last client."""
 
     def __init__(self) -> None:
-        self.current: dict[str, P] = {}
+        super().__init__()
         self._connected: dict[str, dict[str, P]] = {}
-
-    def on_dial(self, plugin: P) -> None:
-        """Do nothing: a plugin is recorded only after it has answered."""
 
     def refusal(self, plugin: P) -> str | None:
         """Refuse a second plugin of a resource at the same path (PluginConnected in manager.go)."""
@@ -115,13 +91,10 @@ class NewTracker(Generic[P]):
             return f"device plugin already connected: {plugin.path}"
         return None
 
-    def on_failed(self, plugin: P) -> None:
-        """Do nothing, because nothing was recorded."""
-
     def on_connected(self, plugin: P) -> None:
         """Make the plugin current; plugins at other paths stay connected."""
+        super().on_connected(plugin)
         self._connected.setdefault(plugin.resource, {})[plugin.path] = plugin
-        self.current[plugin.resource] = plugin
 
     def on_end(self, plugin: P) -> EndEffect[P]:
         """Close the plugin, and make the most recent remaining one current."""
@@ -135,5 +108,5 @@ class NewTracker(Generic[P]):
 def tracker_for(behaviour: Behaviour) -> Tracker[P]:
     """Return a new tracker for this behaviour."""
     if behaviour is Behaviour.OLD:
-        return OldTracker[P]()
+        return Tracker[P]()
     return BuggyTracker[P]() if behaviour is Behaviour.BUGGY else NewTracker[P]()
