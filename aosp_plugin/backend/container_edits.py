@@ -12,7 +12,10 @@ regular files, directories and links only), but root in the container cannot cha
 out the users of the next tenant. Measured on Linux 6.1: both fail with EROFS.
 
 A further container path (``/dev/binder``) is a mount alone, for all kinds: the cgroup allows the device already, and in
-a pod with a user namespace a device node must have the host's path.
+a pod with a user namespace a device node must have the host's path. mknod is not permitted there, and runc bind-mounts
+the host's file of the same path instead (libcontainer/rootfs_linux.go ``bindMountDeviceNode``). So a device of a
+binderfs outside /dev, where the plugin provisions devices, has its device node at the host's path, and ``/dev/<name>``
+is a mount.
 """
 
 from __future__ import annotations
@@ -98,11 +101,16 @@ class EditsBuilder:
         """Return the edits that do not depend on which other devices a container has."""
         members = list(dict.fromkeys(members))
         permissions = self._resource.permissions
-        nodes = [DeviceNode(member.path, container_path(member), permissions) for member in members]
+        nodes = [DeviceNode(member.path, device_node_path(member), permissions) for member in members]
         nodes += [
             DeviceNode(host_path, path, permissions) for host_path, path in self._shared_devices if host_path in present
         ]
-        mounts = [Mount(member.path, container_path(member)) for member in members if member.kind is Kind.BINDERFS]
+        mounts = [
+            Mount(member.path, path)
+            for member in members
+            if member.kind is Kind.BINDERFS
+            for path in dict.fromkeys([device_node_path(member), container_path(member)])
+        ]
         # A container with fewer binder devices than paths gets the first paths; further devices get no path.
         mounts += [
             Mount(member.path, path)
@@ -161,3 +169,8 @@ class EditsBuilder:
 def container_path(device: BinderDevice) -> str:
     """Return the path of a binder device in a container."""
     return f"{CONTAINER_DIRECTORY}/{device.name}"
+
+
+def device_node_path(device: BinderDevice) -> str:
+    """Return the container path of the device node of a binder device."""
+    return device.path if device.kind is Kind.BINDERFS else container_path(device)

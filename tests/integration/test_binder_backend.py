@@ -255,12 +255,14 @@ def test_allocation_of_binderfs_devices_has_all_edits_in_natural_order(
             "PATH": "/system/bin:/system/xbin",
         },
         devices=[
-            DeviceNode(f"{dev}/aosp_binder2", "/dev/aosp_binder2", "rwm"),
-            DeviceNode(f"{dev}/aosp_binder10", "/dev/aosp_binder10", "rwm"),
+            DeviceNode(f"{dev}/aosp_binder2", f"{dev}/aosp_binder2", "rwm"),
+            DeviceNode(f"{dev}/aosp_binder10", f"{dev}/aosp_binder10", "rwm"),
             DeviceNode(f"{binders}/n2", "/dev/ashmem", "rwm"),
         ],
         mounts=[
+            Mount(f"{dev}/aosp_binder2", f"{dev}/aosp_binder2", read_only=True),
             Mount(f"{dev}/aosp_binder2", "/dev/aosp_binder2", read_only=True),
+            Mount(f"{dev}/aosp_binder10", f"{dev}/aosp_binder10", read_only=True),
             Mount(f"{dev}/aosp_binder10", "/dev/aosp_binder10", read_only=True),
             Mount(str(binders), "/dev/binderfs", read_only=True),
             Mount(str(tmp_path), "/shared", read_only=True),

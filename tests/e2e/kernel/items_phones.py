@@ -158,6 +158,15 @@ async def provisioned_in_containers(world: World, runtime: str) -> None:
     await world.finish()
 
 
+async def provisioned_in_user_namespace(world: World, runtime: str) -> None:
+    """In a user namespace a container opens its provisioned binder device at its name in /dev, and it answers 8."""
+    container = await world.admit(f"provisioned-mapped-{runtime}", 1)
+    path = f"/dev/{own(container)[0]}"
+    expected = {f"open {path}": "ok", f"version {path}": "8"}
+    await check(runtime, container, expected, probe=world.probe, first_host_id=HOST_ID)
+    await world.finish()
+
+
 async def restored(world: World) -> None:
     """The plugin restores a removed binder device, a changed mode and an unmounted binderfs."""
     removed, changed = (f"{_DIRECTORY}/{_PREFIX}{number}" for number in (1, 2))
@@ -269,6 +278,6 @@ ITEMS: Final[list[Item[World]]] = [
     *(item(no_flap), item(tenants), item(leaked), item(never)),
     *for_each_runtime(another_user),
     *(item(full), item(whole_again), item(provisioned)),
-    *for_each_runtime(provisioned_in_containers),
+    *for_each_runtime(provisioned_in_containers, provisioned_in_user_namespace),
     *(item(restored), item(leak_logged), item(readme)),
 ]

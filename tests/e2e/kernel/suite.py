@@ -37,7 +37,9 @@ _CORE: Final[list[Item[World]]] = [
     item(items_phones.no_flap),
     item(items_phones.leaked),
     item(items_phones.provisioned),
-    *for_each_runtime(items_phones.provisioned_in_containers, runtimes=["runc"]),
+    *for_each_runtime(
+        items_phones.provisioned_in_containers, items_phones.provisioned_in_user_namespace, runtimes=["runc"]
+    ),
 ]
 
 SUITES: Final[dict[str, list[Item[World]]]] = {

@@ -55,6 +55,14 @@ def test_container_path_is_in_dev_for_every_host_directory() -> None:
     assert node == DeviceNode("/run/binders/aosp_binder3", "/dev/aosp_binder3", "rw")
 
 
+def test_device_of_a_binderfs_outside_dev_has_its_device_node_at_the_host_path() -> None:
+    """A pod with a user namespace requires that; /dev/<name> is a further mount."""
+    path = "/run/aosp-binderfs/devices/aosp_binder3"
+    result = edits(in_binderfs(3)._replace(path=path), shared_mounts=())
+    assert result.devices == [DeviceNode(path, path, "rw")]
+    assert result.mounts == [Mount(path, path), Mount(path, "/dev/aosp_binder3")]
+
+
 def test_members_keep_their_order_and_occur_once() -> None:
     """The order of a named set is that of its names."""
     members = [in_binderfs(10), plain(9), in_binderfs(2)]
@@ -77,7 +85,8 @@ def test_container_paths_belong_to_the_first_members(make: Callable[[int], Binde
 def test_container_path_that_equals_the_device_path_is_mounted_once() -> None:
     member = in_binderfs(1)._replace(name="binder", path="/dev/phone7/binder")
     result = edits(member, container_paths=("/dev/binder",), shared_mounts=())
-    assert result.mounts == [Mount("/dev/phone7/binder", "/dev/binder", read_only=True)]
+    paths = [mount.container_path for mount in result.mounts]
+    assert paths == ["/dev/phone7/binder", "/dev/binder"]
 
 
 def test_shared_binderfs_is_that_of_the_first_member_with_a_directory() -> None:
