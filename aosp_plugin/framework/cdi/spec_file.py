@@ -29,14 +29,7 @@ class SpecFile:
         self._lock = threading.Lock()
         self._written: tuple[bytes, tuple[int, ...]] | None = None
         self._identity: tuple[int, int, int] | None = None
-
-    def sweep(self) -> list[str]:
-        """Remove the temporary files that a killed predecessor left, and return their names. Raises CdiError."""
-        own = re.compile(re.escape(f".{self._name}.") + r"[a-z0-9_]{8}\.tmp")
-        with self._translate_errors(), contextlib.suppress(FileNotFoundError):
-            stale = [name for name in os.listdir(self._directory) if own.fullmatch(name)]
-            return [name for name in stale if _remove(os.path.join(self._directory, name))]
-        return []
+        self._swept = False
 
     def write(self, content: bytes | None, numbers: Sequence[int] = ()) -> bool:
         """Write ``content``, or remove the file if it is None, because there are no devices; return whether it changed.
@@ -44,10 +37,14 @@ class SpecFile:
         ``numbers`` are the device numbers (st_rdev) of the device nodes. If one changes, the same content is written
         again: a runtime caches the numbers that it reads first until the file changes, because ``fillMissingInfo``
         stores them in the library's cache (measured with 0.7.2 to 1.1.1). For the same reason, the first content is
-        written even if the file has it already. Raises CdiError; the previous file then stays complete.
+        written even if the file has it already. The first call also removes the temporary files that a killed
+        predecessor left. Raises CdiError; the previous file then stays complete.
         """
         new = None if content is None else (content, tuple(numbers))
         with self._lock, self._translate_errors():
+            if not self._swept:
+                self._sweep()
+                self._swept = True
             if content is None:
                 changed = _remove(self.path)
             elif changed := new != self._written or not os.path.exists(self.path):
@@ -66,6 +63,13 @@ class SpecFile:
         with self._translate_errors(), contextlib.suppress(FileNotFoundError):
             if self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
+
+    def _sweep(self) -> None:
+        """Remove the temporary files of killed predecessors."""
+        own = re.compile(re.escape(f".{self._name}.") + r"[a-z0-9_]{8}\.tmp")
+        with contextlib.suppress(FileNotFoundError):
+            for name in filter(own.fullmatch, os.listdir(self._directory)):
+                _remove(os.path.join(self._directory, name))
 
     def _replace(self, content: bytes) -> None:
         """Replace the file atomically.
