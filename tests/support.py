@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Self
 
@@ -92,6 +93,16 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     user = ["--reuid=65534", "--regid=65534", "--clear-groups"]
     capabilities = [f"--{kind}=-all,+dac_read_search" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
     return ["setpriv", *user, *capabilities, *command]
+
+
+def run_without_rights(imports: str, statements: str, *arguments: str) -> str:
+    """Run statements in a Python process without root's rights, and return its output.
+
+    ``imports`` run before the process gives up the rights, because only root may be able to read the checkout.
+    """
+    setuid = "import os; os.getuid() or (os.setresgid(*[65534] * 3), os.setresuid(*[65534] * 3))"
+    command = [sys.executable, "-c", f"{imports}\n{setuid}\n{statements}", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - this interpreter
 
 
 def names(numbers: Iterable[int]) -> list[str]:

@@ -64,9 +64,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="runs the command as a
 needs_system_python = pytest.mark.skipif(
     not _has_system_python(), reason="requires a system Python of version 3.11 or later, which every user can run"
 )
-no_binderfs = pytest.mark.skipif(
-    "binder" in Path("/proc/filesystems").read_text(encoding="ascii").split(), reason="this kernel has binderfs"
-)
 both = pytest.mark.parametrize("front_end", [PLUGIN, HACK], ids=["aosp-plugin", "hack"])
 
 
@@ -88,48 +85,24 @@ def public_dev() -> Iterator[Path]:
 @both
 def test_the_commands_create_list_and_delete(front_end: FrontEnd, dev: Path) -> None:
     where = ("--device-dir", str(dev))
-    created = front_end.run("create", "--count", "3", "--start", "9", "--mode", "0640", "--stand-ins", *where)
+    created = front_end.run("create", "--count", "2", "--start", "9", "--mode", "0640", "--stand-ins", *where)
     assert (created.code, created.err) == (0, "")
-    assert created.out.startswith(f"{dev}: 3 stand-ins created, 0 already present (aosp_binder9 to aosp_binder11, ")
+    assert created.out.startswith(f"{dev}: 2 stand-ins created, 0 already present (aosp_binder9 to aosp_binder10, ")
     assert {path.stat().st_mode & 0o777 for path in dev.iterdir()} == {0o640}
-    kind = "stand-in" if os.geteuid() == 0 else "file"
-    names = ["aosp_binder9", "aosp_binder10", "aosp_binder11"]
+    kind, names = "stand-in" if os.geteuid() == 0 else "file", ["aosp_binder9", "aosp_binder10"]
     listed = front_end.run("list", *where)
     assert listed == (0, "".join(f"{name}\t{kind}\t{dev}/{name}\n" for name in names), "")
     as_json = front_end.run("list", "--json", *where)
     assert json.loads(as_json.out) == [
         {"name": name, "kind": kind, "path": f"{dev}/{name}", "target": ""} for name in names
     ]
-    assert front_end.run("delete", *where) == (0, f"{dev}: 3 stand-ins deleted\n", "")
-    assert front_end.run("list", *where) == (0, "", "")
+    assert front_end.run("delete", *where) == (0, f"{dev}: 2 stand-ins deleted\n", "")
     assert json.loads(front_end.run("list", "--json", *where).out) == []
 
 
 @both
-@no_binderfs
-def test_create_without_binderfs_fails_and_creates_nothing(front_end: FrontEnd, dev: Path) -> None:
-    done = front_end.run("create", "--count", "2", "--device-dir", str(dev), "--binderfs-dir", f"{dev}/binderfs")
-    assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        f"{front_end.prefix}this kernel has no binderfs: load binder_linux or boot a kernel with "
-        "CONFIG_ANDROID_BINDERFS, or use --stand-ins for test devices that are not binder\n"
-    )
-    assert os.listdir(dev) == []
-
-
-@both
-def test_an_obstacle_is_one_line(front_end: FrontEnd, dev: Path) -> None:
-    (dev / "aosp_binder1").write_text("mine")
-    done = front_end.run("create", "--count", "3", "--stand-ins", "--device-dir", str(dev))
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith(f"{front_end.prefix}{dev}/aosp_binder1 is in the way: a file with content: ")
-    assert done.err.count("\n") == 1
-
-
-@both
-@pytest.mark.parametrize("arguments", [("create", "--count", "1"), ("list",), ("delete",)])
-def test_a_missing_device_directory_is_one_line(front_end: FrontEnd, arguments: tuple[str, ...]) -> None:
-    assert front_end.run(*arguments, "--device-dir", "/nope") == (
+def test_a_failure_is_one_line_and_exit_code_1(front_end: FrontEnd) -> None:
+    assert front_end.run("list", "--device-dir", "/nope") == (
         1,
         "",
         f"{front_end.prefix}cannot read the device directory /nope: No such file or directory\n",
@@ -141,13 +114,9 @@ def test_a_missing_device_directory_is_one_line(front_end: FrontEnd, arguments: 
     ("arguments", "text"),
     [
         (["create", "--count", "0"], "--count: 0 is not a number from 1 to 1048576"),
-        (["create", "--count", "many"], "--count.*'many'"),
         (["create", "--start", "1"], "--count"),
         (["create", "--count", "1", "--mode", "4755"], "--mode.*: '4755' is not an octal mode from 0000 to 0777"),
-        (["delete", "--device-dir", ""], "--device-dir: '' is not allowed: it is empty"),
         (["delete", "--binderfs-dir", ""], "--binderfs-dir: '' is not allowed: it is empty"),
-        (["list", "--prefix", "a/b"], "--prefix: 'a/b' is not allowed: it is a path"),
-        (["delete", "--count", "1"], "--count"),
         (["magic"], "'magic'"),
     ],
 )
@@ -155,15 +124,6 @@ def test_bad_usage_is_one_line_and_exit_code_2(front_end: FrontEnd, arguments: l
     done = front_end.run(*arguments)
     assert (done.code, done.out) == (2, "")
     assert re.match(f"{front_end.prefix}.*{text}.*\n$", done.err), done.err
-
-
-@both
-def test_help_shows_the_defaults(front_end: FrontEnd) -> None:
-    for command in ("create", "list", "delete"):
-        done = front_end.run(command, "--help")
-        assert done.code == 0
-        for default in ("aosp_binder", "/dev", "/run/aosp-binderfs/nodes"):
-            assert default in done.out.replace("-\n", "-")
 
 
 def test_the_script_imports_the_standard_library_alone() -> None:
@@ -211,17 +171,12 @@ def test_output_that_cannot_be_written_is_one_line(front_end: FrontEnd, dev: Pat
 
 
 @both
-@pytest.mark.parametrize("command", ["create", "delete"])
-def test_ctrl_c_is_one_line_and_the_same_command_continues(front_end: FrontEnd, command: str, dev: Path) -> None:
-    where = ("--device-dir", str(dev))
-    create = ("create", "--count", "20000", "--stand-ins", *where)
-    if command == "delete":
-        front_end.run(*create)
-    arguments = create if command == "create" else ("delete", *where)
+def test_ctrl_c_is_one_line_and_the_same_command_continues(front_end: FrontEnd, dev: Path) -> None:
+    arguments = ("create", "--count", "20000", "--stand-ins", "--device-dir", str(dev))
     with subprocess.Popen(  # noqa: S603 - a command of this test
         [*front_end.command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT
     ) as process:
-        while not 0 < len(os.listdir(dev)) < 20000:
+        while not os.listdir(dev):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
@@ -229,4 +184,4 @@ def test_ctrl_c_is_one_line_and_the_same_command_continues(front_end: FrontEnd, 
     assert err == f"{front_end.prefix}interrupted: run the same command again to continue\n"
     assert 0 < len(os.listdir(dev)) < 20000
     assert front_end.run(*arguments).code == 0
-    assert len(os.listdir(dev)) == (20000 if command == "create" else 0)
+    assert len(os.listdir(dev)) == 20000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,52 +65,22 @@ def cdi_devices(dev: Path) -> dict[str, Any]:
     return {device["name"]: device["containerEdits"] for device in spec["devices"]}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_container_paths_follow_the_numbers_of_the_devices(dev: Path, seed: int) -> None:
-    """The kubelet sends IDs in random order."""
-    create(dev, 9, 10, 11, 100)
-    ids = names([100, 9, 11, 10])
-    random.Random(seed).shuffle(ids)  # noqa: S311 - no secret
-    edits = phones(dev).allocate(ids)
-    in_order = names([9, 10, 11, 100])
-    assert mounts(edits, dev) == dict(zip(PATHS, in_order, strict=False))
-    assert [node.container_path for node in edits.devices] == [f"/dev/{name}" for name in in_order]
-    assert edits.environment["BINDER_VISIBLE_DEVICES"] == ",".join(in_order)
-
-
 def test_missing_device_makes_one_of_120_phones_incomplete(dev: Path) -> None:
-    """Sets depend on numbers, so the other phones keep their devices."""
+    """Sets depend on numbers, so the other phones keep their devices. An allocation detects it before a scan."""
     create(dev, *range(400))
     backend = phones(dev, sets=KBOX)
-    assert set(scan(backend).values()) == {""}
     before = backend.binder_devices()
     assert len(before) == 120
-    (dev / "aosp_binder121").unlink()
-    assert {device_id: reason for device_id, reason in scan(backend).items() if reason} == {
-        "aosp_binder1": "incomplete"
-    }
-    (unhealthy,) = [device for device in backend.devices() if not device.healthy]
-    assert unhealthy.why == "incomplete: missing aosp_binder121"
-    after = backend.binder_devices()
-    assert {device_id for device_id in before if before[device_id] != after[device_id]} == {"aosp_binder1"}
-    with pytest.raises(UnhealthyDeviceError, match="unhealthy: incomplete: missing aosp_binder121"):
-        backend.allocate(["aosp_binder1"])
-
-
-def test_set_has_its_members_at_the_container_paths(dev: Path) -> None:
-    create(dev, *range(1, 361))
-    edits = phones(dev, sets=KBOX).allocate(["aosp_binder7"])
+    edits = backend.allocate(["aosp_binder7"])
     assert mounts(edits, dev) == dict(zip(PATHS, names([7, 127, 247]), strict=True))
     assert [node.container_path for node in edits.devices] == [f"/dev/{name}" for name in names([7, 127, 247])]
-
-
-def test_allocation_rejects_a_set_whose_member_vanished_after_the_scan(dev: Path) -> None:
-    create(dev, *range(6))
-    backend = phones(dev, sets=THREES)
-    (dev / "aosp_binder4").unlink()
-    with pytest.raises(UnhealthyDeviceError, match="incomplete: missing aosp_binder4"):
-        backend.allocate(["aosp_binder3"])
-    assert backend.allocate(["aosp_binder0"]).environment["BINDER_VISIBLE_DEVICES"] == ",".join(names(range(3)))
+    (dev / "aosp_binder121").unlink()
+    with pytest.raises(UnhealthyDeviceError, match="unhealthy: incomplete: missing aosp_binder121"):
+        backend.allocate(["aosp_binder1"])
+    unhealthy = {device_id: reason for device_id, reason in scan(backend).items() if reason}
+    assert unhealthy == {"aosp_binder1": "incomplete"}
+    after = backend.binder_devices()
+    assert {device_id for device_id in before if before[device_id] != after[device_id]} == {"aosp_binder1"}
 
 
 def test_phone_may_be_a_directory_of_named_devices(dev: Path) -> None:
@@ -134,12 +103,12 @@ def test_replicas_share_a_binder_device(dev: Path) -> None:
     backend = phones(dev, replicas=3)
     assert list(scan(backend)) == [f"aosp_binder{number}::{replica}" for number in (1, 2) for replica in range(3)]
     assert backend.allocate(["aosp_binder2::0", "aosp_binder2::2"]) == backend.allocate(["aosp_binder2::1"])
+    assert backend.prefer(["aosp_binder1::1", "aosp_binder2::0", "aosp_binder2::1"], [], 1) == ["aosp_binder2::0"]
     (dev / "aosp_binder2").unlink()
     unhealthy = [device_id for device_id, reason in scan(backend).items() if reason]
     assert unhealthy == [f"aosp_binder2::{replica}" for replica in range(3)]
-    for unknown in ("aosp_binder1", "aosp_binder1::3", "aosp_binder1::x"):
-        with pytest.raises(UnknownDeviceError, match=f"unknown device '{unknown}'"):
-            backend.allocate([unknown])
+    with pytest.raises(UnknownDeviceError, match="unknown device 'aosp_binder1::3'"):
+        backend.allocate(["aosp_binder1::3"])
 
 
 def test_device_whose_replica_ids_are_too_long_is_skipped(dev: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,14 +120,6 @@ def test_device_whose_replica_ids_are_too_long_is_skipped(dev: Path, caplog: pyt
     assert list(scan(backend)) == [f"{name}1::0", f"{name}1::1"]
     (warning,) = [record for record in caplog.records if "replica ID too long" in record.getMessage()]
     assert vars(warning)["device"] == f"{name}12"
-
-
-def test_preferred_replicas_belong_to_the_least_shared_devices(dev: Path) -> None:
-    create(dev, 1, 2)
-    backend = phones(dev, replicas=2)
-    free = ["aosp_binder1::1", "aosp_binder2::0", "aosp_binder2::1"]
-    assert backend.prefer(free, [], 1) == ["aosp_binder2::0"]
-    assert sorted(device_id.partition("::")[0] for device_id in backend.prefer(free, [], 2)) == names([1, 2])
 
 
 def test_preferred_devices_are_on_one_numa_node(dev: Path) -> None:
@@ -224,12 +185,6 @@ def test_cdi_spec_is_removed_with_its_last_device_and_at_the_end(dev: Path) -> N
     assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
     backend.close()
     assert os.listdir(dev.parent / "cdi") == []
-
-
-def test_no_cdi_spec_is_written_without_a_cdi_strategy(dev: Path) -> None:
-    create(dev, 1)
-    phones(dev).close()
-    assert not (dev.parent / "cdi").exists()
 
 
 def test_scan_fails_if_the_cdi_spec_cannot_be_written(dev: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import load
 from aosp_plugin.daemon import page
-from aosp_plugin.errors import ConfigError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi.spec_file import SpecFile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BLOCK = os.makedev(8, 0)
 """/dev/sda."""
-NULL, ZERO = os.makedev(1, 3), os.makedev(1, 5)
+NULL = os.makedev(1, 3)
 
 
 @pytest.fixture(params=[0o000, 0o077], ids=["umask-000", "umask-077"])
@@ -87,21 +87,9 @@ def block(directory: Path) -> str:
     return str(directory / "disk")
 
 
-def character(directory: Path) -> str:
-    """Create a character device of another driver and return its path."""
-    os.mknod(directory / "zero", stat.S_IFCHR | 0o600, ZERO)
-    return str(directory / "zero")
-
-
-def subdirectory(directory: Path) -> str:
-    """Create a directory and return its path."""
-    (directory / "inner").mkdir()
-    return str(directory / "inner")
-
-
 TARGETS: dict[str, tuple[Callable[[Path], str], str]] = {
     "a block device": (block, "not-a-device"),
-    "a directory": (subdirectory, "missing"),
+    "a directory": (str, "missing"),
     "itself": (lambda _: "aosp_binder0", "missing"),
     "nowhere": (lambda _: "/nowhere", "missing"),
     "a file of /proc": (lambda _: "/proc/self/mem", "not-a-device"),
@@ -113,18 +101,6 @@ TARGETS: dict[str, tuple[Callable[[Path], str], str]] = {
 @pytest.mark.parametrize("target", TARGETS)
 @needs_root
 def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) -> None:
-    dev, (create, _) = tmp_path / "dev", TARGETS[target]
-    dev.mkdir()
-    (dev / "aosp_binder0").symlink_to(create(tmp_path))
-    binder = binder_backend(dev, verify=Verify.CHAR)
-    assert scan(binder).get("aosp_binder0") != ""
-    with pytest.raises((UnhealthyDeviceError, UnknownDeviceError), match="aosp_binder0"):
-        binder.allocate(["aosp_binder0"])
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@needs_root
-def test_link_that_changes_between_scan_and_allocation_is_rejected(tmp_path: Path, target: str) -> None:
     """Allocate checks the current target. If the link leads to the device again, it is allocated."""
     dev, (create, reason) = tmp_path / "dev", TARGETS[target]
     dev.mkdir()
@@ -137,6 +113,7 @@ def test_link_that_changes_between_scan_and_allocation_is_rejected(tmp_path: Pat
     link.symlink_to(create(tmp_path))
     with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
         binder.allocate(["aosp_binder0"])
+    assert scan(binder) == {"aosp_binder0": reason}
     link.unlink()
     link.symlink_to(tmp_path / "device")
     assert [device.host_path for device in binder.allocate(["aosp_binder0"]).devices] == [str(link)]
@@ -145,11 +122,9 @@ def test_link_that_changes_between_scan_and_allocation_is_rejected(tmp_path: Pat
 @needs_root
 def test_verify_binder_rejects_devices_of_other_drivers(tmp_path: Path) -> None:
     """``verify: char`` accepts every character device that root links to."""
-    dev = tmp_path / "dev"
-    dev.mkdir()
-    (dev / "aosp_binder0").symlink_to(character(tmp_path))
-    assert scan(binder_backend(dev, verify=Verify.CHAR)) == {"aosp_binder0": ""}
-    binder = binder_backend(dev, verify=Verify.BINDER)
+    os.mknod(tmp_path / "aosp_binder0", stat.S_IFCHR | 0o600, NULL)
+    assert scan(binder_backend(tmp_path, verify=Verify.CHAR)) == {"aosp_binder0": ""}
+    binder = binder_backend(tmp_path, verify=Verify.BINDER)
     assert scan(binder) == {"aosp_binder0": "not-binder"}
     with pytest.raises(UnhealthyDeviceError, match="not-binder"):
         binder.allocate(["aosp_binder0"])
@@ -159,16 +134,12 @@ def test_verify_binder_rejects_devices_of_other_drivers(tmp_path: Path) -> None:
 
 PATHS = [
     "../../etc/passwd",
-    "/etc/passwd",
-    "aosp_binder0/../../../etc/passwd",
     "aosp_binder0/.",
     "aosp_binder0\0",
-    "aosp_binder0\n",
     "aosp_binder0\nlevel=ERROR",
     "aosp_binder0::1",
     "",
     ".",
-    "aosp_binder" + "0" * 5000,
 ]
 
 
@@ -203,7 +174,7 @@ async def test_hostile_file_names_are_not_advertised(device_directory: DeviceDir
 
 
 @pytest.mark.parametrize("key", ["resource_name", "device_prefix"])
-@pytest.mark.parametrize("value", ["../x", "/etc/x", "a.io/../x", "a.io/b/c", "a\0", "a.io/b\n", "..", "", "x" * 5000])
+@pytest.mark.parametrize("value", ["../x", "/etc/x", "a.io/../x", "a\0", "a.io/b\n", "..", "", "x" * 5000])
 def test_resource_name_and_prefix_cannot_be_paths(tmp_path: Path, key: str, value: str) -> None:
     """Names of sockets, CDI files and container paths contain them."""
     file = tmp_path / "config.yaml"

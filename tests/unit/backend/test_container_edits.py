@@ -37,22 +37,12 @@ def edits(*members: BinderDevice, present: Sequence[str] = (), **keys: Any) -> C
     return builder.for_container([AllocatedDevice("phone", members)], frozenset(present))
 
 
-def test_device_of_a_binderfs_is_a_device_node_and_a_read_only_mount() -> None:
-    """Only both together open: the mount has the inode, the device node opens the device cgroup."""
-    result = edits(in_binderfs(1), shared_mounts=())
-    assert result.devices == [DeviceNode("/dev/aosp_binder1", "/dev/aosp_binder1", "rw")]
-    assert result.mounts == [Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True)]
-
-
 @pytest.mark.parametrize("kind", [Kind.CDEV, Kind.STAND_IN, Kind.FILE])
 def test_device_of_another_kind_is_a_device_node_alone(kind: Kind) -> None:
-    result = edits(plain(1, kind))
-    assert (result.devices, result.mounts) == ([DeviceNode("/dev/aosp_binder1", "/dev/aosp_binder1", "rw")], [])
-
-
-def test_container_path_is_in_dev_for_every_host_directory() -> None:
-    (node,) = edits(plain(3, host_directory="/run/binders")).devices
-    assert node == DeviceNode("/run/binders/aosp_binder3", "/dev/aosp_binder3", "rw")
+    """Its container path is in /dev for every host directory."""
+    result = edits(plain(1, kind, host_directory="/run/binders"))
+    node = DeviceNode("/run/binders/aosp_binder1", "/dev/aosp_binder1", "rw")
+    assert (result.devices, result.mounts) == ([node], [])
 
 
 def test_device_of_a_binderfs_outside_dev_has_its_device_node_at_the_host_path() -> None:
@@ -90,14 +80,16 @@ def test_container_path_that_equals_the_device_path_is_mounted_once() -> None:
 
 
 def test_shared_binderfs_is_that_of_the_first_member_with_a_directory() -> None:
-    """It is read-only. A bind-mounted device has no directory."""
+    """It is read-only. A bind-mounted device has no directory.
+
+    Only a mount and a device node together open: the mount has the inode, the device node opens the device cgroup.
+    """
+    own_mount = Mount("/dev/aosp_binder1", "/dev/aosp_binder1", read_only=True)
+    result = edits(in_binderfs(1, ""))
+    assert result.devices == [DeviceNode("/dev/aosp_binder1", "/dev/aosp_binder1", "rw")]
+    assert result.mounts == [own_mount]
     result = edits(in_binderfs(1, ""), in_binderfs(2, "/run/b"), in_binderfs(3, "/run/c"))
-    assert result.mounts[3:] == [Mount("/run/b", "/dev/binderfs", read_only=True)]
-
-
-@pytest.mark.parametrize("member", [plain(1), in_binderfs(1, "")])
-def test_device_without_a_binderfs_directory_gets_no_shared_binderfs(member: BinderDevice) -> None:
-    assert all(mount.container_path != "/dev/binderfs" for mount in edits(member).mounts)
+    assert result.mounts[::3] == [own_mount, Mount("/run/b", "/dev/binderfs", read_only=True)]
 
 
 def test_strict_isolation_omits_shared_mounts_but_not_shared_devices() -> None:
@@ -118,14 +110,10 @@ def test_shared_paths_that_do_not_exist_are_omitted() -> None:
         present=("/b", "/dev/c"),
         shared_mounts=("/a:/in/a", "/b:/in/b"),
         shared_devices=("/dev/c:/dev/in-c", "/dev/d"),
+        permissions="rwm",
     )
     assert result.mounts == [Mount("/b", "/in/b", read_only=True)]
-    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rw")]
-
-
-def test_permissions_apply_to_binder_devices_and_shared_devices() -> None:
-    result = edits(plain(1), present=("/dev/ashmem",), permissions="rwm")
-    assert [node.permissions for node in result.devices] == ["rwm", "rwm"]
+    assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rwm")]
 
 
 @pytest.mark.parametrize(

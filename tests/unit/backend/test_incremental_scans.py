@@ -102,12 +102,6 @@ CHANGES = st.tuples(
 )
 
 
-@pytest.fixture
-def always_merge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Update sorted lists in place even if they are short."""
-    monkeypatch.setattr(names, "MERGE_FACTOR", 0.5)
-
-
 @pytest.mark.parametrize("sets", SETS)
 @pytest.mark.parametrize("replicas", [1, 2])
 @given(bursts=st.lists(st.tuples(st.lists(CHANGES, max_size=6), st.sampled_from([0.0, 1.0, 2 * TTL])), max_size=8))
@@ -135,19 +129,15 @@ def test_incremental_scan_has_the_result_of_a_full_scan(
             world.check()
 
 
-@pytest.mark.usefixtures("always_merge")
-def test_expired_device_that_changes_again_is_dropped(tmp_path: Path) -> None:
+def test_expired_device_that_changes_again_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MERGE_FACTOR", 0.5)
     world = World(tmp_path)
-    for number in (1, 2):
-        world.change("file", "dev", f"{PREFIX}{number}")
-    world.scan()
-    world.change("remove", "dev", f"{PREFIX}1")
-    world.scan()
-    world.clock.now += 2 * TTL
-    world.change("remove", "dev", f"{PREFIX}1")
-    world.scan()
+    for action, pause in (("file", 0.0), ("remove", 2 * TTL), ("remove", 0.0)):
+        world.change(action, "dev", f"{PREFIX}1")
+        world.scan()
+        world.clock.now += pause
     world.check()
-    assert [device.id for device in world.incremental.devices()] == [f"{PREFIX}2"]
+    assert list(world.incremental.devices()) == []
 
 
 def test_unchanged_devices_remain_the_same_objects(tmp_path: Path) -> None:
@@ -197,43 +187,36 @@ def store(host: CountingHost) -> DeviceStore:
 
 
 def test_incremental_scan_reads_the_changed_device_only(tmp_path: Path, host: CountingHost, store: DeviceStore) -> None:
+    """Changes of other files read nothing."""
     for number in range(1000):
         (tmp_path / f"dev/{PREFIX}{number}").touch()
     assert store.scan() is None
     host.calls.clear()
     (tmp_path / f"dev/{PREFIX}7").unlink()
-    assert store.scan({str(tmp_path / f"dev/{PREFIX}7")}) == {f"{PREFIX}7"}
+    changed = {f"dev/{PREFIX}7", "dev/null", f"run/{PREFIX}1"}
+    assert store.scan({str(tmp_path / path) for path in changed}) == {f"{PREFIX}7"}
     assert host.calls == [f"/dev/{PREFIX}7"]
     assert (store.reason(f"{PREFIX}7"), store.reason(f"{PREFIX}8")) == (Reason.MISSING, None)
 
 
-def test_changes_of_other_files_read_nothing(tmp_path: Path, host: CountingHost, store: DeviceStore) -> None:
-    store.scan()
-    host.calls.clear()
-    assert store.scan({str(tmp_path / "dev/null"), str(tmp_path / f"run/{PREFIX}1")}) == set()
-    assert host.calls == []
-
-
-@pytest.mark.parametrize("cause", ["first scan", "reset", "another directory"])
-def test_other_causes_require_a_full_scan(tmp_path: Path, store: DeviceStore, cause: str) -> None:
+@pytest.mark.parametrize("cause", ["first scan", "reset", "another directory", "driver"])
+def test_other_causes_require_a_full_scan(
+    tmp_path: Path, store: DeviceStore, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """A mounted binderfs changes the kind of files."""
     if cause != "first scan":
         store.scan()
+        assert store.scan(frozenset()) == set()
     if cause == "reset":
         store.reset()
     if cause == "another directory":
         (tmp_path / "dev").rename(tmp_path / "other")
         (tmp_path / "dev").symlink_to("other")
+    if cause == "driver":
+        monkeypatch.setattr(Host, "driver", lambda _self: Driver(frozenset({1234})))
     (tmp_path / f"dev/{PREFIX}1").touch()
     assert store.scan(frozenset()) is None
     assert store.names == [f"{PREFIX}1"]
-
-
-def test_change_of_the_driver_requires_a_full_scan(store: DeviceStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mounted binderfs changes the kind of files."""
-    store.scan()
-    assert store.scan(frozenset()) == set()
-    monkeypatch.setattr(Host, "driver", lambda _self: Driver(frozenset({1234})))
-    assert store.scan(frozenset()) is None
 
 
 @pytest.mark.parametrize("found_by", ["full scan", "incremental scan"])

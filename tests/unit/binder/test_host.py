@@ -62,20 +62,18 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_majors_are_those_of_character_drivers_with_binder_in_their_name() -> None:
-    assert binder_majors(DEVICES, "") == {235, 236, 240}
-
-
-def test_malformed_proc_devices_has_no_majors() -> None:
-    assert binder_majors("", "") == frozenset()
-    assert binder_majors("binder\nbinder 235\n-1 binder\n", "") == frozenset()
-
-
-def test_major_of_binderfs_is_excluded() -> None:
+@pytest.mark.parametrize(
+    ("proc_devices", "proc_filesystems", "majors"),
+    [
+        pytest.param(DEVICES, "", {235, 236, 240}, id="character drivers with binder in their name"),
+        pytest.param(DEVICES, "nodev\tsysfs\n\text4\nnodev\tbinder\n", {236, 240}, id="without that of binderfs"),
+        pytest.param(DEVICES, "nodev\tbinder2\n", {235, 236, 240}, id="another file system"),
+        pytest.param("binder\nbinder 235\n-1 binder\n", "", set(), id="malformed"),
+    ],
+)
+def test_majors_are_those_of_out_of_tree_modules(proc_devices: str, proc_filesystems: str, majors: set[int]) -> None:
     """A copy of a binderfs device outside its binderfs fails to open with ENXIO."""
-    filesystems = "nodev\tsysfs\n\text4\nnodev\tbinder\n"
-    assert binder_majors("Character devices:\n235 binder\n236 aosp_binder\n", filesystems) == {236}
-    assert binder_majors("Character devices:\n235 binder\n", "nodev\tbinder2\n") == {235}
+    assert binder_majors(proc_devices, proc_filesystems) == majors
 
 
 @pytest.mark.parametrize(
@@ -84,15 +82,10 @@ def test_major_of_binderfs_is_excluded() -> None:
         ("binder,hwbinder\n", {58, 59}),
         ("binder\n\n\n,vndbinder,\n", {59, 60}),  # the parameters of several modules
         ("inder,kv", set()),
-        ("", set()),
     ],
 )
 def test_misc_minors_are_those_named_in_the_module_parameters(parameters: str, minors: set[int]) -> None:
     assert binder_misc_minors(MISC, parameters) == minors
-
-
-def test_nameless_misc_device_is_not_binder() -> None:
-    assert binder_misc_minors("7 \n", "\n,\n") == frozenset()
 
 
 def test_parameters_of_every_driver_are_read(kernel_files: dict[str, str]) -> None:
@@ -113,9 +106,9 @@ def test_driver_combines_mounts_majors_and_misc_minors(kernel_files: dict[str, s
     )
 
 
-def test_driver_is_empty_if_the_files_are_missing(kernel_files: dict[str, str]) -> None:
+@pytest.mark.usefixtures("kernel_files")
+def test_driver_is_empty_if_the_files_are_missing() -> None:
     assert Host().driver() == Driver()
-    assert kernel_files == {}
 
 
 def test_kernel_files_may_contain_any_bytes(tmp_path: Path) -> None:
@@ -138,8 +131,7 @@ def test_lack_of_descriptors_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("major", "minor", "owned"),
-    [(235, 0, True), (235, 77, True), (10, 59, True), (10, 232, False), (9, 59, False), (1, 3, False)],
+    ("major", "minor", "owned"), [(235, 77, True), (10, 59, True), (10, 232, False), (9, 59, False)]
 )
 def test_driver_owns_its_majors_and_misc_minors(major: int, minor: int, *, owned: bool) -> None:
     """/dev/kvm is 10:232."""
@@ -153,20 +145,15 @@ def test_driver_owns_its_majors_and_misc_minors(major: int, minor: int, *, owned
         ("/dev/binder1", "/dev/binder1"),
         ("/absent/further", "/absent/further"),
         ("/dev//./binder1/", "/dev/binder1"),
-        ("/dev/../dev/binder1", "/dev/binder1"),
         ("/../../dev/binder1", "/dev/binder1"),
-        ("/", "/"),
         ("", "/"),
         ("dev/binder1", "/dev/binder1"),
-        ("/dev/absolute", "/run/binderfs/a"),
-        ("/dev/relative", "/run/binderfs/a"),
         ("/dev/above", "/run/binderfs/a"),
         ("/dev/chain", "/run/binderfs/a"),
         ("/link/a", "/run/binderfs/a"),
         ("/link/../binderfs/a", "/run/binderfs/a"),
         ("/link/b/c/d", "/run/binderfs/b/c/d"),
         ("/dev/dangling", "/run/nowhere/a"),
-        ("/dev/to-root", "/"),
         ("/dev/to-root/dev/binder1", "/dev/binder1"),
     ],
 )
@@ -174,21 +161,12 @@ def test_links_are_followed_below_the_root(root: Path, path: str, resolved: str)
     (root / "dev" / "binder1").touch()
     (root / "run" / "binderfs" / "a").touch()
     (root / "dev" / "absolute").symlink_to("/run/binderfs/a")
-    (root / "dev" / "relative").symlink_to("../run/binderfs/a")
     (root / "dev" / "above").symlink_to("../../../../../../../../../run/./binderfs//a")
     (root / "dev" / "chain").symlink_to("absolute")
     (root / "dev" / "dangling").symlink_to("/run/nowhere/a")
     (root / "dev" / "to-root").symlink_to("/")
     (root / "link").symlink_to("/run/binderfs")
     assert Host(str(root)).resolve(path) == resolved
-
-
-def test_loop_of_links_fails_with_eloop(root: Path) -> None:
-    (root / "dev" / "a").symlink_to("b")
-    (root / "dev" / "b").symlink_to("/dev/a")
-    with pytest.raises(OSError, match="symbolic links") as raised:
-        Host(str(root)).resolve("/dev/a")
-    assert (raised.value.errno, raised.value.filename) == (errno.ELOOP, "/dev/a")
 
 
 def test_the_kernel_s_limit_of_links_applies(root: Path) -> None:
@@ -201,25 +179,18 @@ def test_the_kernel_s_limit_of_links_applies(root: Path) -> None:
     assert host.resolve("/dev/40") == "/dev/0"
     with pytest.raises(OSError, match="symbolic links"):
         os.stat(root / "dev" / "41")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match="symbolic links") as raised:
         host.resolve("/dev/41")
+    assert (raised.value.errno, raised.value.filename) == (errno.ELOOP, "/dev/41")
 
 
-def test_listdir_follows_links(root: Path) -> None:
+def test_listdir_follows_links_and_lstat_and_readlink_do_not(root: Path) -> None:
     (root / "run" / "binderfs" / "a").touch()
     (root / "link").symlink_to("/run/binderfs")
-    assert Host(str(root)).listdir("/link") == ["a"]
-    with pytest.raises(FileNotFoundError):
-        Host(str(root)).listdir("/absent")
-
-
-def test_lstat_and_readlink_do_not_follow_the_last_link(root: Path) -> None:
-    (root / "dev" / "link").symlink_to("/run/x")
     host = Host(str(root))
-    assert stat.S_ISLNK(host.lstat("/dev/link").st_mode)
-    assert host.readlink("/dev/link") == "/run/x"
-    with pytest.raises(OSError, match="Invalid argument"):
-        host.readlink("/dev")
+    assert host.listdir("/link") == ["a"]
+    assert stat.S_ISLNK(host.lstat("/link").st_mode)
+    assert host.readlink("/link") == "/run/binderfs"
 
 
 def test_dangling_links_and_loops_do_not_exist(root: Path) -> None:
@@ -227,10 +198,7 @@ def test_dangling_links_and_loops_do_not_exist(root: Path) -> None:
     (root / "dev" / "loop").symlink_to("loop")
     (root / "dev" / "good").symlink_to("/run/binderfs")
     host = Host(str(root))
-    assert [host.exists(f"/dev/{name}") for name in ("good", "", "dangling", "loop", "none")] == [
-        *[True] * 2,
-        *[False] * 3,
-    ]
+    assert [name for name in ("good", "dangling", "loop", "none") if host.exists(f"/dev/{name}")] == ["good"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +208,6 @@ def test_dangling_links_and_loops_do_not_exist(root: Path) -> None:
         ("/", "/", "/"),
         ("/host", "/dev", "/host/dev"),
         ("/host/", "/dev", "/host/dev"),
-        ("/host", "/", "/host/"),
     ],
 )
 def test_process_path_is_below_the_root(root: str, path: str, process_path: str) -> None:

@@ -17,7 +17,6 @@ NAMES = st.text(alphabet="ab0129_", max_size=8)
     "names",
     [
         ["a2", "a2x2", "a2x11", "a10x1", "b9", "b10"],
-        ["binder", "binder0", "binder1"],
         ["a2", "a2x", "a2x1"],
         ["", "9a", "10a", "a"],
         ["b001", "b01", "b1"],
@@ -47,9 +46,7 @@ def test_merge_sorted_returns_natural_order(numbers: set[int], new: set[int]) ->
     assert merge_sorted(names, added) == natural_sort([*names, *added])
 
 
-@pytest.mark.parametrize(
-    "name", ["aosp_binder0", "a", "x" * LONGEST_NAME, "binder.1", "..a", "binder-control2", "ключ", "a:b=c%d"]
-)
+@pytest.mark.parametrize("name", ["aosp_binder0", "x" * LONGEST_NAME, "..a", "ключ", "a:b=c%d"])
 def test_name_problem_accepts_printable_file_names(name: str) -> None:
     assert name_problem(name) is None
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.fake_binderfs import FakeBinderfs
 
 MAX = 100
+MODES = dict.fromkeys(("a0", "a1", "a2"), 0o666)
 
 
 class Place:
@@ -40,12 +41,7 @@ class Place:
 
     def provisioner(self, count: int = 3, **more: Any) -> DeviceProvisioner:
         """Return a provisioner of a0, a1, ..."""
-        values: dict[str, Any] = {
-            "directory": self.spec_directory,
-            "prefix": "a",
-            "first": 0,
-            "max_devices": MAX,
-        } | more
+        values: dict[str, Any] = {"directory": self.spec_directory, "prefix": "a", "first": 0, "max_devices": MAX}
         return DeviceProvisioner(ProvisionSpec(count=count, **values | more), self.host, self.clock)
 
     def provision(self, count: int = 3, **more: Any) -> int:
@@ -69,34 +65,22 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, fake_binderfs: FakeBin
 
 
 def test_provision_mounts_a_binderfs_and_creates_every_device(place: Place) -> None:
+    """A repetition changes nothing: a write would be a file event, and with it the next scan."""
     assert place.provision(3) == 3
-    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
-    assert place.kernel.calls == [("mount", MAX)]
-
-
-def test_provision_changes_nothing_if_all_devices_are_in_place(place: Place) -> None:
-    """A write would be a file event, and with it the next scan."""
-    place.provision(3)
+    assert place.modes() == MODES
     before = place.times()
     assert place.provision(3) == 0
     assert place.times() == before
+    assert place.kernel.calls == [("mount", MAX)]
 
 
-def _remove(place: Place) -> None:
-    (place.directory / "a1").unlink()
-
-
-def _change_mode(place: Place) -> None:
-    (place.directory / "a1").chmod(0o600)
-
-
-@pytest.mark.parametrize("damage", [_remove, _change_mode])
-def test_provision_restores_one_device_and_keeps_the_others(place: Place, damage: Callable[[Place], None]) -> None:
+@pytest.mark.parametrize("damage", [os.unlink, lambda path: os.chmod(path, 0o600)], ids=["removed", "mode"])
+def test_provision_restores_one_device_and_keeps_the_others(place: Place, damage: Callable[[Path], None]) -> None:
     place.provision(3)
     before = [(place.directory / name).stat().st_ino for name in ("a0", "a2")]
-    damage(place)
+    damage(place.directory / "a1")
     assert place.provision(3) == 1
-    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
+    assert place.modes() == MODES
     assert [(place.directory / name).stat().st_ino for name in ("a0", "a2")] == before
 
 
@@ -104,7 +88,6 @@ def test_provision_mounts_again_after_an_unmount(place: Place) -> None:
     place.provision(3)
     place.kernel.unmount(str(place.directory))
     assert place.provision(3) == 3
-    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666}
     assert place.kernel.calls == [("mount", MAX), ("unmount", None), ("mount", MAX)]
 
 
@@ -115,36 +98,28 @@ def test_provision_accepts_a_mounted_binderfs_and_its_devices(place: Place) -> N
     place.kernel.add_device(str(place.directory), "a1")
     place.kernel.add_device(str(place.directory), "other")
     assert place.provision(3, max_devices=None) == 3
-    assert place.modes() == {"a0": 0o666, "a1": 0o666, "a2": 0o666, "other": 0o600}
+    assert place.modes() == {**MODES, "other": 0o600}
     assert place.kernel.calls == [("mount", 5)]
 
 
 @pytest.mark.parametrize(
-    ("limit", "calls"),
-    [(MAX + 1, [("remount", MAX + 1)]), (MAX, []), (MAX - 1, []), (None, [])],
-    ids=["larger", "same", "smaller", "none"],
+    ("mounted", "limit", "calls"),
+    [
+        (MAX, MAX + 1, [("remount", MAX + 1)]),
+        (MAX, MAX, []),
+        (MAX, MAX - 1, []),
+        (MAX, None, []),
+        (None, MAX + 1, []),  # the kernel does not show the present one
+    ],
 )
 def test_provision_raises_max_and_never_lowers_it(
-    place: Place, limit: int | None, calls: list[tuple[str, int | None]]
+    place: Place, mounted: int | None, limit: int | None, calls: list[tuple[str, int | None]]
 ) -> None:
     place.provision(2)
+    path = str(place.directory)
+    place.kernel.mounts[path] = binderfs.BinderfsMount(path, 1, mounted)
     assert place.provision(3, max_devices=limit) == 1
     assert place.kernel.calls == [("mount", MAX), *calls]
-
-
-def test_provision_leaves_a_max_that_the_kernel_does_not_show(place: Place) -> None:
-    place.provision(2)
-    path = str(place.directory)
-    place.kernel.mounts[path] = binderfs.BinderfsMount(path, 1, None)
-    assert place.provision(3, max_devices=MAX + 1) == 1
-    assert place.kernel.calls == [("mount", MAX)]
-
-
-def test_provision_removes_nothing_if_the_count_shrinks(place: Place) -> None:
-    """Containers may use the devices."""
-    place.provision(5)
-    assert place.provision(1) == 0
-    assert len(place.modes()) == 5
 
 
 def test_provision_follows_links_under_the_root(place: Place) -> None:
@@ -201,10 +176,13 @@ def test_provision_never_mounts_over_files(place: Place) -> None:
 
 
 def test_provision_keeps_what_it_created_before_a_failure(place: Place) -> None:
+    """A later provisioning of fewer devices removes none: containers may use them."""
     with pytest.raises(DevicesExhaustedError, match="max=2"):
         place.provision(3, max_devices=2)
-    assert place.modes() == {"a0": 0o666, "a1": 0o666}
+    assert place.modes().keys() == {"a0", "a1"}
     assert place.provision(3, max_devices=4) == 1
+    assert place.provision(1) == 0
+    assert place.modes() == MODES
 
 
 def test_provision_pauses_after_a_failure(place: Place) -> None:

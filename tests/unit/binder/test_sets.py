@@ -18,7 +18,6 @@ from aosp_plugin.binder.devices.sets import (
 )
 from aosp_plugin.binder.discovery.names import natural_key
 
-KBOX = [f"aosp_binder{number}" for number in range(400)]
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 
 
@@ -41,42 +40,27 @@ def test_prefix_selects_the_files_of_single_and_numbered_layouts(layout: Layout)
     assert layout.names_in("b7") == ["b7"]
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_400_devices_with_stride_120_form_120_sets_of_3(first: int) -> None:
-    """Kbox counts from 0 or from 1. Numbers above the third stride are in no set."""
-    sets = Numbered("aosp_binder", 3, 120, first).sets(KBOX)
-    assert sets == [
-        DeviceSet(f"aosp_binder{n}", (f"aosp_binder{n}", f"aosp_binder{n + 120}", f"aosp_binder{n + 240}"))
-        for n in range(first, first + 120)
-    ]
-    assert {name for group in sets for name in group.members} == set(KBOX[first : first + 360])
-
-
 @pytest.mark.parametrize(
-    ("first", "missing"), [(first, f"aosp_binder{number}") for first in (0, 1) for number in (120, 121, 359)]
+    ("layout", "known", "sets"),
+    [
+        pytest.param(Numbered("b", 3), [0, 1, 2, 9], {"b0": [0, 1, 2], "b9": [9, 10, 11]}, id="consecutive numbers"),
+        pytest.param(Numbered("b", 3, first=2), [1, 5, 4], {"b2": [2, 3, 4], "b5": [5, 6, 7]}, id="not from 0 on"),
+        pytest.param(
+            Numbered("b", 3, 120), [7, 300], {"b7": [7, 127, 247], "b60": [60, 180, 300]}, id="missing members"
+        ),
+        pytest.param(
+            Numbered("b", 2, 5, 10), [9, 10, 19, 20], {"b10": [10, 15], "b14": [14, 19]}, id="ends of the strides"
+        ),
+        pytest.param(Numbered("b", 2, 1), [0, 1, 2, 3], {"b0": [0, 1]}, id="stride 1"),
+        pytest.param(Numbered("b", 3, 120), [], {}, id="no known member"),
+    ],
 )
-def test_missing_device_changes_no_set(first: int, missing: str) -> None:
-    """Sets depend on numbers, not on positions in a list. This includes the first member, whose name is the ID."""
-    layout = Numbered("aosp_binder", 3, 120, first)
-    assert layout.sets(name for name in KBOX if name != missing) == layout.sets(KBOX)
-
-
-def test_without_stride_consecutive_numbers_form_a_set() -> None:
-    assert Numbered("b", 3).sets(["b1", "b999999"]) == [
-        DeviceSet("b0", ("b0", "b1", "b2")),
-        DeviceSet("b999999", ("b999999", "b1000000", "b1000001")),
-    ]
-    assert Numbered("b", 3, first=2).sets(["b1", "b5", "b4"]) == [
-        DeviceSet("b2", ("b2", "b3", "b4")),
-        DeviceSet("b5", ("b5", "b6", "b7")),
-    ]
-
-
-def test_stride_limits_the_number_of_sets() -> None:
-    layout = Numbered("b", 2, 5, 10)
-    assert ids(layout, "b9", "b20") == []
-    assert ids(layout, "b10", "b19") == ["b10", "b14"]
-    assert ids(Numbered("b", 2, 1), "b0", "b1", "b2", "b3") == ["b0"]
+def test_numbered_sets_depend_on_numbers_and_not_on_positions(
+    layout: Layout, known: list[int], sets: dict[str, list[int]]
+) -> None:
+    """Missing members are included, also the first one, whose name is the ID."""
+    expected = [DeviceSet(id_, tuple(f"b{number}" for number in numbers)) for id_, numbers in sets.items()]
+    assert layout.sets(f"b{number}" for number in known) == expected
 
 
 @given(
@@ -91,15 +75,9 @@ def test_sets_are_in_natural_order(names: list[str]) -> None:
     assert ids(Named(["x"]), *(f"{name}/x" for name in usable)) == usable
 
 
-def test_set_without_a_known_member_does_not_exist() -> None:
-    assert ids(Numbered("b", 3, 120), "b7", "b300") == ["b7", "b60"]
-    assert ids(Numbered("b", 3)) == ids(Single("")) == ids(Named(TRIPLE)) == []
-
-
-@pytest.mark.parametrize("name", ["b", "b07", "b00", "b-1", "b1x", "xb1", "b1.5", "b²", "b٣", "b1\n", "B1", ""])
+@pytest.mark.parametrize("name", ["b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", ""])
 def test_numbered_sets_use_canonical_numbers_only(name: str) -> None:
     """With a second spelling of a number, two binder devices would be the same member."""
-    assert ids(Numbered("b", 3, 120), name) == []
     assert ids(Numbered("b", 3), name) == []
 
 
@@ -143,12 +121,11 @@ def test_named_sets_have_their_members_in_the_order_of_the_names() -> None:
     [
         ("{name}{set}", ("binder7", "hwbinder7", "vndbinder7")),
         ("phone-{set}-{name}", ("phone-7-binder", "phone-7-hwbinder", "phone-7-vndbinder")),
-        ("{name}.{set}.x", ("binder.7.x", "hwbinder.7.x", "vndbinder.7.x")),
-        ("phone-{set}/{name}", ("phone-7/binder", "phone-7/hwbinder", "phone-7/vndbinder")),
         ("{set}.d/dev-{name}0", ("7.d/dev-binder0", "7.d/dev-hwbinder0", "7.d/dev-vndbinder0")),
     ],
 )
 def test_each_member_leads_to_its_named_set(pattern: str, members: tuple[str, ...]) -> None:
+    assert pattern_problem(pattern, TRIPLE) is None
     for name in members:
         assert Named(TRIPLE, pattern).sets([name]) == [DeviceSet("7", members)]
 
@@ -188,27 +165,10 @@ def test_pattern_selects_the_entries_of_the_device_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        "{set}/{name}",
-        "{name}{set}",
-        "phone-{set}-{name}",
-        "{set}-{name}",
-        "{set}.{name}.x",
-        "a{set}b/c{name}d",
-    ],
-)
-def test_pattern_problem_accepts_text_around_the_placeholders(pattern: str) -> None:
-    assert pattern_problem(pattern, TRIPLE) is None
-
-
-@pytest.mark.parametrize(
     ("pattern", "names", "problem"),
     [
         ("", TRIPLE, "must contain {set} and {name} once each"),
         ("{set}/binder", TRIPLE, "must contain {set} and {name} once each"),
-        ("{name}-{x}", TRIPLE, "must contain {set} and {name} once each"),
-        ("{set}-{set}", TRIPLE, "must contain {set} and {name} once each"),
         ("{set}/{name}{name}", TRIPLE, "must contain {set} and {name} once each"),
         ("{{set}}/{name}", TRIPLE, "no other braces"),
         ("{set}{/{name}", TRIPLE, "no other braces"),
@@ -218,21 +178,15 @@ def test_pattern_problem_accepts_text_around_the_placeholders(pattern: str) -> N
         ("{set}/a/{name}", TRIPLE, "a / in the pattern must separate"),
         ("{set}/{name}", (), "at least one name"),
         ("{set}/{name}", ("binder", ""), "invalid device name '': the name is empty"),
-        ("{name}{set}", ("",), "invalid device name '': the name is empty"),
         ("{set}/{name}", ("a/b",), "invalid device name 'a/b': it is a path"),
-        ("{set}/{name}", ("..",), "invalid device name '..': it is a path"),
-        ("{set}/{name}", ("binder", "a b"), "invalid device name 'a b': the name contains a space"),
         ("{set},/{name}", TRIPLE, "invalid device name '0,': the name contains a comma"),
-        ("{set}/x {name}", TRIPLE, "invalid device name 'x binder': the name contains a space"),
         ("{set} {name}", TRIPLE, "invalid device name '0 binder': the name contains a space"),
         ("{set}/{name}", ("binder-control",), "invalid device name 'binder-control': it is the control file"),
         ("{set}/binder-{name}", ("control",), "invalid device name 'binder-control': it is the control file"),
         ("{set}/{name}", ("a", "b", "a"), "ambiguous for the names 'a' and 'a'"),
         ("{set}{name}", TRIPLE, "ambiguous for the names 'binder' and 'hwbinder'"),
-        ("{set}{name}", TRIPLE[::-1], "ambiguous for the names 'vndbinder' and 'binder'"),
         ("x{set}{name}.y", ("hwbinder", "binder"), "ambiguous for the names 'hwbinder' and 'binder'"),
         ("{name}{set}", ("binder", "binder2"), "ambiguous for the names 'binder' and 'binder2'"),
-        ("{name}{set}", ("binder2", "binder"), "ambiguous for the names 'binder2' and 'binder'"),
         ("{name}-{set}", ("a", "a-b"), "ambiguous for the names 'a' and 'a-b'"),
     ],
 )
@@ -281,9 +235,7 @@ def test_split_replica_inverts_replica_ids(device_id: str) -> None:
     assert [split_replica(id_, 11) for id_ in replica_ids(device_id, 11)] == [(device_id, n) for n in range(11)]
 
 
-@pytest.mark.parametrize(
-    "replica_id", ["b7", "b7::2", "b7::02", "b7::01", "b7::", "b7::x", "::0", "b7:1", "b7::-1", ""]
-)
+@pytest.mark.parametrize("replica_id", ["b7", "b7::2", "b7::01", "b7::", "b7::x", "::0", "b7:1", ""])
 def test_split_replica_rejects_other_ids(replica_id: str) -> None:
     """For example, IDs that were advertised with another number of replicas."""
     with pytest.raises(ValueError, match="is not one of 2 replicas of a device"):

@@ -10,6 +10,9 @@ from aosp_plugin.binder.discovery.store import TrackedDevice, track
 
 TTL = 300.0
 FS, NEW_FS = (70, 1), (70, 2)
+MISSING, REPLACED, NOT_A_DEVICE = {"b1": Reason.MISSING}, {"b1": Reason.REPLACED}, {"b1": Reason.NOT_A_DEVICE}
+HEALTHY: dict[str, Reason | None] = {"b1": None}
+DROPPED: dict[str, Reason | None] = {}
 
 
 def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> BinderDevice:
@@ -18,7 +21,9 @@ def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: 
     return BinderDevice(name, f"/dev/{name}", kind, identity)
 
 
-ABSENT = binder_device(Kind.ABSENT)
+PRESENT, REMOUNTED = [binder_device()], [binder_device(file_system=NEW_FS)]
+DANGLING, FILE = [binder_device(Kind.ABSENT)], [binder_device(Kind.FILE)]
+GONE: list[BinderDevice] = []
 
 
 class Tracker:
@@ -28,7 +33,7 @@ class Tracker:
         self.tracked: dict[str, TrackedDevice] = {}
         self._ttl = ttl
 
-    def scan(self, now: float, *devices: BinderDevice) -> dict[str, Reason | None]:
+    def scan(self, now: float, devices: list[BinderDevice]) -> dict[str, Reason | None]:
         """Scan at this time and return the reasons."""
         self.tracked = track(
             self.tracked, devices, now, self._ttl, lambda device, expected: evaluate(device, Verify.CHAR, expected)
@@ -36,120 +41,77 @@ class Tracker:
         return {name: known.reason for name, known in self.tracked.items()}
 
 
-@pytest.fixture
-def tracker() -> Tracker:
-    return Tracker()
+@pytest.mark.parametrize(
+    ("scans", "last_scan", "reasons"),
+    [
+        pytest.param([], (7.0, PRESENT), HEALTHY, id="new device"),
+        pytest.param([(0.0, PRESENT)], (1.0, GONE), MISSING, id="vanished device"),
+        pytest.param([(0.0, PRESENT), (1.0, GONE)], (2.0, PRESENT), HEALTHY, id="missing device that returns"),
+        pytest.param([(0.0, PRESENT), (9.0, GONE)], (8.9 + TTL, GONE), MISSING, id="missing device before the TTL"),
+        pytest.param([(0.0, PRESENT), (9.0, GONE)], (9.0 + TTL, GONE), DROPPED, id="missing device after the TTL"),
+        pytest.param([(0.0, FILE)], (10 * TTL, FILE), NOT_A_DEVICE, id="unhealthy device that exists"),
+        pytest.param([(0.0, FILE)], (1.0, REMOUNTED), HEALTHY, id="device that was never healthy"),
+        pytest.param([(0.0, PRESENT)], (5.0, REMOUNTED), REPLACED, id="other file system"),
+        pytest.param(
+            [(0.0, PRESENT), (5.0, REMOUNTED)], (4.9 + TTL, REMOUNTED), REPLACED, id="replaced device before the TTL"
+        ),
+        pytest.param(
+            [(0.0, PRESENT), (5.0, REMOUNTED)], (5.0 + TTL, REMOUNTED), HEALTHY, id="replaced device after the TTL"
+        ),
+        pytest.param([(0.0, PRESENT), (1.0, REMOUNTED)], (2.0, PRESENT), HEALTHY, id="old file system again"),
+        pytest.param(
+            [(0.0, PRESENT), (1.0, GONE)], (2.0, REMOUNTED), REPLACED, id="missing device returns on other file system"
+        ),
+        pytest.param(
+            [(0.0, PRESENT), (1.0, GONE)], (1.0 + TTL, REMOUNTED), HEALTHY, id="missing device returns after the TTL"
+        ),
+        pytest.param(
+            [(0.0, PRESENT), (1.0, REMOUNTED), (200.0, GONE)],
+            (199.0 + TTL, GONE),
+            MISSING,
+            id="replaced device that vanishes starts a new TTL",
+        ),
+        pytest.param(
+            [(0.0, PRESENT), (1.0, REMOUNTED)], (1.0 + TTL, GONE), DROPPED, id="replaced device vanishes after the TTL"
+        ),
+        pytest.param([(0.0, DANGLING), (TTL, DANGLING)], (TTL + 1.0, DANGLING), MISSING, id="dangling link"),
+        pytest.param([(0.0, DANGLING)], (1.0, REMOUNTED), HEALTHY, id="target of a dangling link appears"),
+        pytest.param([(0.0, DANGLING), (1.0, GONE)], (TTL, GONE), DROPPED, id="removed dangling link"),
+    ],
+)
+def test_reason_depends_on_the_scans_before(
+    scans: list[tuple[float, list[BinderDevice]]],
+    last_scan: tuple[float, list[BinderDevice]],
+    reasons: dict[str, Reason | None],
+) -> None:
+    """Until the TTL has expired, running containers may have devices of the old binderfs."""
+    tracker = Tracker()
+    for now, devices in scans:
+        tracker.scan(now, devices)
+    assert tracker.scan(*last_scan) == reasons
 
 
-def test_new_device_is_healthy(tracker: Tracker) -> None:
-    assert tracker.scan(7.0, binder_device()) == {"b1": None}
-    assert tracker.tracked == {"b1": TrackedDevice(binder_device(), FS, None, 7.0)}
+def test_healthy_device_has_its_file_system_and_the_time_of_the_last_change() -> None:
+    tracker = Tracker()
+    for now, devices, since in ((7.0, PRESENT, 7.0), (8.0, PRESENT, 7.0), (9.0, GONE, 9.0), (10.0, PRESENT, 10.0)):
+        tracker.scan(now, devices)
+        assert (tracker.tracked["b1"].since, tracker.tracked["b1"].file_system) == (since, FS)
 
 
-def test_vanished_device_is_missing_until_it_returns(tracker: Tracker) -> None:
-    tracker.scan(0.0, binder_device())
-    assert tracker.scan(1.0) == {"b1": Reason.MISSING}
-    assert tracker.tracked["b1"] == TrackedDevice(ABSENT, FS, Reason.MISSING, 1.0)
-    assert tracker.scan(2.0, binder_device()) == {"b1": None}
-    assert tracker.tracked["b1"].since == 2.0
-
-
-def test_missing_device_is_dropped_after_the_ttl(tracker: Tracker) -> None:
-    """The TTL begins with the scan that first missed it, separately for each device."""
-    tracker.scan(0.0, binder_device(), binder_device(name="b2"))
-    tracker.scan(10.0, binder_device(name="b2"))
-    tracker.scan(200.0)
-    assert tracker.scan(10.0 + TTL - 0.1) == {"b1": Reason.MISSING, "b2": Reason.MISSING}
-    assert tracker.scan(10.0 + TTL) == {"b2": Reason.MISSING}
-
-
-def test_ttl_of_zero_drops_a_missing_device_at_the_next_scan() -> None:
+def test_ttl_is_that_of_each_device() -> None:
+    """A TTL of zero drops a missing device at the next scan."""
     tracker = Tracker(ttl=0.0)
-    tracker.scan(0.0, binder_device())
-    assert tracker.scan(1.0) == {"b1": Reason.MISSING}
-    assert tracker.scan(1.0) == {}
+    b2 = binder_device(name="b2")
+    tracker.scan(0.0, [*PRESENT, b2])
+    assert tracker.scan(1.0, [b2]) == {"b1": Reason.MISSING, "b2": None}
+    assert tracker.scan(1.0, GONE) == {"b2": Reason.MISSING}
 
 
-def test_unhealthy_device_that_exists_is_never_dropped(tracker: Tracker) -> None:
-    tracker.scan(0.0, binder_device(Kind.FILE))
-    assert tracker.scan(10 * TTL, binder_device(Kind.FILE)) == {"b1": Reason.NOT_A_DEVICE}
-    assert tracker.tracked["b1"].since == 0.0
-
-
-def test_replaced_device_is_healthy_after_the_ttl(tracker: Tracker) -> None:
-    """Until then, running containers may have devices of the old binderfs."""
-    tracker.scan(0.0, binder_device())
-    assert tracker.scan(5.0, binder_device(file_system=NEW_FS)) == {"b1": Reason.REPLACED}
-    assert tracker.scan(5.0 + TTL - 0.1, binder_device(file_system=NEW_FS)) == {"b1": Reason.REPLACED}
-    assert tracker.tracked["b1"].since == 5.0
-    assert tracker.scan(5.0 + TTL, binder_device(file_system=NEW_FS)) == {"b1": None}
-    assert tracker.tracked["b1"].file_system == NEW_FS
-
-
-def test_device_on_its_old_file_system_again_is_healthy(tracker: Tracker) -> None:
-    """For example, a mount that covered the binderfs was removed."""
-    tracker.scan(0.0, binder_device())
-    tracker.scan(1.0, binder_device(file_system=NEW_FS))
-    assert tracker.scan(2.0, binder_device()) == {"b1": None}
-
-
-def test_missing_device_that_returns_on_another_file_system_is_replaced(tracker: Tracker) -> None:
-    tracker.scan(0.0, binder_device())
-    tracker.scan(1.0)
-    assert tracker.scan(2.0, binder_device(file_system=NEW_FS)) == {"b1": Reason.REPLACED}
-    assert tracker.tracked["b1"].since == 2.0
-
-
-def test_missing_device_that_returns_after_the_ttl_is_new(tracker: Tracker) -> None:
-    """This holds without a scan in between that could have dropped it."""
-    tracker.scan(0.0, binder_device())
-    tracker.scan(1.0)
-    assert tracker.scan(1.0 + TTL, binder_device(file_system=NEW_FS)) == {"b1": None}
-
-
-def test_replaced_device_that_vanishes_starts_a_new_ttl(tracker: Tracker) -> None:
-    tracker.scan(0.0, binder_device())
-    tracker.scan(1.0, binder_device(file_system=NEW_FS))
-    assert tracker.scan(200.0) == {"b1": Reason.MISSING}
-    assert tracker.scan(199.0 + TTL) == {"b1": Reason.MISSING}
-    assert tracker.scan(200.0 + TTL) == {}
-
-
-def test_replaced_device_that_vanishes_after_its_ttl_is_dropped_at_once(tracker: Tracker) -> None:
-    tracker.scan(0.0, binder_device())
-    tracker.scan(1.0, binder_device(file_system=NEW_FS))
-    assert tracker.scan(1.0 + TTL) == {}
-
-
-def test_dangling_link_is_missing_as_long_as_it_exists(tracker: Tracker) -> None:
-    for now in (0.0, TTL, TTL + 1.0, 3 * TTL + 0.5):
-        assert tracker.scan(now, ABSENT) == {"b1": Reason.MISSING}
-
-
-def test_dangling_link_whose_target_appears_is_healthy(tracker: Tracker) -> None:
-    """It was never healthy, so no file system is expected."""
-    tracker.scan(0.0, ABSENT)
-    assert tracker.tracked["b1"].file_system is None
-    assert tracker.scan(1.0, binder_device(file_system=NEW_FS)) == {"b1": None}
-    assert tracker.tracked["b1"].file_system == NEW_FS
-
-
-def test_removed_dangling_link_is_dropped_after_the_ttl(tracker: Tracker) -> None:
-    tracker.scan(0.0, ABSENT)
-    assert tracker.scan(1.0) == {"b1": Reason.MISSING}
-    assert tracker.scan(TTL) == {}
-
-
-def test_track_does_not_change_the_history(tracker: Tracker) -> None:
+def test_track_does_not_change_the_history() -> None:
     """Another thread may read it at the same time."""
-    tracker.scan(0.0, binder_device())
+    tracker = Tracker()
+    tracker.scan(0.0, PRESENT)
     before = tracker.tracked
     copy = dict(before)
-    tracker.scan(1.0, binder_device(name="b2"))
+    tracker.scan(1.0, GONE)
     assert before == copy
-
-
-def test_device_that_was_never_healthy_is_not_replaced(tracker: Tracker) -> None:
-    """No container got the former file, so nothing holds it."""
-    assert tracker.scan(0.0, binder_device(Kind.FILE)) == {"b1": Reason.NOT_A_DEVICE}
-    assert tracker.scan(1.0, binder_device(file_system=NEW_FS)) == {"b1": None}

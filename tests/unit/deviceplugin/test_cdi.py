@@ -8,9 +8,7 @@ import os
 import random
 import re
 import resource
-import stat
-import subprocess
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,13 +25,11 @@ from aosp_plugin.framework.cdi.spec import (
 )
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+from tests.support import run_without_rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-ROOT = os.geteuid() == 0
-OTHER = 65534
 RESOURCE = "example.com/gpu"
 FILE = "example.com_gpu.json"
 TEMPORARY = re.compile(r"\.example\.com_gpu\.json\.[a-z0-9_]{8}\.tmp")
@@ -56,9 +52,7 @@ def edits_by_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {listed["name"]: listed["containerEdits"] for listed in spec["devices"]}
 
 
-@pytest.mark.parametrize(
-    "name", ["aosp.io/binder", "a-b.c/d_e", "ab/cd", "a1/b2", "AB.c/D-e", "example.com/gpu.shared", "a_b/c.d-e"]
-)
+@pytest.mark.parametrize("name", ["aosp.io/binder", "ab/cd", "AB.c/D-e1", "a_b/c.d-e"])
 def test_resource_name_with_a_valid_vendor_and_class_is_a_kind(name: str) -> None:
     assert kind_problem(name) is None
 
@@ -68,16 +62,12 @@ def test_resource_name_with_a_valid_vendor_and_class_is_a_kind(name: str) -> Non
     [
         ("4chan.org/gpu", "vendor '4chan.org'"),
         ("example.com/4gpu", "class '4gpu'"),
-        ("-a.com/gpu", "vendor '-a.com'"),
         ("example.com/gpu-", "class 'gpu-'"),
-        ("example.com/gpu_", "class 'gpu_'"),
         ("example.com/g/pu", "class 'g/pu'"),
         ("exa mple.com/gpu", "vendor 'exa mple.com'"),
         ("example.com/gpu\n", r"class 'gpu\n'"),
         ("example.com/gpü", "class 'gpü'"),
         ("example.com", "class ''"),
-        ("/gpu", "vendor ''"),
-        ("", "vendor ''"),
         ("e/gpu", "vendor 'e'"),
         ("example.com/g", "class 'g'"),
     ],
@@ -89,7 +79,7 @@ def test_invalid_kind_is_rejected_with_the_invalid_part(name: str, what: str) ->
     assert problem.startswith(f"its {what} must ")
 
 
-@pytest.mark.parametrize("name", ["gpu0", "0", "a", "GPU-1_2.3:4", "a--b", "0::1", "xx:1", "x", "X:1", "aosp_binder17"])
+@pytest.mark.parametrize("name", ["0", "GPU-1_2.3:4", "a--b", "0::1", "xx:1", "x", "X:1"])
 def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
     assert device_name(name) == name
 
@@ -98,16 +88,12 @@ def test_id_that_is_a_valid_name_is_the_name(name: str) -> None:
     ("device_id", "name"),
     [
         ("a@1", "x:a:401"),
-        ("a+b", "x:a:2bb"),
         ("_a", "x::5fa"),
         ("a-", "x:a:2d"),
-        ("a:", "x:a:3a"),
         (".", "x::2e"),
-        ("a/b", "x:a:2fb"),
         ("ü", "x::c3:bc"),
         ("a\n", "x:a:0a"),
         ("x:a:401", "x:x:3aa:3a401"),
-        ("x:y", "x:x:3ay"),
     ],
 )
 def test_other_ids_are_escaped(device_id: str, name: str) -> None:
@@ -119,80 +105,38 @@ def test_other_ids_are_escaped(device_id: str, name: str) -> None:
 def test_names_are_unique() -> None:
     rng = random.Random(1)  # noqa: S311 - no secret
     ids = {"".join(rng.choices("xa4:-_@ü0", k=rng.randint(1, 6))) for _ in range(10_000)}
-    for device_id in ids:
-        name = device_name(device_id)
-        assert NAME.fullmatch(name)
-        escaped = name.removeprefix("x:").replace(":", "\\x").encode()
-        decoded = escaped.decode("unicode_escape").encode("latin-1").decode() if name.startswith("x:") else name
-        assert decoded == device_id
-    assert len({device_name(device_id) for device_id in ids}) == len(ids)
+    names = {device_name(device_id) for device_id in ids}
+    assert len(names) == len(ids)
+    assert all(map(NAME.fullmatch, names))
 
 
-def test_qualified_name_is_resource_and_device_name() -> None:
-    assert qualified_name("aosp.io/binder", "aosp_binder3") == "aosp.io/binder=aosp_binder3"
-    assert qualified_name("aosp.io/binder", "a+") == "aosp.io/binder=x:a:2b"
-
-
-def test_annotation_lists_the_devices_of_a_container() -> None:
+def test_annotation_lists_the_devices_under_a_key_of_its_own() -> None:
+    """The key depends on resource and devices. It has at most 63 characters after the prefix."""
     key, value = annotation(RESOURCE, ["example.com/gpu=gpu0", "example.com/gpu=gpu1"])
     assert value == "example.com/gpu=gpu0,example.com/gpu=gpu1"
     assert re.fullmatch(r"cdi\.k8s\.io/example\.com\.gpu_[0-9a-f]{16}", key)
-
-
-def test_annotation_key_depends_on_resource_and_devices() -> None:
-    names = ["a/b=c"]
-    assert annotation("ab/cd", names) == annotation("ab/cd", list(names))
-    keys = {annotation(*one)[0] for one in (("ab/cd", names), ("ab/cd", ["a/b=d"]), ("ab.cd/e", names))}
-    assert len(keys) == 3
-
-
-def test_annotation_key_has_at_most_63_characters_after_the_prefix() -> None:
+    assert annotation(RESOURCE, value.split(",")) == (key, value)
     long = [f"{'a' * 60}.b/{'c' * 60}{end}" for end in "de"]
-    keys = [annotation(name, ["a/b=c"])[0].removeprefix("cdi.k8s.io/") for name in long]
-    assert [len(key) for key in keys] == [63, 63]
-    assert keys[0] != keys[1]
-    assert len(annotation("a.b/" + "c" * 42, [])[0]) == len("cdi.k8s.io/") + 63
-    assert "c" * 42 + "_" in annotation("a.b/" + "c" * 42, [])[0]
+    others = [(RESOURCE, ["a/b=c"]), ("ab.cd/e", ["a/b=c"]), *((name, ["a/b=c"]) for name in long)]
+    keys = {annotation(*other)[0].removeprefix("cdi.k8s.io/") for other in others}
+    assert len({key, *keys}) == 5
+    assert max(map(len, keys)) == 63
 
 
 def test_spec_has_nodes_mounts_and_variables_of_a_device() -> None:
+    """Names are escaped. A runtime would grant all permissions if they were missing."""
     mounts = [Mount("/host/a", "/a", read_only=True), Mount("/dev/host0", "/dev/gpu0", read_only=False)]
-    assert spec_of(RESOURCE, [device(0, *mounts, B="2=2", A="1")]) == {
-        "cdiVersion": "0.5.0",
-        "kind": RESOURCE,
-        "containerEdits": {},
-        "devices": [
-            {
-                "name": "gpu0",
-                "containerEdits": {
-                    "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/host0", "permissions": "rw"}],
-                    "mounts": [
-                        {
-                            "hostPath": "/host/a",
-                            "containerPath": "/a",
-                            "type": "bind",
-                            "options": ["rbind", "rprivate", "ro"],
-                        },
-                        {
-                            "hostPath": "/dev/host0",
-                            "containerPath": "/dev/gpu0",
-                            "type": "bind",
-                            "options": ["rbind", "rprivate", "rw"],
-                        },
-                    ],
-                    "env": ["A=1", "B=2=2"],
-                },
-            }
-        ],
-    }
-
-
-def test_permissions_and_both_paths_of_a_node_are_always_written() -> None:
-    """A runtime would grant all permissions if they were missing."""
-    spec = spec_of(RESOURCE, [CdiDevice("a", ContainerEdits([DeviceNode("/dev/a", "/dev/a", "r")]))])
-    assert spec["devices"][0]["containerEdits"] == {
-        "deviceNodes": [{"path": "/dev/a", "hostPath": "/dev/a", "permissions": "r"}]
-    }
+    spec = spec_of(RESOURCE, [device(0, *mounts, B="2=2", A="1")._replace(id="a+")])
+    (in_spec,) = spec.pop("devices")
+    assert spec == {"cdiVersion": "0.5.0", "kind": RESOURCE, "containerEdits": {}}
+    assert f"{RESOURCE}={in_spec['name']}" == qualified_name(RESOURCE, "a+") == "example.com/gpu=x:a:2b"
+    assert in_spec["containerEdits"]["deviceNodes"] == [node_edit(0)]
+    assert in_spec["containerEdits"]["env"] == ["A=1", "B=2=2"]
+    bind = {"type": "bind", "options": ["rbind", "rprivate", "ro"]}
+    assert in_spec["containerEdits"]["mounts"] == [
+        {"hostPath": "/host/a", "containerPath": "/a", **bind},
+        {"hostPath": "/dev/host0", "containerPath": "/dev/gpu0", **bind, "options": ["rbind", "rprivate", "rw"]},
+    ]
 
 
 def test_class_with_a_dot_requires_a_later_version() -> None:
@@ -235,11 +179,6 @@ def test_every_device_keeps_edits_of_its_own() -> None:
     assert edits_by_name(spec)["gpu1"]["deviceNodes"] == [node_edit(1)]
 
 
-def test_devices_of_a_spec_have_escaped_names() -> None:
-    spec = spec_of(RESOURCE, [device(0)._replace(id="a+")])
-    assert f"{spec['kind']}={spec['devices'][0]['name']}" == qualified_name(RESOURCE, "a+")
-
-
 def test_content_does_not_depend_on_the_order_of_devices_and_variables() -> None:
     devices = [device(number, A="1", B="2") for number in range(20)]
     shuffled = [device(number, B="2", A="1") for number in range(20)]
@@ -257,25 +196,16 @@ def test_content_is_json_that_is_also_yaml() -> None:
     assert b"\\u" not in text
 
 
-def test_first_write_creates_directory_and_file_readable_for_all(tmp_path: Path) -> None:
+def test_first_write_creates_directory_and_file(tmp_path: Path) -> None:
+    """Without devices, none are created."""
     directory = tmp_path / "cdi"
     file = SpecFile(str(directory), RESOURCE)
-    before = os.umask(0o077)
-    try:
-        assert file.write(b"one")
-    finally:
-        os.umask(before)
+    assert not file.write(None)
+    assert not directory.exists()
+    assert file.write(b"one")
     assert file.path == str(directory / FILE)
     assert (directory / FILE).read_bytes() == b"one"
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
-    assert stat.S_IMODE((directory / FILE).stat().st_mode) == 0o644
     assert os.listdir(directory) == [FILE]
-
-
-def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o750)
-    SpecFile(str(tmp_path), RESOURCE).write(b"one")
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
 
 
 def test_every_resource_has_its_own_file(tmp_path: Path) -> None:
@@ -283,27 +213,31 @@ def test_every_resource_has_its_own_file(tmp_path: Path) -> None:
     assert len({SpecFile(str(tmp_path), name).path for name in names}) == len(names)
 
 
-def test_unchanged_content_is_not_written_again(tmp_path: Path) -> None:
-    file = SpecFile(str(tmp_path), RESOURCE)
-    wrote, times = [], []
-    for content in (b"one", b"one", b"two", b"one"):
-        wrote.append(file.write(content, [1, 2]))
-        times.append((tmp_path / FILE).stat().st_mtime_ns)
-        assert (tmp_path / FILE).read_bytes() == content
-    assert wrote == [True, False, True, True]
-    assert times[0] == times[1]
+@pytest.mark.parametrize(
+    ("writes", "written"),
+    [
+        ([(b"one", [1]), (b"one", (1,)), (b"two", [1]), (b"one", [1])], [True, False, True, True]),
+        ([(b"one", [1]), (b"one", [2]), (b"one", [2]), (b"one", [])], [True, True, False, True]),
+        ([(None, []), (None, []), (b"one", []), (None, []), (b"one", [])], [True, False, True, True, True]),
+        ([(b"old", [])], [True]),
+    ],
+    ids=["content", "device numbers", "no devices", "file of a predecessor"],
+)
+def test_file_is_written_if_its_content_or_a_device_number_changed(
+    tmp_path: Path, writes: list[tuple[bytes | None, list[int]]], written: list[bool]
+) -> None:
+    """Runtimes cache the first device numbers that they read until the file changes.
 
-
-def test_changed_device_number_causes_a_write_of_unchanged_content(tmp_path: Path) -> None:
-    """Runtimes cache the first device numbers that they read until the file changes."""
+    The file of a predecessor is written again, because devices may have been replaced while no plugin was running.
+    """
+    (tmp_path / FILE).write_bytes(b"old")
     file = SpecFile(str(tmp_path), RESOURCE)
-    assert [file.write(b"one", numbers) for numbers in ([1, 2], (1, 2), [1, 3], [1, 3], [])] == [
-        True,
-        False,
-        True,
-        False,
-        True,
-    ]
+    for (content, numbers), expected in zip(writes, written, strict=True):
+        before = os.stat(tmp_path / FILE).st_ino if (tmp_path / FILE).exists() else None
+        assert file.write(content, numbers) is expected
+        after = (tmp_path / FILE).read_bytes() if (tmp_path / FILE).exists() else None
+        assert after == content
+        assert expected or content is None or os.stat(tmp_path / FILE).st_ino == before
 
 
 def test_rewrite_writes_the_same_content_again(tmp_path: Path) -> None:
@@ -320,57 +254,38 @@ def test_rewrite_writes_the_same_content_again(tmp_path: Path) -> None:
     assert not file.write(b"{}", [1]), "nothing has changed"
 
 
-def test_first_write_replaces_an_equal_file(tmp_path: Path) -> None:
-    """Devices may have been replaced while no plugin was running."""
-    (tmp_path / FILE).write_bytes(b"one")
-    before = (tmp_path / FILE).stat()
-    assert SpecFile(str(tmp_path), RESOURCE).write(b"one")
-    assert not os.path.samestat((tmp_path / FILE).stat(), before)
-
-
 def test_removed_file_is_written_again(tmp_path: Path) -> None:
-    directory = tmp_path / "cdi"
+    """Also if its directory was removed. A link in its place is replaced and not followed."""
+    directory, victim = tmp_path / "cdi", tmp_path / "victim"
+    directory.mkdir()
+    victim.write_bytes(b"mine")
     file = SpecFile(str(directory), RESOURCE)
-    file.write(b"one")
-    (directory / FILE).unlink()
-    assert file.write(b"one")
-    (directory / FILE).unlink()
-    (directory / FILE).symlink_to("nowhere")
-    assert file.write(b"one")
-    (directory / FILE).unlink()
+    for target in (victim, "nowhere"):
+        (directory / FILE).symlink_to(target)
+        assert file.write(b"one")
+        assert not (directory / FILE).is_symlink()
+        (directory / FILE).unlink()
     directory.rmdir()
     assert file.write(b"one")
-    assert (directory / FILE).read_bytes() == b"one"
-
-
-def test_no_devices_remove_the_file_also_of_a_predecessor(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"old")
-    file = SpecFile(str(tmp_path), RESOURCE)
-    assert [file.write(content) for content in (None, None, b"one", None, b"one")] == [True, False, True, True, True]
-    assert (tmp_path / FILE).read_bytes() == b"one"
-
-
-def test_no_devices_create_no_directory(tmp_path: Path) -> None:
-    assert not SpecFile(str(tmp_path / "cdi"), RESOURCE).write(None)
-    assert os.listdir(tmp_path) == []
+    (directory / FILE).unlink()
+    (directory / FILE).symlink_to(victim)
+    assert file.write(None)
+    assert (victim.read_bytes(), os.listdir(directory)) == (b"mine", [])
 
 
 def test_file_is_complete_and_synced_before_it_replaces_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    happened: list[Any] = []
+    steps: list[object] = []
     rename, fsync = os.rename, os.fsync
 
     def watched_fsync(descriptor: int) -> None:
-        happened.append(os.fstat(descriptor).st_size)
+        steps.append(os.fstat(descriptor).st_size)
         fsync(descriptor)
 
     def watched_rename(source: str, target: str) -> None:
-        happened.append((source, target))
-        with open(source, "rb") as file:
-            assert file.read() == b"two"
-        with open(target, "rb") as file:
-            assert file.read() == b"one"
+        assert TEMPORARY.fullmatch(os.path.relpath(source, tmp_path))
+        steps.extend((Path(source).read_bytes(), Path(target).read_bytes()))
         rename(source, target)
 
     file = SpecFile(str(tmp_path), RESOURCE)
@@ -378,33 +293,21 @@ def test_file_is_complete_and_synced_before_it_replaces_the_old_one(
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "rename", watched_rename)
     file.write(b"two")
-    size, (source, target) = happened
-    assert size == 3
-    assert target == file.path
-    assert os.path.dirname(source) == str(tmp_path)
-    assert TEMPORARY.fullmatch(os.path.basename(source))
-
-
-def test_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    directory, victim = tmp_path / "cdi", tmp_path / "victim"
-    directory.mkdir()
-    victim.write_bytes(b"mine")
-    file = SpecFile(str(directory), RESOURCE)
-    (directory / FILE).symlink_to(victim)
-    assert file.write(b"one")
-    assert not (directory / FILE).is_symlink()
-    (directory / FILE).unlink()
-    (directory / FILE).symlink_to(victim)
-    assert file.write(None)
-    assert victim.read_bytes() == b"mine"
-    assert os.listdir(directory) == []
+    assert steps == [3, b"two", b"one"]
 
 
 def test_close_removes_only_its_own_file(tmp_path: Path) -> None:
-    other = SpecFile(str(tmp_path), "example.com/other")
+    """A file system may reuse the inode number for the file of a successor."""
+    file, other = SpecFile(str(tmp_path), RESOURCE), SpecFile(str(tmp_path), "example.com/other")
     other.write(b"other")
-    file = SpecFile(str(tmp_path), RESOURCE)
+    (tmp_path / FILE).write_bytes(b"another's")
+    file.close()
+    assert len(os.listdir(tmp_path)) == 2, "nothing was written"
     file.write(b"one")
+    os.utime(tmp_path / FILE, ns=(1, 1))
+    file.close()
+    assert len(os.listdir(tmp_path)) == 2, "the file has another time"
+    file.write(b"two")
     file.close()
     file.close()
     assert os.listdir(tmp_path) == ["example.com_other.json"]
@@ -426,40 +329,18 @@ def test_close_keeps_the_file_of_a_successor(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_close_keeps_the_file_of_a_successor_with_a_reused_inode_number(tmp_path: Path) -> None:
-    file = SpecFile(str(tmp_path), RESOURCE)
-    file.write(b"one")
-    os.utime(tmp_path / FILE, ns=(1, 1))
-    file.close()
-    assert os.listdir(tmp_path) == [FILE]
-
-
-def test_close_without_a_write_removes_nothing(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"another's")
-    SpecFile(str(tmp_path), RESOURCE).close()
-    assert (tmp_path / FILE).exists()
-
-
-def test_the_first_write_removes_temporary_files_of_a_killed_predecessor(tmp_path: Path) -> None:
-    left = [".example.com_gpu.json.abcd_123.tmp", ".example.com_gpu.json.00000000.tmp"]
-    others = [
-        FILE,
-        ".example.com_gpu.json.tmp",
-        ".example.com_gpu.json.abcd_1234.tmp",
-        ".example.com_gpu.json.abcd_123.tmp.json",
-        ".example.com_other.json.abcd_123.tmp",
-        ".exampleXcom_gpu.json.abcd_123.tmp",
-        "example.com_gpu.json.abcd_123.tmp",
-        "a.example.com_gpu.json.abcd_123.tmp",
-    ]
-    for name in (*left, *others):
+def test_first_write_removes_temporary_files_of_a_killed_predecessor(tmp_path: Path) -> None:
+    """Later writes do not: the file may be that of a successor."""
+    left = ".example.com_gpu.json.abcd_123.tmp"
+    others = [FILE, left + ".json", "a" + left, left.replace("gpu", "other"), left.replace(".com", "Xcom"), left[1:]]
+    for name in (left, *others):
         (tmp_path / name).touch()
     file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"{}")
     assert sorted(os.listdir(tmp_path)) == sorted(others)
-    (tmp_path / left[0]).touch()
+    (tmp_path / left).touch()
     file.write(b"{ }")
-    assert (tmp_path / left[0]).exists(), "a successor may be writing it"
+    assert (tmp_path / left).exists()
 
 
 @contextlib.contextmanager
@@ -473,27 +354,18 @@ def disk_with(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_full_disk_keeps_the_old_file_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("retry", [True, False])
+def test_full_disk_keeps_the_old_file_complete(tmp_path: Path, *, retry: bool) -> None:
+    """The file remains the plugin's own, which removes it when it ends."""
     file = SpecFile(str(tmp_path), RESOURCE)
     old, new = b"1" * 3000, b"2" * 30000
     file.write(old)
-    with disk_with(4000), pytest.raises(CdiError) as raised:
+    expected = f"^cannot update the CDI spec {tmp_path / FILE}: File too large; .*and have free space$"
+    with disk_with(4000), pytest.raises(CdiError, match=expected):
         file.write(new)
-    text = str(raised.value)
-    assert text.startswith(f"cannot update the CDI spec {tmp_path / FILE}: File too large; ")
-    assert text.endswith("and have free space")
     assert (tmp_path / FILE).read_bytes() == old
     assert os.listdir(tmp_path) == [FILE]
-    assert file.write(new)
-    file.close()
-    assert os.listdir(tmp_path) == []
-
-
-def test_close_after_a_failed_write_removes_the_file(tmp_path: Path) -> None:
-    file = SpecFile(str(tmp_path), RESOURCE)
-    file.write(b"1")
-    with disk_with(10), pytest.raises(CdiError):
-        file.write(b"2" * 30000)
+    assert not retry or file.write(new)
     file.close()
     assert os.listdir(tmp_path) == []
 
@@ -524,23 +396,12 @@ def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
 
 
 def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
-    script = (
-        "import os, sys\n"
-        "from aosp_plugin.framework.cdi.spec_file import SpecFile\n"
-        "from aosp_plugin.errors import CdiError\n"
-        "if os.geteuid() == 0:\n"
-        f"    os.setresgid({OTHER}, {OTHER}, {OTHER}); os.setresuid({OTHER}, {OTHER}, {OTHER})\n"
-        "try:\n"
-        "    SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\n"
-        "except CdiError as error:\n"
-        "    print(error)\n"
-    )
     os.chmod(kubelet_dir, 0o555)
-    output = subprocess.run(  # noqa: S603 - this interpreter
-        [sys.executable, "-c", script, kubelet_dir], check=True, capture_output=True, text=True
-    ).stdout
+    output = run_without_rights(
+        "import sys; from aosp_plugin.errors import CdiError; from aosp_plugin.framework.cdi.spec_file import SpecFile",
+        "try: SpecFile(sys.argv[1], 'example.com/gpu').write(b'one')\nexcept CdiError as error: print(error)",
+        kubelet_dir,
+    )
     os.chmod(kubelet_dir, 0o700)
-    uid = OTHER if ROOT else os.getuid()
     assert f"cannot update the CDI spec {kubelet_dir}/{FILE}: Permission denied; " in output
-    assert f"writable for uid {uid}" in output
-    assert os.listdir(kubelet_dir) == []
+    assert f"writable for uid {os.getuid() or 65534}" in output

@@ -40,32 +40,17 @@ def ids(*numbers: int) -> list[Device]:
     return [Device(f"b{number}") for number in numbers]
 
 
-def test_device_is_healthy_without_a_reason() -> None:
-    assert Device("a").healthy
-    assert not Device("a", "missing").healthy
-
-
-def test_message_has_ids_health_and_topology_in_order() -> None:
-    devices = [Device("b"), Device("a", "missing"), Device("c", numa_nodes=(0, 1))]
-    message, count = encode(devices)
-    assert count == 3
-    assert decoded(message) == [("b", "Healthy", ()), ("a", "Unhealthy", ()), ("c", "Healthy", (0, 1))]
-    response = ListAndWatchResponse.FromString(message)
-    assert [device.HasField("topology") for device in response.devices] == [False, False, True]
-
-
-def test_message_without_devices_is_empty() -> None:
-    assert encode([]) == (b"", 0)
-
-
 @given(st.lists(DEVICES, max_size=20))
 @settings(derandomize=True, deadline=None)
-def test_any_devices_survive_encoding(devices: list[Device]) -> None:
+def test_message_has_ids_health_and_topology_in_order(devices: list[Device]) -> None:
+    """A device without a NUMA node has no topology."""
     message, count = encode(devices)
     assert count == len(devices)
     assert decoded(message) == [
-        (device.id, "Healthy" if device.healthy else "Unhealthy", device.numa_nodes) for device in devices
+        (device.id, "Unhealthy" if device.reason else "Healthy", device.numa_nodes) for device in devices
     ]
+    topologies = [device.HasField("topology") for device in ListAndWatchResponse.FromString(message).devices]
+    assert topologies == [bool(device.numa_nodes) for device in devices]
 
 
 @pytest.mark.parametrize(
@@ -82,25 +67,15 @@ def test_message_has_as_many_devices_as_fit_when_all_are_unhealthy(numa_nodes: t
 
 
 @pytest.mark.parametrize("length", [12, 63])
-def test_message_limit_is_exact_to_the_byte(length: int) -> None:
-    """An unhealthy device takes the length of its ID and 15 bytes."""
+@pytest.mark.parametrize("unhealthy", [0, 50, 110])
+def test_message_limit_is_exact_to_the_byte(length: int, unhealthy: int) -> None:
+    """An unhealthy device takes the length of its ID and 15 bytes. Health does not change which devices fit.
+
+    The message has the first devices, even if a later one would fit.
+    """
     limit = 100 * (length + 15)
-    devices = [Device(f"{number:0{length}}") for number in range(110)]
-    assert encode(devices, limit)[1] == 100
-    assert encode(devices, limit - 1)[1] == 99
-    assert encode(devices, limit + 1)[1] == 100
-
-
-def test_health_does_not_change_which_devices_fit() -> None:
-    limit = 10 * 20
-    for unhealthy in range(12):
-        devices = [Device(f"{number:05}", "missing" if number < unhealthy else "") for number in range(12)]
-        assert encode(devices, limit)[1] == 10
-
-
-def test_truncated_message_has_the_first_devices_even_if_a_later_one_would_fit() -> None:
-    devices = [Device("a"), Device("b" * 60), Device("c")]
-    assert encode(devices, 40)[1] == 1
+    devices = [Device(f"{number:0{length}}", "missing" if number < unhealthy else "") for number in range(110)]
+    assert [encode([*devices, Device("a")], limit + byte)[1] for byte in (-1, 0, 1)] == [99, 100, 100]
 
 
 def test_snapshot_counts_devices_in_its_message() -> None:
@@ -112,11 +87,6 @@ def test_snapshot_counts_devices_in_its_message() -> None:
     assert [device for device, _, _ in decoded(snapshot.message)] == ["b1", "b2", "b3"]
     assert list(snapshot.by_id) == ["b1", "b2", "b3", "b4"]
     assert snapshot.by_id["b2"].reason == "missing"
-
-
-def test_snapshot_has_the_limit_of_the_kubelet_by_default() -> None:
-    snapshot = Snapshot(1, ids(*range(100)))
-    assert (snapshot.truncated, snapshot.healthy) == (0, 100)
 
 
 def test_snapshot_is_immutable() -> None:
@@ -171,55 +141,34 @@ def test_number_of_chunks_stays_small_after_many_changes() -> None:
     assert len(kept) <= 8
 
 
-def test_first_list_is_published_even_if_it_is_empty() -> None:
+def test_equal_list_is_not_published_again() -> None:
+    """The first list is published even if it is empty."""
     inventory = Inventory()
     assert inventory.snapshot.revision == 0
-    assert inventory.publish([])
-    assert inventory.snapshot.revision == 1
-    assert not inventory.publish([])
+    lists = (
+        [],
+        ids(1, 2),
+        ids(2, 1),
+        *([Device("b1", *why)] for why in (["missing"], ["replaced"], ["replaced", (0,)])),
+    )
+    for revision, devices in enumerate(lists, start=1):
+        assert inventory.publish(devices)
+        snapshot = inventory.snapshot
+        assert snapshot.revision == revision
+        assert not inventory.publish(tuple(devices))
+        assert inventory.snapshot is snapshot
 
 
-def test_equal_list_is_not_published_again() -> None:
-    inventory = Inventory()
-    assert inventory.publish(ids(1, 2))
-    snapshot = inventory.snapshot
-    assert not inventory.publish(tuple(ids(1, 2)))
-    assert inventory.snapshot is snapshot
-    for revision, changed in enumerate(
-        ([*ids(2, 1)], [Device("b1", "missing")], [Device("b1", "replaced")], [Device("b1", "replaced", (0,))]), start=2
-    ):
-        assert inventory.publish(changed)
-        assert inventory.snapshot.revision == revision
-
-
-async def test_current_reader_waits_for_the_next_revision() -> None:
+async def test_current_readers_wait_for_the_next_revision() -> None:
+    """Outdated ones do not wait."""
     inventory = Inventory()
     inventory.publish(ids(1))
-    newer = inventory.superseded(1)
-    assert not newer.is_set()
+    waiting = [inventory.superseded(1), inventory.superseded(1)]
     inventory.publish(ids(1))
-    assert not newer.is_set()
+    assert [event.is_set() for event in waiting] == [False, False]
     inventory.publish(ids(1, 2))
-    assert newer.is_set()
-    assert not inventory.superseded(2).is_set()
-
-
-async def test_outdated_reader_does_not_wait() -> None:
-    inventory = Inventory()
-    inventory.publish(ids(1))
-    inventory.publish(ids(2))
-    for _ in range(2):
-        assert inventory.superseded(0).is_set()
-        assert inventory.superseded(1).is_set()
-    assert not inventory.superseded(2).is_set()
-    assert not inventory.superseded(9).is_set()
-
-
-async def test_publishing_wakes_all_readers() -> None:
-    inventory = Inventory()
-    waiting = [inventory.superseded(0), inventory.superseded(0)]
-    inventory.publish([])
     assert [event.is_set() for event in waiting] == [True, True]
+    assert [inventory.superseded(revision).is_set() for revision in (0, 1, 0, 1, 2, 9)] == [True] * 4 + [False] * 2
 
 
 @pytest.mark.parametrize("devices", [[], ids(1, 2), [Device("x" * 63), Device("ü a,/:")]])
