@@ -299,6 +299,21 @@ async def test_close_without_directories_leaves_nothing() -> None:
     assert not fds() - files
 
 
+@pytest.mark.parametrize("free", [0, 1])
+async def test_exhausted_descriptors_are_an_error_and_none_stays_open(free: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    lowest_free = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            FileEvents()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_change_after_the_loop_is_closed_is_ignored(directory: Path) -> None:
     async def create() -> tuple[FileEvents, Subscription]:
         events = FileEvents()

@@ -20,11 +20,15 @@ class MountEvents:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start to watch the mount table."""
+        """Start to watch the mount table. Raises OSError if the process has no free descriptors."""
         self._loop = loop
         self._callbacks: list[Callable[[], None]] = []
-        self._mountinfo = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._epoll = select.epoll()
+        try:
+            self._mountinfo = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._epoll.close()
+            raise
         self._epoll.register(self._mountinfo, select.EPOLLPRI)
         loop.add_reader(self._epoll.fileno(), self._changed)
 
