@@ -68,7 +68,7 @@ def valid_devices(devices: Sequence[Device]) -> tuple[Sequence[Device], Mapping[
     """
     ids = [device.id for device in devices]
     unique = set(ids)
-    if len(unique) == len(ids) and all(unique) and "".join(ids).isprintable():
+    if len(unique) == len(ids) and "" not in unique and "".join(ids).isprintable():
         longest = max(map(len, ids), default=0)
         if longest <= MAX_ID_LENGTH:
             return devices, {}
