@@ -85,3 +85,15 @@ def test_invalid_resource_names_are_rejected(kubelet_dir: str, names: tuple[str,
 def test_invalid_address_is_rejected(kubelet_dir: str) -> None:
     with pytest.raises(ValueError, match="'9480' is not host:port"):
         serve(ListedDevices("example.com/a", list), kubelet_dir=kubelet_dir, listen="9480")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"log_level": "verbose"}, "'verbose' is not one of debug, info, warning, error"),
+        ({"log_format": "xml"}, "'xml' is not one of text, json"),
+    ],
+)
+def test_invalid_log_arguments_are_rejected(kubelet_dir: str, arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        serve(ListedDevices("example.com/a", list), kubelet_dir=f"{kubelet_dir}/none", **arguments)

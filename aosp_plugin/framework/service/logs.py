@@ -15,13 +15,22 @@ import sys
 
 from aosp_plugin.framework.observer import RESOURCE
 
+LEVELS = ("debug", "info", "warning", "error")
+
 _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up(level: str, style: str) -> None:
-    """Log events of at least ``level`` (debug, info, warning, error) in a ``style`` (text, json)."""
+    """Log events of at least ``level`` (debug, info, warning, error) in a ``style`` (text, json).
+
+    Raises ValueError if one of them has another value.
+    """
+    formatters = {"text": TextFormatter, "json": JsonFormatter}
+    for value, allowed in ((level, LEVELS), (style, formatters)):
+        if value not in allowed:
+            raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.setFormatter(formatters[style]())
     handler.addFilter(add_resource)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # At debug level these libraries log their own internals.

@@ -48,6 +48,9 @@ def serve(
     ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``, ``/readyz`` and ``/metrics``; None for no
     server. ``log_level`` is debug, info, warning or error; ``log_format`` is text or json; logs go to standard error.
 
+    Call it in the main thread, as the last statement of the program: ``EXIT_WITHIN`` seconds after the signal, the
+    process is ended by force, even if a scan hangs. Clean up in ``Backend.close``.
+
     A PluginError or OSError ends the process with one line on standard error and the exit code 1. Raises ValueError if
     an argument is invalid.
     """
@@ -57,10 +60,10 @@ def serve(
             f"serve() requires backends with different resource names such as example.com/gpu, not {names}"
         )
     address = listen_address(listen or "")
+    logs.set_up(log_level, log_format)
     try:
         for name in names:
             PluginDirectory(kubelet_dir, socket_name(name)).check()
-        logs.set_up(log_level, log_format)
         asyncio.run(_serve(backends, kubelet_dir, address))
     except (PluginError, OSError) as error:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {error}\n")
