@@ -217,7 +217,7 @@ def test_every_answer_has_security_headers(port: int, path: str, method: str) ->
     ],
 )
 def test_host_header_must_name_this_host(host: str, own: str, *, expected: bool) -> None:
-    """Addresses, localhost and the name in --listen are accepted. Other names may have been rebound to this host."""
+    """Addresses, localhost and the name of the server are accepted. Other names may be rebound to this host."""
     assert names_this_host(host, own) is expected
 
 
@@ -448,7 +448,7 @@ def test_address_can_be_reused_at_once() -> None:
 def test_unavailable_address_is_an_error() -> None:
     """It names the address and the reason. 192.0.2.0/24 is reserved for documentation."""
     with serving(LOCAL, {}) as port:
-        message = rf"cannot listen on 127.0.0.1:{port}: .*in use; set another --listen"
+        message = rf"cannot listen on 127.0.0.1:{port}: .*in use; set another listen address"
         with pytest.raises(ServiceError, match=message), serving(("127.0.0.1", port), {}):
             pass
     with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.1:0"), serving(("192.0.2.1", 0), {}):

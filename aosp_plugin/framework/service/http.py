@@ -100,7 +100,8 @@ def serving(address: tuple[str, int], routes: Mapping[str, Route]) -> Iterator[i
     try:
         server = BoundedServer(address, _handler(address[0], routes))
     except OSError as error:
-        raise ServiceError(f"cannot listen on {address[0]}:{address[1]}: {error}; set another --listen") from error
+        message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
+        raise ServiceError(message) from error
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     try:
@@ -116,7 +117,7 @@ def _handler(own_name: str, routes: Mapping[str, Route]) -> type[BaseHTTPRequest
         def answer(self) -> Answer:
             host = self.headers["Host"]
             if host is not None and not names_this_host(host, own_name):
-                hint = "use an IP address, or the host name given by --listen"
+                hint = "use an IP address, or the host name of the listen address"
                 return text(HTTPStatus.MISDIRECTED_REQUEST, f"unknown host name {host!r}: {hint}")
             route = routes.get(self.path.partition("?")[0])
             return route() if route else text(HTTPStatus.NOT_FOUND, "not found")
