@@ -245,6 +245,7 @@ def _store(host: Host, resource: Resource, clock: Callable[[], float]) -> Device
         layout=_layout(resource),
         verify=resource.verify,
         missing_device_ttl=resource.missing_device_ttl,
+        require_directory=resource.provision is None,
         clock=clock,
     )
 

@@ -177,6 +177,16 @@ def test_failed_provisioning_is_logged_once_and_keeps_the_existing_devices(
     assert caplog.text.count("provisioning failed, retrying") == 1
 
 
+def test_failed_provisioning_of_a_missing_directory_leaves_the_resource_without_devices(
+    devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The plugin retries, and keeps serving its other resources. The directory cannot be created here."""
+    (devices.directory / "file").touch()
+    backend = binder_backend("/none", provision=Provision(count=3, directory=f"{devices.directory}/file/devices"))
+    assert scan(backend) == {}
+    assert "provisioning failed, retrying" in caplog.text
+
+
 def test_provisioned_devices_are_found_by_the_same_scan(
     devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,14 +53,16 @@ class DeviceStore:
         layout: Layout,
         verify: Verify,
         missing_device_ttl: float,
+        require_directory: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``missing_device_ttl`` is in seconds."""
+        """``missing_device_ttl`` is in seconds. ``require_directory``: the first scan requires the device directory."""
         self._host = host
         self._directory = os.path.normpath(directory)
         self._layout = layout
         self._verify = verify
         self._missing_device_ttl = missing_device_ttl
+        self._require_directory = require_directory
         self._clock = clock
         self._tracked: Mapping[str, TrackedDevice] | None = None
         self._skipped: set[str] = set()
@@ -80,9 +82,9 @@ class DeviceStore:
     def scan(self, changed: Collection[str] | None = None) -> Collection[str] | None:
         """Scan the host; only what depends on the files ``changed`` (paths of this process), if given.
 
-        Returns the names of the binder devices that were read, or None if all were. The first scan requires the device
-        directory, because a wrong path is the most likely cause of its absence; later, a missing directory is an empty
-        one. Raises DeviceDirectoryError and OSError.
+        Returns the names of the binder devices that were read, or None if all were. A missing device directory is an
+        empty one, except for the first scan if it is required, because a wrong path is then the most likely cause.
+        Raises DeviceDirectoryError and OSError.
         """
         driver = self._host.driver()
         names = self._affected(changed, driver) if changed is not None else None
@@ -138,7 +140,7 @@ class DeviceStore:
         try:
             scan = scanner.scan(self._host, driver, self._directory, self._layout)
         except (FileNotFoundError, NotADirectoryError) as error:
-            if self._tracked is None:
+            if self._tracked is None and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
             scan = scanner.Scan((), {}, frozenset({self._directory}))
         self._skipped &= scan.skipped.keys()
