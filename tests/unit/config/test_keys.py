@@ -16,7 +16,6 @@ from aosp_plugin.config import (
     PROCESS_KEYS,
     RESOURCE_KEYS,
     Config,
-    NumberedSets,
     Resource,
     keys_of,
     load,
@@ -54,37 +53,11 @@ def test_every_key_is_documented(struct: type[msgspec.Struct], name: str) -> Non
         assert key.setting(default, "default").value == default != example
 
 
-def test_flags_are_stable() -> None:
-    """Scripts and manifests use them."""
-    assert {config.flag(name) for name, key in KEYS.items() if key.flag} == {
-        "--resource-name",
-        "--device-dir",
-        "--device-prefix",
-        "--host-root",
-        "--kubelet-dir",
-        "--listen",
-        "--verify",
-        "--isolation",
-        "--log-level",
-        "--log-format",
-        "--require-devices",
-    }
-
-
 def test_defaults_apply_without_any_source() -> None:
     """Variables of other programs are ignored."""
     current, settings = load({}, {"PATH": "/bin", "AOSP_PLUGINS": "x"}, None)
     assert current == Config()
     assert settings == {name: (default, "default") for name, default in DEFAULTS.items()}
-
-
-def test_configuration_is_frozen() -> None:
-    with pytest.raises(AttributeError):
-        Config().log_level = "debug"  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        Config().resources[0].replicas = 2  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        NumberedSets(size=3).size = 4  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("name", "value"), INVALID_PAIRS)
@@ -93,32 +66,6 @@ def test_invalid_value_is_rejected_with_the_allowed_values(name: str, value: Any
         KEYS[name].setting(value, f"file x.yaml: {name}")
     assert str(raised.value) == f"file x.yaml: {name}: {shown(value)} is not allowed; allowed: {KEYS[name].allowed}"
     assert raised.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, value in INVALID_PAIRS if isinstance(value, str) and KEYS[name].variable],
-)
-def test_invalid_variable_is_named(name: str, value: str) -> None:
-    text = "a,/b" if isinstance(DEFAULTS[name], tuple) else value
-    with pytest.raises(ConfigError, match=f"^variable {config.variable(name)}: .* is not allowed; allowed: "):
-        load({}, {config.variable(name): text}, None)
-
-
-def test_invalid_flag_is_named() -> None:
-    error = "flag --log-level: 'vv' is not allowed; allowed: debug, info, warning, error"
-    with pytest.raises(ConfigError, match=f"^{error}$"):
-        load({"log_level": "vv"}, {}, None)
-
-
-def test_reserved_domain_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"kubernetes\.io and its subdomains are reserved$"):
-        load({"resource_name": "node.kubernetes.io/binder"}, {}, None)
-
-
-def test_mappings_have_neither_flag_nor_variable() -> None:
-    assert {name for name, key in KEYS.items() if not key.variable} == STRUCTURED
-    assert not any(key.flag and not key.variable for key in KEYS.values())
 
 
 @pytest.mark.parametrize("name", [*STRUCTURED, "resources"])

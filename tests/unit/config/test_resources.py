@@ -9,7 +9,6 @@ import pytest
 
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import (
-    KEYS,
     PROCESS_KEYS,
     RESOURCE_KEYS,
     NamedSets,
@@ -19,14 +18,10 @@ from aosp_plugin.config import (
     load,
 )
 from aosp_plugin.errors import ConfigError
-from tests.unit.config.tables import EXAMPLES, loaded, write
+from tests.unit.config.tables import loaded, write
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_file_without_a_list_has_one_resource(file: Path) -> None:
-    assert loaded(file, "resource_name: a.io/x").resources == (Resource(resource_name="a.io/x"),)
 
 
 def test_entry_inherits_keys_of_the_top_level(file: Path) -> None:
@@ -44,15 +39,6 @@ def test_entry_inherits_keys_of_the_top_level(file: Path) -> None:
         Resource(device_prefix="z", verify=Verify.FILE),
     )
     assert (current.log_level, current.listen) == ("debug", "127.0.0.1:9478")
-
-
-@pytest.mark.parametrize("name", RESOURCE_KEYS)
-def test_entry_has_each_key_of_a_resource(name: str, file: Path) -> None:
-    path = write(file, f"version: v1\nresources:\n- {name}: {KEYS[name].example}\n")
-    current, settings = load({}, {}, path)
-    value = KEYS[name].setting(EXAMPLES[name], "").value
-    assert getattr(current.resources[0], name) == value
-    assert settings[f"resources[0].{name}"] == (value, f"file {path}: resources[0].{name}")
 
 
 def test_flags_and_variables_override_every_entry(file: Path) -> None:

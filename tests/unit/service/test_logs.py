@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from aosp_plugin.framework.aio import run_in_daemon_thread
-from aosp_plugin.framework.observer import milliseconds, working_for
+from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.service import logs
 
 if TYPE_CHECKING:
@@ -85,11 +85,15 @@ def test_text_escapes_line_breaks_in_the_message() -> None:
     assert logs.TextFormatter().format(record("a\nb\rc")) == rf"{TIME} INFO a\nb\rc"
 
 
-def test_text_has_the_traceback_in_lines_of_its_own() -> None:
-    first, second, *_, last = logs.TextFormatter().format(record_with_traceback("failed")).splitlines()
+def test_traceback_is_in_lines_of_its_own_or_in_a_json_field() -> None:
+    event = record_with_traceback("failed")
+    first, second, *_, last = logs.TextFormatter().format(event).splitlines()
     assert first == f"{TIME} ERROR failed device=b1"
     assert second == "Traceback (most recent call last):"
     assert last == "ValueError: invalid literal for int() with base 10: 'no'"
+    line = logs.JsonFormatter().format(event)
+    assert "\n" not in line
+    assert json.loads(line)["traceback"].splitlines()[-1] == last
 
 
 # -- JSON
@@ -111,16 +115,6 @@ def test_json_has_one_object_per_line() -> None:
         "path": "{1}",
         "text": "é",
     }
-
-
-def test_json_has_the_traceback_as_a_field() -> None:
-    line = logs.JsonFormatter().format(record_with_traceback("failed"))
-    entry: dict[str, Any] = json.loads(line)
-    assert "\n" not in line
-    assert entry["traceback"].startswith("Traceback (most recent call last):")
-    assert entry["traceback"].endswith("ValueError: invalid literal for int() with base 10: 'no'")
-    assert entry["device"] == "b1"
-    assert "traceback" not in json.loads(logs.JsonFormatter().format(record("no error")))
 
 
 # -- set-up
@@ -187,10 +181,6 @@ async def test_tasks_and_threads_inherit_the_resource() -> None:
     assert first == ({"resource": "aosp.io/a"},) * 2
     assert second == ({"resource": "aosp.io/b"},) * 2
     assert fields() == {}
-
-
-def test_durations_are_rounded_to_hundredths_of_a_millisecond() -> None:
-    assert milliseconds(1.2345678) == 1234.57
 
 
 # -- documentation

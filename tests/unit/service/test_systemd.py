@@ -13,7 +13,7 @@ from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.service.systemd import check_interval, notify, watchdog_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SHORT = 0.001
@@ -62,10 +62,17 @@ class State:
         self.unready = ["not registered yet"]
         self.unhealthy = [""]
         self.stop = asyncio.Event()
+        self.checks = 0
+        self.before_check: Callable[[], None] = lambda: None
 
     async def notify(self, environment: dict[str, str], interval: float = SHORT) -> None:
         """Run the notifications until they are stopped."""
-        await notify(lambda: self.unready, lambda: self.unhealthy, self.stop, environment, interval)
+        await notify(self._check, lambda: self.unhealthy, self.stop, environment, interval)
+
+    def _check(self) -> list[str]:
+        self.checks += 1
+        self.before_check()
+        return self.unready
 
 
 async def test_ready_is_sent_once_all_resources_are_registered(systemd: Systemd) -> None:
@@ -84,17 +91,9 @@ async def test_ready_is_sent_once_all_resources_are_registered(systemd: Systemd)
 
 async def test_unchanged_status_is_sent_once(systemd: Systemd) -> None:
     state = State()
-    checks = 0
-
-    def unready() -> list[str]:
-        nonlocal checks
-        checks += 1
-        if checks == 20:
-            state.stop.set()
-        return ["waiting for kubelet"]
-
-    await notify(unready, list, state.stop, systemd.environment, SHORT)
-    assert systemd.pending() == ["STATUS=waiting for kubelet", "STOPPING=1"]
+    state.before_check = lambda: state.stop.set() if state.checks == 20 else None
+    await state.notify(systemd.environment)
+    assert systemd.pending() == ["STATUS=not registered yet", "STOPPING=1"]
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -143,10 +142,9 @@ def test_check_interval_is_at_most_half_the_watchdog_timeout(timeout: float, sec
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}])
 async def test_nothing_is_checked_without_a_socket(environment: dict[str, str]) -> None:
-    def fail() -> list[str]:
-        raise AssertionError
-
-    await notify(fail, fail, asyncio.Event(), environment)
+    state = State()
+    await state.notify(environment)
+    assert state.checks == 0
 
 
 async def test_abstract_socket_is_supported() -> None:
@@ -162,13 +160,10 @@ async def test_abstract_socket_is_supported() -> None:
 async def test_ready_is_sent_again_if_it_could_not_be_sent(tmp_path: Path) -> None:
     """The socket appears after the first attempt."""
     path = str(tmp_path / "notify")
-    checked = asyncio.Event()
-
-    def unready() -> list[str]:
-        asyncio.get_running_loop().call_soon(checked.set)
-        return [""]
-
-    async with background_task(notify(unready, list, asyncio.Event(), {"NOTIFY_SOCKET": path}, SHORT)):
+    state, checked = State(), asyncio.Event()
+    state.unready = [""]
+    state.before_check = checked.set
+    async with background_task(state.notify({"NOTIFY_SOCKET": path})):
         await checked.wait()
         receiver = Systemd(path, path)
         assert await receiver.receive() == "READY=1\nSTATUS=registered"
@@ -178,17 +173,15 @@ async def test_ready_is_sent_again_if_it_could_not_be_sent(tmp_path: Path) -> No
 async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> None:
     """Messages that do not fit are dropped."""
     state = State()
-    checks = 0
 
-    def unready() -> list[str]:
-        nonlocal checks
-        checks += 1
-        if checks == 2000:
+    def check() -> None:
+        state.unready = [f"problem {state.checks}"]
+        if state.checks == 2000:
             state.stop.set()
-        return [f"problem {checks}"]
 
-    await notify(unready, list, state.stop, systemd.environment, 0.0)
-    assert checks == 2000
+    state.before_check = check
+    await state.notify(systemd.environment, 0.0)
+    assert state.checks == 2000
 
 
 @pytest.mark.parametrize(
