@@ -35,6 +35,10 @@ def test_version() -> None:
     assert run("--version") == (0, f"aosp-plugin, version {__version__}\n", "")
 
 
+def test_unknown_command_is_one_line_and_exit_code_2() -> None:
+    assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
+
+
 def test_no_command_prints_the_help() -> None:
     code, out, err = run()
     assert (code, out, err) == run("--help")
@@ -77,10 +81,6 @@ def test_commands_load_only_the_libraries_that_they_use() -> None:
     assert result.stdout == "set()\n"
 
 
-def test_unknown_command_is_one_line_and_exit_code_2() -> None:
-    assert run("dance") == (2, "", "aosp-plugin: No such command 'dance'.\n")
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -97,14 +97,6 @@ def test_error_of_the_operating_system_is_one_line(
     monkeypatch.setattr(config, "load", fail)
     assert main.main(["config"]) == 1
     assert capsys.readouterr().err == f"aosp-plugin: {line}\n"
-
-
-def test_device_directory_that_is_a_link_loop_is_one_line(tmp_path: Path, kubelet_dir: str) -> None:
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    code, _, err = run("serve", "--device-dir", f"{tmp_path}/loop", "--kubelet-dir", kubelet_dir, "--listen", "")
-    assert code == 1
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("aosp-plugin: ")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, until
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -127,6 +127,7 @@ async def test_status_follows_registration_leaks_and_polling(
     async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
         plugin = daemon.plugins[0]
         await until(lambda: plugin.unready.startswith("waiting"))
+        assert await daemon.text("/readyz") == f"{plugin.unready}\n"
         (resource,) = (await daemon.report())["resources"]
         assert (resource["registered"], resource["problem"]) == (False, plugin.unready)
         assert resource["leaks_problem"] == "no leak scan has completed yet"
@@ -140,12 +141,6 @@ async def test_status_follows_registration_leaks_and_polling(
             assert report["watching"] == "inotify"
             plugin._refresher._files.polling = True  # as if inotify had become unavailable
             assert (await daemon.report())["watching"] == "polling"
-
-
-async def test_status_says_if_leak_detection_is_off(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    async with running(device_directory, kubelet_dir) as daemon:
-        (resource,) = (await daemon.report())["resources"]
-        assert resource["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
 
 
 async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
@@ -162,49 +157,51 @@ async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirec
 
 
 async def test_status_names_the_binder_devices_of_sets_and_replicas(
-    device_directory: DeviceDirectory, kubelet_dir: str
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It also names the Kubernetes node, and says if leak detection is off."""
+    monkeypatch.setenv("NODE_NAME", "node-7")
     device_directory.add(0, 1, 2, 3)
-    resource = Resource(
-        device_dir=str(device_directory.directory), verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2
-    )
+    directory = str(device_directory.directory)
+    resource = Resource(device_dir=directory, verify=Verify.FILE, sets=NumberedSets(size=2), replicas=2)
     async with running(device_directory, kubelet_dir, resource) as daemon:
-        (report,) = (await daemon.report())["resources"]
-        assert [device["binder_devices"] for device in report["devices"]] == [
-            ["aosp_binder0", "aosp_binder1"],
-            ["aosp_binder0", "aosp_binder1"],
-            ["aosp_binder2", "aosp_binder3"],
-            ["aosp_binder2", "aosp_binder3"],
-        ]
+        report = await daemon.report()
+    assert report["node"] == "node-7"
+    (resource_report,) = report["resources"]
+    assert resource_report["leaks_problem"] == "leak detection is off (leak_scan_interval: 0)"
+    first, second = names([0, 1]), names([2, 3])
+    assert [device["binder_devices"] for device in resource_report["devices"]] == [first, first, second, second]
 
 
-@pytest.mark.parametrize(("variable", "name"), [("node-7", "node-7"), ("", os.uname().nodename)])
-async def test_status_names_the_kubernetes_node(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+async def test_host_name_is_the_fallback_for_the_name_of_the_node(
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host name is the fallback; in a pod it is that of the pod."""
-    monkeypatch.setenv("NODE_NAME", variable)
+    monkeypatch.setenv("NODE_NAME", "")
     async with running(device_directory, kubelet_dir) as daemon:
-        assert (await daemon.report())["node"] == name
+        assert (await daemon.report())["node"] == os.uname().nodename
 
 
 # -- allocations and metrics
 
 
-async def test_status_shows_the_allocations_of_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_status_and_metrics_show_the_allocations_of_the_kubelet(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
     device_directory.add(0, 1, 2)
     path = f"{kubelet_dir}/pods.sock"
     async with (
         Kubelet(kubelet_dir) as kubelet,
-        PodResourcesServer(kubelet, path),
+        PodResourcesServer(kubelet, path) as server,
         running(device_directory, kubelet_dir, pod_resources_socket=path) as daemon,
     ):
         await listed(kubelet, 3)
         await kubelet.admit(PHONE)
+        assert server.requests == 0
+        assert ALLOCATED in await daemon.text("/metrics")
+        assert server.requests == 1
         report = await daemon.report()
         assert report["allocations"] == {"known": True, "problem": ""}
         assert report["resources"][0]["counts"]["allocated"] == 2
-        assert ALLOCATED in await daemon.text("/metrics")
 
 
 async def test_allocations_are_unknown_without_podresources(
@@ -216,22 +213,6 @@ async def test_allocations_are_unknown_without_podresources(
         assert report["allocations"]["problem"].startswith(f"{tmp_path}/none does not exist")
         assert report["resources"][0]["counts"]["unknown"] == 3
         assert "aosp_plugin_devices_allocated{" not in await daemon.text("/metrics")
-
-
-async def test_metrics_query_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Allocations are counted even if nothing requests the status."""
-    device_directory.add(0, 1)
-    path = f"{kubelet_dir}/pods.sock"
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        PodResourcesServer(kubelet, path) as server,
-        running(device_directory, kubelet_dir, pod_resources_socket=path) as daemon,
-    ):
-        await listed(kubelet, 2)
-        await kubelet.admit(PHONE)
-        assert server.requests == 0
-        assert ALLOCATED in await daemon.text("/metrics")
-        assert server.requests == 1
 
 
 async def test_metrics_are_served_while_the_loop_is_stuck(
@@ -262,12 +243,6 @@ async def test_probes_name_each_of_several_resources(device_directory: DeviceDir
         assert (await daemon.get("/healthz")).status == 200
         daemon.stuck = "the event loop has been stuck for 12 s"
         assert await daemon.text("/healthz") == "the event loop has been stuck for 12 s\n"
-
-
-async def test_probe_of_one_resource_does_not_name_it(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    async with running(device_directory, kubelet_dir) as daemon:
-        await until(lambda: daemon.plugins[0].unready.startswith("waiting"))
-        assert await daemon.text("/readyz") == f"{daemon.plugins[0].unready}\n"
 
 
 # -- the process

@@ -32,7 +32,7 @@ from tests.support import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     Damaged = Callable[[], None]
 
@@ -72,47 +72,84 @@ async def test_kubelet_is_found_after_a_stale_kubelet_socket(
             await listed(kubelet, 2)
 
 
+async def restart(kubelet: Kubelet) -> None:
+    """Restart the kubelet, which removes the plugin's socket."""
+    await kubelet.restart()
+
+
+async def remove_socket(kubelet: Kubelet) -> None:
+    """Remove the plugin's socket; the stream stays open."""
+    os.unlink(plugin_socket(kubelet))
+
+
+async def replace_socket(kubelet: Kubelet) -> None:
+    """Put another socket in the place of the plugin's; the stream stays open."""
+    path = plugin_socket(kubelet)
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(path + ".new")
+        os.rename(path + ".new", path)
+
+
+async def drop_streams(kubelet: Kubelet) -> None:
+    """End the stream; the kubelet never opens another one."""
+    await kubelet.drop_streams()
+
+
+def plugin_socket(kubelet: Kubelet) -> str:
+    """Return the path of the registered socket."""
+    return os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+
+
+@pytest.mark.parametrize("damage", [restart, remove_socket, replace_socket, drop_streams])
 @pytest.mark.parametrize("behaviour", Behaviour)
-async def test_kubelet_restart(
-    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
+async def test_plugin_registers_again_over_a_new_socket(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    behaviour: Behaviour,
+    damage: Callable[[Kubelet], Awaitable[None]],
+    healed: Damaged,
 ) -> None:
-    """The kubelet removes the plugin socket; all devices return over a new socket."""
+    """All devices return, and the old server no longer answers."""
     device_directory.add(*range(5))
     async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
         await listed(kubelet, 5)
-        before = kubelet.registrations[-1].endpoint
-        healed()
-        await kubelet.restart()
-        await listed(kubelet, 5)
-        assert kubelet.registrations[-1].endpoint != before
-        assert sockets(kubelet_dir) == [kubelet.registrations[-1].endpoint]
+        path = plugin_socket(kubelet)
+        async with grpc.aio.insecure_channel(f"unix:{path}") as old:
+            await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
+            healed()
+            await damage(kubelet)
+            await kubelet.wait_for(lambda k: plugin_socket(k) != path)
+            await listed(kubelet, 5)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
-async def test_removed_plugin_socket(
-    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
+@pytest.mark.parametrize(
+    ("fault", "value", "reason"),
+    [
+        ("never_open_stream", True, "did not request its devices"),
+        ("hang_register", True, "DEADLINE_EXCEEDED"),
+        ("refuse_register", "failed to dial device plugin: context deadline exceeded", "failed to dial device plugin"),
+        ("garbage_register", True, "registration failed, retrying"),
+    ],
+)
+async def test_failed_registration_is_retried(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    fault: str,
+    value: bool | str,  # noqa: FBT001 - the value of a fault
+    reason: str,
+    healed: Damaged,
 ) -> None:
-    """The plugin registers again although its stream is still open."""
-    device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, 2)
-        healed()
-        os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
-        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        await listed(kubelet, 2)
-
-
-async def test_replaced_plugin_socket(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """The plugin registers again if another file has the name of its socket."""
     device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, 1)
-        path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
+    kubelet = Kubelet(kubelet_dir)
+    setattr(kubelet.faults, fault, value)
+    async with kubelet, running(device_directory, kubelet_dir, timings=FAST) as plugin:
+        await problem(plugin, reason)
         healed()
-        with socket.socket(socket.AF_UNIX) as impostor:
-            impostor.bind(path + ".new")
-            os.rename(path + ".new", path)
-        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+        setattr(kubelet.faults, fault, type(value)() or None)
+        await kubelet.restart()
         await listed(kubelet, 1)
 
 
@@ -130,44 +167,6 @@ async def test_recreated_kubelet_socket(device_directory: DeviceDirectory, kubel
         assert not first.resource(RESOURCE).connected
 
 
-@pytest.mark.parametrize("behaviour", Behaviour)
-async def test_dropped_stream(
-    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour, healed: Damaged
-) -> None:
-    """The plugin registers again, because the kubelet never opens another stream."""
-    device_directory.add(0, 1)
-    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, 2)
-        healed()
-        await kubelet.drop_streams()
-        await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-        await listed(kubelet, 2)
-
-
-async def test_no_stream_after_register(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """The plugin registers again if the kubelet never calls ListAndWatch."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.never_open_stream = True
-        async with running(device_directory, kubelet_dir, timings=FAST) as plugin:
-            healed()
-            await problem(plugin, "did not request its devices")
-            kubelet.faults.never_open_stream = False
-            await listed(kubelet, 1)
-
-
-async def test_hanging_register(device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged) -> None:
-    """Register ends at its deadline and is retried."""
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.hang_register = True
-        async with running(device_directory, kubelet_dir, timings=FAST) as plugin:
-            healed()
-            await problem(plugin, "DEADLINE_EXCEEDED")
-            kubelet.faults.hang_register = False
-            await listed(kubelet, 1)
-
-
 async def test_plugin_socket_removed_during_register(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
@@ -179,7 +178,7 @@ async def test_plugin_socket_removed_during_register(
             await kubelet.wait_for(lambda k: len(k.registrations) == 1)
             kubelet.faults.hang_register = False
             healed()
-            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            os.unlink(plugin_socket(kubelet))
             await listed(kubelet, 1)
 
 
@@ -202,19 +201,6 @@ async def test_plugin_socket_removed_before_it_is_served(
         async with running(device_directory, kubelet_dir):
             await listed(kubelet, 1)
             assert kubelet.registrations[-1].endpoint not in swept
-
-
-async def test_temporary_refusal_is_retried(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.refuse_register = "failed to dial device plugin: context deadline exceeded"
-        async with running(device_directory, kubelet_dir) as plugin:
-            await problem(plugin, "failed to dial device plugin")
-            healed()
-            kubelet.faults.refuse_register = None
-            await listed(kubelet, 1)
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -262,22 +248,6 @@ def connections() -> int:
     return sum(os.path.lexists(link) and os.readlink(link).startswith("socket:") for link in links)
 
 
-async def test_kubelet_socket_that_does_not_speak_grpc(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    device_directory.add(0)
-    kubelet = Kubelet(kubelet_dir)
-    kubelet.faults.garbage_register = True
-    await kubelet.start()
-    async with running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "registration failed, retrying")
-        kubelet.faults.garbage_register = False
-        healed()
-        await kubelet.restart()
-        await listed(kubelet, 1)
-    await kubelet.stop()
-
-
 async def test_recreated_kubelet_directory(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
@@ -322,33 +292,29 @@ async def test_old_server_stops_before_the_new_one_registers(
         await listed(kubelet, 2)
         for _ in range(5):
             count = len(kubelet.registrations)
-            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            os.unlink(plugin_socket(kubelet))
             await kubelet.wait_for(lambda k, count=count: len(k.registrations) > count)  # type: ignore[misc]
             await listed(kubelet, 2)
         assert kubelet.resource(RESOURCE).streams == 1
         assert len(kubelet.registrations) == 6
 
 
-async def test_old_server_no_longer_answers(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    device_directory.add(0)
-    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir):
-        await listed(kubelet, 1)
-        path = os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint)
-        async with grpc.aio.insecure_channel(f"unix:{path}") as old:
-            await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
-            os.unlink(path)
-            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await DevicePluginStub(old).GetDevicePluginOptions(pb.Empty())
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_recovery_by_events_alone(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("inotify", [True, False])
+async def test_recovery_by_events_or_by_polling_alone(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    healed: Damaged,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    inotify: bool,
 ) -> None:
     """With inotify, nothing waits for the next periodic scan."""
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 3600.0)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
+    file_events = "aosp_plugin.framework.events.file_events"
+    monkeypatch.setattr(f"{file_events}.POLL_INTERVAL", 3600.0 if inotify else 0.05)
+    if inotify:
+        monkeypatch.setattr(f"{file_events}.SAFETY_INTERVAL", 3600.0)
+    else:
+        monkeypatch.setattr(f"{file_events}.FileEvents.inotify", lambda _: None)
     async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()
@@ -356,44 +322,32 @@ async def test_recovery_by_events_alone(
             await listed(kubelet, 0)
             device_directory.add(0)
             await listed(kubelet, 1)
-            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            await remove_socket(kubelet)
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             await kubelet.restart()
             await listed(kubelet, 1)
 
 
-async def test_recovery_by_polling_alone(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("resource", "version", "error"),
+    [
+        ("no-domain", "v1beta1", 'the ResourceName "no-domain" is invalid'),
+        (RESOURCE, "v1alpha1", '"v1alpha1" is not supported by kubelet'),
+    ],
+)
+async def test_permanent_refusal_ends_the_plugin(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    monkeypatch: pytest.MonkeyPatch,
+    resource: str,
+    version: str,
+    error: str,
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
-    async with running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "there is no")
-        healed()
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 0)
-            device_directory.add(0)
-            await listed(kubelet, 1)
-            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
-            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
-            await listed(kubelet, 1)
-
-
-async def test_permanent_refusal_ends_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", version)
     async with Kubelet(kubelet_dir):
-        plugin = make_plugin(device_directory, kubelet_dir, resource="no-domain")
-        with pytest.raises(RegistrationRefusedError, match='the ResourceName "no-domain" is invalid'):
-            await plugin.run()
+        with pytest.raises(RegistrationRefusedError, match=error):
+            await make_plugin(device_directory, kubelet_dir, resource=resource).run()
     assert sockets(kubelet_dir) == []
-
-
-async def test_unsupported_version_ends_the_plugin(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.supervisor.VERSION", "v1alpha1")
-    async with Kubelet(kubelet_dir):
-        with pytest.raises(RegistrationRefusedError, match='"v1alpha1" is not supported by kubelet'):
-            await make_plugin(device_directory, kubelet_dir).run()
 
 
 async def test_missing_kubelet_directory_ends_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
@@ -430,16 +384,6 @@ async def test_stale_sockets_of_the_same_resource_are_removed_at_start(
         assert sorted(os.listdir(kubelet_dir)) == ["aosp-aosp.io_binderx-1-1.sock", "other.sock"]
 
 
-async def test_repeated_problem_is_logged_once(
-    device_directory: DeviceDirectory, kubelet_dir: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.refuse_register = "not today"
-        async with running(device_directory, kubelet_dir):
-            await kubelet.wait_for(lambda k: len(k.registrations) >= 4)
-        assert len([record for record in caplog.records if "not today" in vars(record).get("error", "")]) == 1
-
-
 async def test_ended_plugin_leaves_no_thread_and_no_open_file(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
@@ -451,7 +395,7 @@ async def test_ended_plugin_leaves_no_thread_and_no_open_file(
         before = threads_and_files()
         async with running(device_directory, kubelet_dir):
             await listed(kubelet, 1)
-            os.unlink(os.path.join(kubelet_dir, kubelet.registrations[-1].endpoint))
+            os.unlink(plugin_socket(kubelet))
             await kubelet.wait_for(lambda k: len(k.registrations) == 3)
             await listed(kubelet, 1)
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)

@@ -46,9 +46,9 @@ def holding(path: str | Path, mode: str = "open") -> Iterator[subprocess.Popen[s
         process.communicate("")
 
 
-def device_at(path: str | Path, kind: Kind) -> BinderDevice:
+def device_at(path: str | Path) -> BinderDevice:
     status = os.stat(path)
-    return BinderDevice("aosp_binder0", str(path), kind, Identity(status.st_dev, status.st_rdev, status.st_ino))
+    return BinderDevice("aosp_binder0", str(path), Kind.FILE, Identity(status.st_dev, status.st_rdev, status.st_ino))
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def device(tmp_path: Path) -> BinderDevice:
     """Return a binder device that is a plain file."""
     path = tmp_path / "aosp_binder0"
     path.touch()
-    return device_at(path, Kind.FILE)
+    return device_at(path)
 
 
-def leaked(device: BinderDevice, proc: str = "/proc") -> tuple[Holder, ...]:
+def leaked(device: BinderDevice) -> tuple[Holder, ...]:
     """Return the leaks of a device that is not allocated."""
-    return scan([device], dict, proc).leaked
+    return scan([device], dict).leaked
 
 
 def test_leak_is_reported_until_the_process_exits(device: BinderDevice) -> None:
@@ -83,43 +83,12 @@ def test_unlinked_device_is_found_by_its_old_identity(device: BinderDevice) -> N
         Path(device.path).touch()
         Path(f"{device.path}.old").unlink()
         assert [leak.pid for leak in leaked(device)] == [process.pid]
-        assert leaked(device_at(device.path, Kind.FILE)) == ()
+        assert leaked(device_at(device.path)) == ()
 
 
 def test_own_process_is_ignored(device: BinderDevice) -> None:
     with open(device.path, "rb"):
         assert leaked(device) == ()
-
-
-def test_misc_device_is_found_by_its_number() -> None:
-    """A terminal represents a misc device, of which a container has another file."""
-    leader, follower = os.openpty()
-    try:
-        path = os.ttyname(follower)
-        number = os.stat(path).st_rdev
-        os.close(follower)
-        with holding(path) as process:
-            device = BinderDevice("aosp_binder0", "/dev/aosp_binder0", Kind.CDEV, Identity(0, number, 0))
-            assert [leak.pid for leak in leaked(device)] == [process.pid]
-    finally:
-        os.close(leader)
-
-
-@pytest.mark.skipif(not ROOT, reason="mknod needs root")
-def test_stand_in_with_the_number_of_dev_null_is_found_by_its_inode(tmp_path: Path) -> None:
-    path = tmp_path / "aosp_binder0"
-    os.mknod(path, 0o20600, os.makedev(1, 3))
-    with holding("/dev/null"), holding(path) as process:
-        assert [leak.pid for leak in leaked(device_at(path, Kind.STAND_IN))] == [process.pid]
-
-
-def test_proc_may_be_mounted_elsewhere(device: BinderDevice, tmp_path: Path) -> None:
-    """The global path of psutil is restored."""
-    elsewhere = tmp_path / "proc"
-    elsewhere.symlink_to("/proc")
-    with holding(device.path) as process:
-        assert [leak.pid for leak in leaked(device, str(elsewhere))] == [process.pid]
-    assert psutil.PROCFS_PATH == "/proc"
 
 
 def test_all_processes_are_visible_in_the_hosts_pid_namespace() -> None:

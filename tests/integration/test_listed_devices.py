@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -30,7 +29,6 @@ class Things(ListedDevices):
 
     def __init__(self) -> None:
         self.failure: OSError | None = None
-        self.failed = threading.Semaphore(0)
         self.things = ["/dev/thing0", "/dev/thing1", "/dev/thing2"]
         super().__init__(RESOURCE, lambda: self.things, directories=[], missing_device_ttl=0)
 
@@ -41,7 +39,6 @@ class Things(ListedDevices):
     def scan(self, changed: Collection[str] | None = None) -> None:
         """Scan, or fail on request."""
         if self.failure is not None:
-            self.failed.release()
             raise self.failure
         super().scan(changed)
 
@@ -84,25 +81,6 @@ async def test_unhealthy_device_is_refused_without_asking_the_backend(kubelet_di
 async def test_default_backend_has_no_options(kubelet_dir: str) -> None:
     async with served(kubelet_dir, Things()) as (stub, _, _):
         assert await stub.GetDevicePluginOptions(pb.Empty()) == pb.DevicePluginOptions()
-
-
-async def test_failed_scan_keeps_the_devices_and_is_logged_once(
-    kubelet_dir: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    things = Things()
-    caplog.set_level("INFO")
-    async with served(kubelet_dir, things) as (_, kubelet, plugin):
-        things.failure = OSError(5, "Input/output error")
-        for _ in range(3):
-            plugin.rescan()
-            await asyncio.to_thread(things.failed.acquire)
-        await until(lambda: plugin.unhealthy == "device scan failed: [Errno 5] Input/output error")
-        assert kubelet.resource(RESOURCE).capacity == 3
-        things.failure, things.things = None, ["/dev/thing0"]
-        plugin.rescan()
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
-        await until(lambda: plugin.unhealthy == "")
-    assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
 async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -404,56 +404,37 @@ async def test_debug_log_has_each_request_and_message(
 # -- registration
 
 
-async def test_each_failed_registration_is_counted(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
-    kubelet.faults.refuse_register = "not today"
-    async with observed(binder(device_directory), kubelet.directory) as observer:
-        await kubelet.wait_for(lambda k: len(k.registrations) >= 3)
+@pytest.mark.parametrize(("fault", "value"), [("refuse_register", "not today"), ("never_open_stream", True)])
+async def test_each_failed_registration_is_counted(
+    device_directory: DeviceDirectory, kubelet: Kubelet, fault: str, value: object
+) -> None:
+    """A registration without a stream has failed, too."""
+    setattr(kubelet.faults, fault, value)
+    async with observed(binder(device_directory), kubelet.directory, FAST) as observer:
+        await until(lambda: observer.values("registrations_total", "result").get("failed", 0) >= 1)
         assert observer.value("registered") == 0
-        kubelet.faults.refuse_register = None
+        assert observer.value("messages_sent_total") == 0
+        setattr(kubelet.faults, fault, None)
         await ready(observer.plugin)
         failed = len(kubelet.registrations) - 1
         assert observer.values("registrations_total", "result") == {"ok": 1, "failed": failed}
         assert observer.value("registered") == 1
 
 
-async def test_registration_without_a_stream_has_failed(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
-    kubelet.faults.never_open_stream = True
-    async with observed(binder(device_directory), kubelet.directory, FAST) as observer:
-        await until(lambda: observer.values("registrations_total", "result") == {"failed": 1})
-        assert observer.plugin.unready != ""
-        assert observer.value("messages_sent_total") == 0
-        kubelet.faults.never_open_stream = False
-        await ready(observer.plugin)
-        assert observer.values("registrations_total", "result") == {"ok": 1, "failed": 1}
-
-
-async def test_registration_that_is_cancelled_has_not_failed(
+async def test_refused_registration_is_counted_and_a_cancelled_one_is_not(
     device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
-    """The plugin stops before the kubelet answers."""
+    """A registration is cancelled if the plugin stops before the kubelet answers."""
     kubelet.faults.hang_register = True
     async with observed(binder(device_directory), kubelet.directory) as observer:
         await kubelet.wait_for(lambda k: len(k.registrations) == 1)
     assert observer.values("registrations_total", "result") == {}
-
-
-async def test_permanent_refusal_is_counted(device_directory: DeviceDirectory, kubelet: Kubelet) -> None:
+    kubelet.faults.release_register()
     kubelet.faults.refuse_register = f'the ResourceName "{RESOURCE}" is invalid'
     async with observed(binder(device_directory), kubelet.directory) as observer:
         with pytest.raises(RegistrationRefusedError):
             await observer.task
         assert observer.values("registrations_total", "result") == {"refused": 1}
-
-
-async def test_change_without_a_kubelet_is_not_an_update(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    async with observed(binder(device_directory), kubelet_dir) as observer:
-        await until(lambda: WAITING in observer.plugin.unready)
-        device_directory.add(0)
-        await until(lambda: observer.values("devices", "health") == {"healthy": 1})
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 1)
-            assert observer.value("messages_sent_total") == 1
-            assert observer.value("update_latency_seconds_count") == 0
 
 
 async def test_stopped_kubelet_makes_the_plugin_unready(
@@ -533,105 +514,50 @@ async def test_lost_stream_is_reported_before_the_old_server_stops(
 
 
 async def test_failing_scan_makes_the_plugin_unhealthy(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines
-) -> None:
-    """The device list stays. Begin and end are logged."""
-    device_directory.add(0)
-    moved = device_directory.directory.with_name("moved")
-    async with registered(binder(device_directory), kubelet, 1, log) as observer:
-        device_directory.directory.rename(moved)
-        device_directory.directory.symlink_to(device_directory.directory)  # a link loop cannot be listed
-        observer.plugin.rescan()
-        await until(lambda: observer.plugin.unhealthy != "")
-        healthy, unready = await observer.probes()
-        assert healthy.startswith("device scan failed")
-        assert "[Errno 40]" in healthy
-        assert unready == ""
-        assert observer.value("scans_total", result="failed") >= 1
-        assert observer.values("devices", "health") == {"healthy": 1}
-        device_directory.directory.unlink()
-        moved.rename(device_directory.directory)
-        observer.plugin.rescan()
-        await until(lambda: observer.plugin.unhealthy == "")
-        assert await observer.probes() == ("", "")
-        assert observer.value("scans_total", result="ok") >= 2
-        entries = [entry for entry in log.take() if "device scan" in entry[1]]
-        assert entries == [("error", SCAN_FAILED), ("info", SCAN_RECOVERED)]
-
-
-async def test_update_latency_includes_failing_scans(
     kubelet: Kubelet, tmp_path: Path, log: LogLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts from the event before the failing scan, even if the successful scan had no event, and only once."""
+    """The device list stays, and begin and end are logged once.
+
+    The latency of the next update counts from the event before the failing scan, even if the successful scan had none.
+    """
     directory = tmp_path / "dev"
     directory.mkdir()
     errors: list[OSError] = []
-    additional: list[str] = []
 
     def list_devices() -> list[str]:
         for error in errors:
             raise error
-        return sorted(f"/dev/{path.name}" for path in directory.iterdir()) + additional
+        return sorted(f"/dev/{path.name}" for path in directory.iterdir())
 
+    (directory / "a").touch()
     backend = ListedDevices(RESOURCE, list_devices, directories=[str(directory)])
-    async with registered(backend, kubelet, 0) as observer:
+    async with registered(backend, kubelet, 1, log) as observer:
         scans = count_calls(monkeypatch, observer.plugin._refresher._observer, "scanned")
         monkeypatch.setattr(refresher, "RETRY_INTERVAL", 3600.0)
-        log.take()
         errors.append(OSError(5, "gone"))
-        (directory / "a").touch()
+        (directory / "b").touch()
         await scans(1)
         observer.plugin.rescan()
         await scans(2)
-        assert log.take("error") == [("error", SCAN_FAILED, "[Errno 5] gone")]
+        assert await observer.probes() == (f"{SCAN_FAILED.partition(',')[0]}: [Errno 5] gone", "")
+        assert observer.values("devices", "health") == {"healthy": 1}
         errors.clear()
         observer.plugin.rescan()
-        await listed(kubelet, 1)
+        await listed(kubelet, 2)
+        await until(lambda: observer.plugin.unhealthy == "")
         assert observer.value("update_latency_seconds_count") == 1
         assert observer.values("scans_total", "result") == {"ok": 2, "failed": 2}
-        additional.append("/dev/b")
+        events = [entry for entry in log.take("error") if "device scan" in entry[1]]
+        assert events == [("error", SCAN_FAILED, "[Errno 5] gone"), ("info", SCAN_RECOVERED)]
         observer.plugin.rescan()
-        await listed(kubelet, 2)
+        await scans(4)
         assert observer.value("update_latency_seconds_count") == 1
 
 
 async def test_hanging_scan_makes_the_plugin_unhealthy(
     kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plugin stays registered, and the scan is logged once."""
-    proceed = threading.Event()
-    proceed.set()
-
-    def list_devices() -> list[str]:
-        proceed.wait()
-        return ["/dev/a"]
-
-    async with registered(ListedDevices(RESOURCE, list_devices), kubelet, 1, log) as observer:
-        monkeypatch.setattr(refresher, "HUNG_AFTER", 0.0)
-        proceed.clear()
-        observer.plugin.rescan()
-        await until(lambda: observer.plugin.unhealthy != "")
-        healthy, unready = await observer.probes()
-        assert healthy.startswith("device scan ")
-        assert unready == ""
-        assert observer.values("scans_total", "result") == {"ok": 1, "hung": 1}
-        assert observer.value("scan_duration_seconds_count") == 1
-        assert observer.value("registered") == 1
-        ((level, message, duration),) = log.take("duration_ms")
-        assert (level, message) == ("error", SCAN_HANGS)
-        assert float(duration) >= 0
-        proceed.set()
-        await until(lambda: observer.plugin.unhealthy == "")
-        assert await observer.probes() == ("", "")
-        assert observer.values("scans_total", "result") == {"ok": 2, "hung": 1}
-        assert observer.value("scan_duration_seconds_count") == 2
-        assert log.take() == [("info", SCAN_RETURNED)]
-
-
-async def test_plugin_does_not_register_before_the_first_scan(
-    kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the first scan hangs, /healthz fails."""
+    """It is logged once. The plugin does not register before its first scan, and later stays registered."""
     monkeypatch.setattr(refresher, "HUNG_AFTER", 0.0)
     proceed = threading.Event()
 
@@ -640,17 +566,26 @@ async def test_plugin_does_not_register_before_the_first_scan(
         return ["/dev/a"]
 
     async with observed(ListedDevices(RESOURCE, list_devices), kubelet.directory) as observer:
-        await until(lambda: observer.plugin.unhealthy != "")
-        healthy, unready = await observer.probes()
-        assert healthy.startswith("device scan ")
-        assert unready == "not registered yet"
-        assert observer.values("scans_total", "result") == {"hung": 1}
-        assert observer.value("registered") == 0
-        assert log.take() == [("error", SCAN_HANGS)]
+        for scans, unready in enumerate(("not registered yet", "")):
+            await until(lambda: observer.plugin.unhealthy != "")
+            healthy, reason = await observer.probes()
+            assert healthy.startswith("device scan ")
+            assert reason == unready
+            assert observer.value("scans_total", result="hung") == scans + 1
+            assert observer.value("scan_duration_seconds_count") == scans
+            assert observer.value("registered") == scans
+            ((level, message, duration),) = log.take("duration_ms")
+            assert (level, message) == ("error", SCAN_HANGS)
+            assert float(duration) >= 0
+            proceed.set()
+            await listed(kubelet, 1)
+            await ready(observer.plugin)
+            await until(lambda: observer.plugin.unhealthy == "")
+            assert await observer.probes() == ("", "")
+            assert ("info", SCAN_RETURNED) in log.take()
+            proceed.clear()
+            observer.plugin.rescan()
         proceed.set()
-        await listed(kubelet, 1)
-        await ready(observer.plugin)
-        assert await observer.probes() == ("", "")
 
 
 # -- processes and several resources

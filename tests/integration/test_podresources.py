@@ -96,36 +96,54 @@ ONE_POD = Allocations("", {RESOURCE: {"n1": (Owner("games", "phone-1", "android"
 # -- owners in a response
 
 
-def test_owners_are_grouped_by_resource() -> None:
-    """Other resources are ignored. A requested resource without allocations is present and empty."""
+def test_owners_are_grouped_by_resource_and_device() -> None:
+    """Other resources are ignored. A requested resource without allocations is present and empty.
+
+    A device has several owners if it is replicated, in the order of the response, and one owner if the kubelet lists it
+    once for each NUMA node.
+    """
     containers = response(
-        ("a", "p", "c", "x.io/one", ["n1", "n2"]),
+        ("b", "p", "c", "x.io/one", ["n1", "n2"]),
+        ("a", "q", "c", "x.io/one", ["n1"]),
         ("a", "q", "c", "x.io/other", ["n1"]),
         ("a", "r", "c", "y.io/y", ["n"]),
     )
+    containers.pod_resources[0].containers[0].devices.add(resource_name="x.io/one", device_ids=["n1"])
+    containers.pod_resources[0].containers.add(name="d").devices.add(resource_name="x.io/one", device_ids=["n1"])
+    first, other = Owner("b", "p", "c"), Owner("a", "q", "c")
     assert owners_in(containers, ["x.io/one", "x.io/other", "x.io/none"]) == {
-        "x.io/one": {"n1": (Owner("a", "p", "c"),), "n2": (Owner("a", "p", "c"),)},
-        "x.io/other": {"n1": (Owner("a", "q", "c"),)},
+        "x.io/one": {"n1": (first, Owner("b", "p", "d"), other), "n2": (first,)},
+        "x.io/other": {"n1": (other,)},
         "x.io/none": {},
     }
 
 
-def test_device_near_two_numa_nodes_has_one_owner() -> None:
-    """The kubelet lists it once for each NUMA node."""
-    containers = response(("a", "p", "c", RESOURCE, ["n1"]))
-    containers.pod_resources[0].containers[0].devices.add(resource_name=RESOURCE, device_ids=["n1"])
-    assert owners_in(containers, [RESOURCE]) == {RESOURCE: {"n1": (Owner("a", "p", "c"),)}}
+async def refuse(context: Any) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many")
 
 
-def test_replicated_device_has_several_owners() -> None:
-    """They may be containers of one pod, and are in the order of the response."""
-    containers = response(("b", "p", "c", RESOURCE, ["n1"]), ("a", "p", "c", RESOURCE, ["n1"]))
-    containers.pod_resources[0].containers.add(name="d").devices.add(resource_name=RESOURCE, device_ids=["n1"])
-    assert owners_in(containers, [RESOURCE])[RESOURCE]["n1"] == (
-        Owner("b", "p", "c"),
-        Owner("b", "p", "d"),
-        Owner("a", "p", "c"),
-    )
+async def hang(_context: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("failure", "problem"), [(refuse, "RESOURCE_EXHAUSTED: too many"), (hang, "no answer within 0 s")]
+)
+async def test_failed_query_is_reported_until_one_succeeds(
+    socket: str, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch, failure: Any, problem: str
+) -> None:
+    monkeypatch.setattr(podresources_client, "DEADLINE", 0.1 if failure is hang else PATIENCE)
+    answers = [failure]
+
+    async def answer(context: Any) -> Any:
+        return await answers[-1](context)
+
+    async with serving(socket, answer):
+        assert await client.current() == Allocations(f"List at {socket} failed: {problem}")
+        monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
+        answers.append(one_pod)
+        clock.now += MIN_INTERVAL
+        assert await client.current() == ONE_POD
 
 
 # -- queries
@@ -175,33 +193,6 @@ async def test_slow_kubelet_does_not_delay_callers(
         monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
         assert await client.current() == ONE_POD
         assert server.calls == 2
-
-
-async def test_query_has_a_deadline(socket: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(podresources_client, "DEADLINE", 0.1)
-
-    async def hang(_context: Any) -> None:
-        await asyncio.Event().wait()
-
-    async with serving(socket, hang):
-        assert await client.current() == Allocations(f"List at {socket} failed: no answer within 0 s")
-
-
-async def test_error_of_the_kubelet_is_reported_until_a_query_succeeds(
-    socket: str, clock: Clock, client: Client
-) -> None:
-    fail = True
-
-    async def answer(context: Any) -> pb.ListPodResourcesResponse:
-        if fail:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many")
-        return await one_pod(context)
-
-    async with serving(socket, answer):
-        assert await client.current() == Allocations(f"List at {socket} failed: RESOURCE_EXHAUSTED: too many")
-        fail = False
-        clock.now += MIN_INTERVAL
-        assert await client.current() == ONE_POD
 
 
 async def test_response_may_exceed_the_default_message_size_of_grpc(socket: str, client: Client) -> None:
@@ -352,13 +343,6 @@ async def test_server_removes_its_socket(kubelet_dir: str, socket: str) -> None:
 def test_messages_have_the_field_numbers_of_the_kubelet(part: Any, encoded: bytes) -> None:
     """They are those of the kubelet's podresources v1 api.proto."""
     assert part.SerializeToString(deterministic=True) == encoded
-
-
-def test_unknown_fields_are_skipped() -> None:
-    """The kubelet also sends CPUs, memory and topology."""
-    known = pb.ContainerDevices(resource_name="r", device_ids=["d"]).SerializeToString()
-    devices = pb.ContainerDevices.FromString(known + b"\x1a\x04\x0a\x02\x08\x01")
-    assert (devices.resource_name, list(devices.device_ids)) == ("r", ["d"])
 
 
 def test_service_has_the_name_and_methods_of_the_kubelet() -> None:

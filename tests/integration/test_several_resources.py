@@ -57,19 +57,15 @@ async def test_each_resource_has_its_own_devices_and_registration(devices: Devic
 
 
 async def test_all_resources_return_after_a_kubelet_restart(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", str(write_config(devices))):
+    """The end of the process removes their sockets."""
+    config = str(write_config(devices))
+    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", config) as serve:
         await both_listed(kubelet, 2, 2)
         await kubelet.restart()
         await both_listed(kubelet, 2, 2)
         devices.add(6, 7, 8)
         (devices.directory / "sidecar_binder1").unlink()
         await both_listed(kubelet, 3, 1)
-
-
-async def test_termination_removes_all_sockets(devices: DeviceDirectory, kubelet_dir: str) -> None:
-    config = write_config(devices)
-    async with Kubelet(kubelet_dir) as kubelet, Serve(devices, kubelet_dir, "--config", str(config)) as serve:
-        await both_listed(kubelet, 2, 2)
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
         assert sockets(kubelet_dir) == []

@@ -62,9 +62,6 @@ def test_first_line_describes_the_plugin(watching: str, text: str) -> None:
     (line,) = summary(replace(NODE, watching=watching))
     assert line.text.startswith("node-7: aosp-plugin 1.2.3, up since 2023-11-1")
     assert line.text.endswith(f", detects changes {text}")
-
-
-def test_unknown_allocations_are_shown_with_the_reason() -> None:
     lines = summary(replace(NODE, allocations=Known(known=False, problem="no socket")))
     assert lines[1] == ("  Device allocations are unknown: no socket", False, "red")
 

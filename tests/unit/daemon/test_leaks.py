@@ -288,22 +288,17 @@ def test_leak_is_a_holder_outside_the_pods_that_own_the_device(
 
 
 def test_leak_appears_once_and_is_released_once() -> None:
-    """Each comparison continues from the open leaks of the one before."""
-    first, second = holder("n1"), holder("n2")
+    """Each comparison continues from the open leaks of the one before. An undecided leak stays open, but opens none."""
+    first, second, unknown = holder("n1"), holder("n2"), holder("n3")
     changes = compare((), result(first))
     assert changes == Changes((first,), (), (first,))
     changes = compare(changes.open, result(first, second))
     assert changes == Changes((second,), (), (first, second))
     changes = compare(changes.open, result(second))
     assert changes == Changes((), (first,), (second,))
+    changes = compare(changes.open, result(undecided=(second, unknown)))
+    assert changes == Changes((), (), (second,))
     assert compare(changes.open, result(second)) == Changes((), (), (second,))
-
-
-def test_undecided_holder_keeps_a_leak_open_but_opens_none() -> None:
-    known, unknown = holder("n1", container=C1), holder("n2", container=C1)
-    changes = compare((known,), result(undecided=(known, unknown)))
-    assert changes == Changes((), (), (known,))
-    assert compare(changes.open, result(known)) == Changes((), (), (known,))
 
 
 @pytest.mark.parametrize("other", [holder("n1"), holder(pid=6), holder(since_boot=9.51)])
@@ -312,18 +307,13 @@ def test_leak_is_identified_by_device_pid_and_start(other: Holder) -> None:
     assert compare((holder(),), result(other)) == Changes((other,), (holder(),), (other,))
 
 
-def test_leak_survives_changes_of_command_and_clock() -> None:
-    """The start since the epoch changes when the clock is set."""
-    renamed = holder()._replace(command="other", started=0.0, container=C1)
-    assert compare((holder(),), result(renamed)) == Changes((), (), (holder(),))
-
-
 # -- scans
 
 
 def test_scan_describes_a_holder(proc: Proc, tmp_path: Path) -> None:
+    """The cgroup may contain names that are not UTF-8."""
     device = file_device(tmp_path / "aosp_binder0")
-    proc.process(70, tmp_path / "else", device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}\n")
+    proc.process(70, tmp_path / "else", device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}/\udcff\n")
     expected = Holder("aosp_binder0", 70, "tool -v", 1_700_000_123.29, 123.29, 1000, C1, UID)
     assert scan([device], dict, proc.path).leaked == (expected,)
 
@@ -421,11 +411,6 @@ def test_command_is_printable_and_truncated(command: bytes, expected: str, proc:
     assert scan([device], dict, proc.path).leaked[0].command == expected
 
 
-def test_cgroup_that_is_not_utf8_is_parsed(proc: Proc, device: BinderDevice) -> None:
-    proc.process(70, device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}/\udcff\n")
-    assert scan([device], dict, proc.path).leaked[0].container == C1
-
-
 def test_leak_stays_open_when_the_clock_is_set(proc: Proc, device: BinderDevice) -> None:
     """The kernel then reports another boot time."""
     proc.process(70, device.path)
@@ -489,14 +474,6 @@ def test_every_error_of_an_exited_process_is_expected(
 
     monkeypatch.setattr(leaks, "_describe", describe)
     assert scan([device], dict, proc.path) == Leaks((), (), 0, all_visible=False)
-
-
-def test_process_without_binder_devices_is_not_inspected_further(proc: Proc, tmp_path: Path) -> None:
-    device = file_device(tmp_path / "n0")
-    command = proc.process(70, tmp_path) / "cmdline"
-    command.chmod(0)
-    with without_root():
-        assert scan([device], dict, proc.path).unreadable == 0
 
 
 @pytest.mark.parametrize("part", ["fd", "cmdline"])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.daemon.leaks import Holder, Leaks
-from aosp_plugin.daemon.report import Known, Report, ResourceReport, ResourceStatus, resource_report
+from aosp_plugin.daemon.report import Counts, Report, ResourceReport, ResourceStatus, resource_report
 from aosp_plugin.framework.inventory import Device, Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 
@@ -49,28 +49,14 @@ def states(resource: ResourceReport) -> dict[str, str]:
 
 
 def test_device_reports_the_first_state_that_applies() -> None:
-    """Leaks come before health, health before allocation."""
-    owners = {f"n{number}": (PHONE,) for number in (1, 2, 3)}
+    """Leaks come before health, health before allocation. Pods are reported in every state."""
+    owners = {"n1": (PHONE,), "n2": (PHONE, OTHER), "n3": (PHONE,)}
     devices = [Device("n1", "missing"), Device("n2", "missing"), Device("n3"), Device("n4")]
     resource = reported(devices, owners=owners, leaks=leaks(HOLDER))
     assert states(resource) == {"n1": "leaked", "n2": "unhealthy", "n3": "allocated", "n4": "free"}
-    assert msgspec.to_builtins(resource.counts) == {
-        "total": 4,
-        "free": 1,
-        "allocated": 1,
-        "unhealthy": 1,
-        "leaked": 1,
-        "unknown": 0,
-    }
-
-
-def test_pods_are_reported_in_every_state() -> None:
-    devices = [Device("n1", "missing"), Device("n2", "missing")]
-    resource = reported(devices, owners={"n1": (PHONE,), "n2": (PHONE, OTHER)}, leaks=leaks(HOLDER))
-    assert [[(pod.namespace, pod.name, pod.container) for pod in device.pods] for device in resource.devices] == [
-        [("games", "phone-1", "android")],
-        [("games", "phone-1", "android"), ("games", "phone-2", "android")],
-    ]
+    assert resource.counts == Counts(total=4, free=1, allocated=1, unhealthy=1, leaked=1, unknown=0)
+    pods = [[pod.name for pod in device.pods] for device in resource.devices]
+    assert pods == [["phone-1"], ["phone-1", "phone-2"], ["phone-1"], []]
 
 
 def test_device_set_is_leaked_if_one_of_its_binder_devices_is() -> None:
@@ -79,19 +65,6 @@ def test_device_set_is_leaked_if_one_of_its_binder_devices_is() -> None:
     resource = reported([Device(device_id) for device_id in names], binder_devices=names, leaks=leaks(HOLDER))
     assert states(resource) == {"a::0": "leaked", "a::1": "leaked", "b": "free"}
     assert resource.devices[0].binder_devices == ("n0", "n1")
-
-
-def test_leak_describes_the_process() -> None:
-    (leak,) = reported([Device("n1")], leaks=leaks(HOLDER)).leaks
-    assert msgspec.to_builtins(leak) == {
-        "binder_device": "n1",
-        "pid": 4711,
-        "command": "adbd --root",
-        "container": "c" * 64,
-        "pod_uid": "uid-1",
-        "user": 2000,
-        "started": 1700000000.5,
-    }
 
 
 def test_healthy_device_is_free_only_if_allocations_are_known() -> None:
@@ -128,84 +101,68 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("unready", "unhealthy", "registered", "problem"),
-    [
-        ("", "", True, ""),
-        ("no kubelet", "scan failed", False, "no kubelet; scan failed"),
-        ("", "scan failed", True, "scan failed"),
-    ],
-)
-def test_problem_joins_registration_and_scan(unready: str, unhealthy: str, problem: str, *, registered: bool) -> None:
-    resource = reported([], unready=unready, unhealthy=unhealthy)
-    assert (resource.registered, resource.problem) == (registered, problem)
+@pytest.mark.parametrize("unready", ["", "no kubelet"])
+def test_problem_joins_registration_and_scan(unready: str) -> None:
+    resource = reported([], unready=unready, unhealthy="scan failed")
+    assert resource.registered is not bool(unready)
+    assert resource.problem == "; ".join(filter(None, [unready, "scan failed"]))
+
+
+MISSING_RIGHTS = "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
 
 
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
         (leaks(), ""),
-        (leaks(unreadable=1), "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"),
-        (leaks(all_visible=False), "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"),
+        (leaks(unreadable=1), MISSING_RIGHTS),
+        (leaks(all_visible=False), MISSING_RIGHTS),
         (leaks(undecided=(HOLDER,)), "leak detection is incomplete: the pods of 1 process are unknown"),
+        (None, "no leak scan has completed yet"),
     ],
 )
-def test_incomplete_leak_detection_is_reported(found: Leaks, problem: str) -> None:
+def test_incomplete_leak_detection_is_reported(found: Leaks | None, problem: str) -> None:
     resource = reported([], leaks=found)
-    assert (resource.leaks_known, resource.leaks_problem) == (True, problem)
-
-
-@pytest.mark.parametrize(
-    ("leak_detection", "problem"),
-    [(True, "no leak scan has completed yet"), (False, "leak detection is off (leak_scan_interval: 0)")],
-)
-def test_leaks_are_unknown_without_a_leak_scan(leak_detection: bool, problem: str) -> None:  # noqa: FBT001
-    resource = reported([], leaks=None, leak_detection=leak_detection)
-    assert (resource.leaks_known, resource.leaks_problem) == (False, problem)
+    assert (resource.leaks_known, resource.leaks_problem) == (found is not None, problem)
 
 
 def test_json_has_these_fields() -> None:
     """Other programs read them: the names must not change."""
     devices = [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")]
-    report = Report(
-        version="1.2.3",
-        node="here",
-        started=1700000000.0,
-        watching="inotify",
-        allocations=Known(known=True, problem=""),
-        resources=(reported(devices, owners={"n1": (PHONE,)}, revision=7),),
-    )
-    assert msgspec.json.decode(msgspec.json.encode(report)) == {
-        "version": "1.2.3",
-        "node": "here",
-        "started": 1700000000.0,
-        "watching": "inotify",
-        "allocations": {"known": True, "problem": ""},
-        "resources": [
+    report = reported(devices, owners={"n1": (PHONE,)}, revision=7, leaks=leaks(HOLDER._replace(binder_device="n9")))
+    assert msgspec.to_builtins(report) == {
+        "name": RESOURCE,
+        "registered": True,
+        "problem": "",
+        "revision": 7,
+        "truncated": 0,
+        "counts": {"total": 1, "free": 0, "allocated": 0, "unhealthy": 1, "leaked": 0, "unknown": 0},
+        "devices": (
             {
-                "name": RESOURCE,
-                "registered": True,
-                "problem": "",
-                "revision": 7,
-                "truncated": 0,
-                "counts": {"total": 1, "free": 0, "allocated": 0, "unhealthy": 1, "leaked": 0, "unknown": 0},
-                "devices": [
-                    {
-                        "id": "n1",
-                        "state": "unhealthy",
-                        "reason": "not-binder",
-                        "detail": "not-binder: n1 is a disk",
-                        "numa": [0, 1],
-                        "binder_devices": ["n1"],
-                        "pods": [{"namespace": "games", "name": "phone-1", "container": "android"}],
-                    }
-                ],
-                "leaks": [],
-                "leaks_known": True,
-                "leaks_problem": "",
-            }
-        ],
+                "id": "n1",
+                "state": "unhealthy",
+                "reason": "not-binder",
+                "detail": "not-binder: n1 is a disk",
+                "numa": (0, 1),
+                "binder_devices": ("n1",),
+                "pods": ({"namespace": "games", "name": "phone-1", "container": "android"},),
+            },
+        ),
+        "leaks": (
+            {
+                "binder_device": "n9",
+                "pid": 4711,
+                "command": "adbd --root",
+                "container": "c" * 64,
+                "pod_uid": "uid-1",
+                "user": 2000,
+                "started": 1700000000.5,
+            },
+        ),
+        "leaks_known": True,
+        "leaks_problem": "",
     }
+    assert Report.__struct_fields__ == ("version", "node", "started", "watching", "allocations", "resources")
 
 
 def test_owners_are_those_of_the_same_resource() -> None:
