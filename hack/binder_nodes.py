@@ -47,9 +47,9 @@ def parse() -> argparse.Namespace:
     create.add_argument("--stand-ins", action="store_true", help="create test devices that are not binder")
     create.add_argument("--max", type=int, help="mount option max= of the binderfs")
     create.add_argument("--mode", type=octal_mode, default=bulk.MODE, help="permissions (%(default)s)")
-    listing = commands.add_parser("list", help="list the devices that create created")
+    listing = commands.add_parser("list", help="list the created devices")
     listing.add_argument("--json", action="store_true", help="print the devices as JSON")
-    delete = commands.add_parser("delete", help="delete what create created, and nothing else")
+    delete = commands.add_parser("delete", help="delete the created devices, and unmount their binderfs")
     for command in (create, listing, delete):
         command.add_argument("--device-dir", default=bulk.DEVICE_DIR, help="device directory (%(default)s)")
         command.add_argument("--prefix", default=bulk.PREFIX, help="name before the number (%(default)s)")

@@ -40,7 +40,7 @@ class Recreator:
         self._failed.discard(name)
 
     def reason(self, name: str) -> Reason | None:
-        """Return why a binder device cannot be allocated as far as its recreation is concerned."""
+        """Return NOT_RECREATED if the binder device could not be recreated, or never can be; otherwise None."""
         return health.evaluate_recreation(self._store.device(name), failed=name in self._failed)
 
     def retry(self) -> bool:

@@ -95,7 +95,7 @@ def show_config(file: str | None, **flags: Any) -> None:
 def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, all_rows: bool) -> None:
     """Show devices, their pods, unhealthy devices and leaks.
 
-    Asks the plugin on this node, at the address in AOSP_PLUGIN_LISTEN or else at 127.0.0.1:9478. For a pod of the
+    Queries the plugin on this node, at the address in AOSP_PLUGIN_LISTEN or else at 127.0.0.1:9478. For a pod of the
     DaemonSet: kubectl exec POD -- aosp-plugin status.
 
     Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage. Unhealthy or leaked devices do not change the

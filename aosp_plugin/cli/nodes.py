@@ -57,7 +57,7 @@ def create(*, count: int, start: int, stand_ins: bool, max_devices: int | None, 
 @click.option("--json", "as_json", is_flag=True, help="Print the devices as JSON.")
 @_pool_options
 def list_devices(*, as_json: bool, **pool: str) -> None:
-    """List the devices that create created: name, kind and file."""
+    """List the created devices: name, kind and file."""
     with _usage_errors():
         devices = bulk.DevicePool(**pool).list()
     if as_json:
@@ -69,7 +69,7 @@ def list_devices(*, as_json: bool, **pool: str) -> None:
 @nodes.command()
 @_pool_options
 def delete(**pool: str) -> None:
-    """Delete what create created, and nothing else, and unmount the binderfs."""
+    """Delete the created devices, and unmount their binderfs."""
     with _usage_errors(), _interruptible():
         click.echo(bulk.DevicePool(**pool).delete(), nl=False)
 

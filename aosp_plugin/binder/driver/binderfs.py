@@ -86,7 +86,7 @@ _NO_ROOT = (NotPermittedError, "requires root (CAP_SYS_ADMIN on the host)")
 _NO_OPEN = (NotPermittedError, "denied by the device cgroup: run on the host or in a privileged container")
 _BAD_MODE = (NotPermittedError, "denied by its mode (run as root), or its file system is mounted with nodev")
 _NO_BINDERFS = "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS"
-_NO_DRIVER = "no driver for it (a device of a binderfs opens there only; a copy of it never opens)"
+_NO_DRIVER = "no driver for it (a binderfs device opens in its own binderfs only; a copy of it never opens)"
 _NO_MINOR = f"all {ALL_MINORS} minor numbers of the binderfs mounts are in use: remove binder devices elsewhere"
 _NO_CONTROL = "not the control file of a binderfs: mount one with 'mount -t binder binder DIRECTORY'"
 _NOT_BINDER = (BinderfsError, "not a device of the binder driver")
@@ -307,7 +307,7 @@ def unmount(directory: str) -> None:
 
 def _call(function: str, *arguments: bytes | int) -> int:
     """Call a function of the C library that returns 0 or sets errno. Return that errno, or 0."""
-    import ctypes  # noqa: PLC0415 - 1.4 MB that a daemon without provisioning does not need
+    import ctypes  # noqa: PLC0415 - 1.4 MB, and only mount and unmount need it
 
     # An unsigned long fits the flags of both system calls.
     converted = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]

@@ -33,7 +33,7 @@ BINDERFS_DIR = "/run/aosp-binderfs/nodes"
 MODE = "0666"
 
 INTERRUPTED = "interrupted: run the same command again to continue"
-"""What a command reports after Ctrl-C."""
+"""The message of a command that was ended by Ctrl-C."""
 INTERRUPTED_EXIT_CODE = 130
 
 FILE_SYSTEMS = "/proc/filesystems"

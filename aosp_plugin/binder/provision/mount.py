@@ -1,4 +1,4 @@
-"""What both ways to provision share: mounting a binderfs, setting modes, and the errors of file operations."""
+"""Mounting a binderfs, setting modes, and the errors of file operations: shared by ``provisioner`` and ``bulk``."""
 
 from __future__ import annotations
 
