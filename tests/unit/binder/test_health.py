@@ -76,27 +76,19 @@ def test_device_that_failed_or_cannot_be_recreated_is_not_recreated(
 @pytest.mark.parametrize(
     ("set_id", "members", "problem"),
     [
-        pytest.param("phone", [], None, id="no members"),
-        pytest.param("phone", [("a", None), ("b", None)], None, id="healthy members"),
-        pytest.param(
-            "phone", [("a", Reason.MISSING), ("b", Reason.MISSING)], (Reason.MISSING, "missing: a, b"), id="all missing"
-        ),
-        pytest.param(
-            "phone",
-            [("c", Reason.MISSING), ("a", Reason.PROBE_FAILED), ("b", Reason.MISSING)],
-            (Reason.INCOMPLETE, "incomplete: missing c, b"),
-            id="some missing",
-        ),
-        pytest.param("b1", [("b1", Reason.REPLACED)], (Reason.REPLACED, "replaced"), id="single device"),
-        pytest.param(
-            "7", [("binder7", Reason.MISSING)], (Reason.MISSING, "missing: binder7"), id="named set with one member"
-        ),
+        ("phone", {}, None),
+        ("phone", {"a": None, "b": None}, None),
+        ("phone", {"a": Reason.MISSING, "b": Reason.MISSING}, (Reason.MISSING, "missing: a, b")),
+        ("phone", {"c": Reason.MISSING, "a": Reason.REPLACED}, (Reason.INCOMPLETE, "incomplete: missing c")),
+        ("b1", {"b1": Reason.REPLACED}, (Reason.REPLACED, "replaced")),
+        ("7", {"binder7": Reason.MISSING}, (Reason.MISSING, "missing: binder7")),
     ],
 )
 def test_set_is_unhealthy_because_of_its_members(
-    set_id: str, members: list[tuple[str, Reason | None]], problem: tuple[Reason, str] | None
+    set_id: str, members: dict[str, Reason | None], problem: tuple[Reason, str] | None
 ) -> None:
-    assert aggregate(set_id, members) == problem
+    """The detail of a single device is its reason, because its name is the device ID."""
+    assert aggregate(set_id, list(members.items())) == problem
 
 
 PRECEDENCE = [Reason(text) for text in ("not-a-device", "not-binder", "replaced", "not-recreated", "probe-failed")]

@@ -170,18 +170,6 @@ def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: str
         assert max(times.values()) <= min(left, default=3) + 1
 
 
-def test_consecutive_containers_share_devices_evenly() -> None:
-    """At no time does any device have two more allocated replicas than another one."""
-    devices = names(*range(10))
-    free = {id_ for device in devices for id_ in replica_ids(device, 6)}
-    for _ in range(12):
-        chosen = spread(devices, 6, sorted(free), [], 5)
-        assert len({split_replica(id_, 6)[0] for id_ in chosen}) == 5
-        free -= set(chosen)
-        left = [sum(split_replica(id_, 6)[0] == device for id_ in free) for device in devices]
-        assert max(left) - min(left) <= 1
-
-
 def test_spread_handles_as_many_replicas_as_fit_into_a_message() -> None:
     devices = names(*range(13_000))
     offered = [id_ for device in devices for id_ in replica_ids(device, 10)]

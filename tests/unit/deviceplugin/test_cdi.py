@@ -161,22 +161,18 @@ def test_common_edits_are_written_once() -> None:
 
 
 def test_edits_of_some_devices_stay_with_these_devices() -> None:
+    """So do common ones if a device has no others: CDI libraries reject a device without edits."""
     same, differs = Mount("/a", "/a", read_only=True), Mount("/a", "/a", read_only=False)
-    spec = spec_of(RESOURCE, [device(0, same), device(1), device(2, differs), device(3, same)])
-    assert spec["containerEdits"] == {}
-    options = {
-        name: [one["options"][2] for one in edits.get("mounts", [])] for name, edits in edits_by_name(spec).items()
-    }
-    assert options == {"gpu0": ["ro"], "gpu1": [], "gpu2": ["rw"], "gpu3": ["ro"]}
-
-
-def test_every_device_keeps_edits_of_its_own() -> None:
-    """CDI libraries reject a device without edits."""
-    same = Mount("/a", "/a", read_only=True)
-    spec = spec_of(RESOURCE, [device(0, same), device(1, same), CdiDevice("none", ContainerEdits(mounts=[same]))])
-    assert spec["containerEdits"] == {}
-    assert all(len(edits["mounts"]) == 1 for edits in edits_by_name(spec).values())
-    assert edits_by_name(spec)["gpu1"]["deviceNodes"] == [node_edit(1)]
+    for mounts in ([same, None, differs, same], [same, same, same, same]):
+        devices = [device(number, *([mount] if mount else [])) for number, mount in enumerate(mounts)]
+        devices[3] = devices[3]._replace(edits=ContainerEdits(mounts=[same]))
+        spec = spec_of(RESOURCE, devices)
+        assert spec["containerEdits"] == {}
+        options = [
+            edits["mounts"][0]["options"][2] if "mounts" in edits else "" for edits in edits_by_name(spec).values()
+        ]
+        assert options == ["" if mount is None else "ro" if mount.read_only else "rw" for mount in mounts]
+        assert edits_by_name(spec)["gpu1"]["deviceNodes"] == [node_edit(1)]
 
 
 def test_content_does_not_depend_on_the_order_of_devices_and_variables() -> None:
@@ -370,21 +366,20 @@ def test_full_disk_keeps_the_old_file_complete(tmp_path: Path, *, retry: bool) -
     assert os.listdir(tmp_path) == []
 
 
-def test_directory_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / FILE).mkdir()
-    file = SpecFile(str(tmp_path), RESOURCE)
-    for content in (b"one", None):
-        with pytest.raises(CdiError, match=f"cannot update the CDI spec {tmp_path / FILE}: Is a directory"):
-            file.write(content)
-    assert os.listdir(tmp_path) == [FILE]
-
-
-def test_missing_parent_directory_is_an_error(tmp_path: Path) -> None:
-    """The parent belongs to the host: if it is missing, the directory is probably not mounted into the container."""
-    file = SpecFile(str(tmp_path / "run" / "cdi"), RESOURCE)
-    with pytest.raises(CdiError, match=r"No such file or directory; .* \(mounted into the container\)"):
+@pytest.mark.parametrize("directory", ["run", "run/none/cdi", "file"])
+def test_place_that_is_not_usable_is_an_error(tmp_path: Path, directory: str) -> None:
+    """A parent that is missing is not created: the directory is probably not mounted into the container."""
+    (tmp_path / "run" / FILE).mkdir(parents=True)
+    (tmp_path / "file").touch()
+    path = tmp_path / directory / FILE
+    cause = {"run": "Is a directory", "file": "Not a directory"}.get(directory, "No such file or directory")
+    file = SpecFile(str(path.parent), RESOURCE)
+    with pytest.raises(
+        CdiError, match=rf"cannot update the CDI spec {path}: {cause}; .* \(mounted into the container\)"
+    ):
         file.write(b"one")
-    assert os.listdir(tmp_path) == []
+    assert sorted(os.listdir(tmp_path)) == ["file", "run"]
+    assert os.listdir(tmp_path / "run") == [FILE]
 
 
 def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
