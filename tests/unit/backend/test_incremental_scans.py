@@ -220,32 +220,25 @@ def test_other_causes_require_a_full_scan(
 
 
 @pytest.mark.parametrize("found_by", ["full scan", "incremental scan"])
-def test_change_of_a_link_target_reads_the_link(tmp_path: Path, store: DeviceStore, found_by: str) -> None:
-    link, target = tmp_path / f"dev/{PREFIX}1", tmp_path / "run/a"
-    store.scan()
-    link.symlink_to("/run/a")
-    store.scan({str(link)} if found_by == "incremental scan" else None)
-    assert store.reason(f"{PREFIX}1") is Reason.MISSING
-    assert str(tmp_path / "run") in store.directories()
-    target.touch()
-    assert store.scan({str(target)}) == {f"{PREFIX}1"}
-    assert store.reason(f"{PREFIX}1") is None
-
-
-def test_change_of_a_link_on_the_path_to_a_device_reads_the_device(tmp_path: Path, store: DeviceStore) -> None:
-    """The link may also be a directory on the path."""
+def test_change_of_a_link_on_the_path_to_a_device_reads_the_device(
+    tmp_path: Path, store: DeviceStore, found_by: str
+) -> None:
+    """So does a change of its target. The link may also be a directory on the path."""
     for directory in ("between", "old", "new"):
         (tmp_path / directory).mkdir()
     (tmp_path / "new/a").touch()
-    (tmp_path / f"dev/{PREFIX}1").symlink_to("/between/a")
-    (tmp_path / f"dev/{PREFIX}2").symlink_to("/current/a")
-    (tmp_path / "between/a").symlink_to("/old/a")
-    (tmp_path / "current").symlink_to("old")
+    links = {f"dev/{PREFIX}1": "/between/a", f"dev/{PREFIX}2": "/current/a", "between/a": "/old/a", "current": "old"}
     store.scan()
-    assert {str(tmp_path / "between"), f"{tmp_path}/"} <= store.directories()
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(target)
+    store.scan({str(tmp_path / link) for link in links} if found_by == "incremental scan" else None)
+    assert {str(tmp_path / "between"), str(tmp_path / "old"), f"{tmp_path}/"} <= store.directories()
     for name, link, target in ((f"{PREFIX}1", "between/a", "/new/a"), (f"{PREFIX}2", "current", "new")):
         assert store.reason(name) is Reason.MISSING
         (tmp_path / link).unlink()
         (tmp_path / link).symlink_to(target)
         assert store.scan({str(tmp_path / link)}) == {name}
         assert store.reason(name) is None
+    (tmp_path / "new/a").unlink()
+    assert store.scan({str(tmp_path / "new/a")}) == {f"{PREFIX}1", f"{PREFIX}2"}
+    assert store.reason(f"{PREFIX}1") is Reason.MISSING

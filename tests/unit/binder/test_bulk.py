@@ -288,42 +288,39 @@ def test_a_missing_device_directory_is_an_error(tmp_path: Path, run: Callable[[D
         run(DevicePool(f"{tmp_path}/none"))
 
 
-def test_errors_of_the_system_name_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str, *_: object) -> None:
-        raise PermissionError(1, "Operation not permitted", path)
+@pytest.mark.parametrize(
+    ("function", "number", "kind", "text"),
+    [
+        ("chmod", 1, NotPermittedError, "Operation not permitted: run as root"),
+        ("symlink", 5, HostError, "Input/output"),
+    ],
+)
+def test_errors_of_the_system_name_the_file(
+    place: Place, monkeypatch: pytest.MonkeyPatch, function: str, number: int, kind: type[HostError], text: str
+) -> None:
+    def fail(path: str, *_: object) -> None:
+        raise OSError(number, os.strerror(number), path)
 
-    monkeypatch.setattr(os, "chmod", refuse)
-    expected = f"cannot create devices in {place.dev}: {place.run}/a0: Operation not permitted: run as root"
-    with pytest.raises(NotPermittedError, match=expected):
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(kind, match=f"cannot create devices in {place.dev}: {place.run}/a0: {text}"):
         place.pool.create(1)
-
-    def fail(path: str) -> None:
-        raise OSError(5, "Input/output error", path)
-
-    monkeypatch.setattr(os, "unlink", fail)
-    with pytest.raises(HostError, match="Input/output error"):
-        place.pool.delete()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("prefix", "arguments", "text"),
     [
-        ({"count": 1048577}, "--count: 1048577 is not a number from 1 to 1048576"),
-        ({"count": 1, "first": -1}, "--start: -1 is not a number from 0 to 1048576"),
-        ({"count": 1, "max_devices": 0}, "--max: 0 is not a number from 1 to 1048576"),
-        ({"count": 1, "max_devices": 5, "stand_ins": True}, "--max: it is an option of a binderfs"),
+        ("a", {"count": 1048577}, "--count: 1048577 is not a number from 1 to 1048576"),
+        ("a", {"count": 1, "first": -1}, "--start: -1 is not a number from 0 to 1048576"),
+        ("a", {"count": 1, "max_devices": 0}, "--max: 0 is not a number from 1 to 1048576"),
+        ("a", {"count": 1, "max_devices": 5, "stand_ins": True}, "--max: it is an option of a binderfs"),
+        ("x" * 62, {"count": 11}, f"--prefix: '{'x' * 62}' gives names like '{'x' * 62}10': "),
     ],
 )
-def test_create_refuses_values_that_are_not_allowed(place: Place, arguments: dict[str, Any], text: str) -> None:
+def test_create_refuses_values_that_are_not_allowed(
+    place: Place, prefix: str, arguments: dict[str, Any], text: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{text}"):
-        place.pool.create(**arguments)
-
-
-def test_the_longest_name_has_63_characters(place: Place) -> None:
-    pool = DevicePool(str(place.dev), "x" * 62)
-    assert "10 stand-ins created" in pool.create(10, stand_ins=True)
-    with pytest.raises(ValueError, match=f"^--prefix: '{'x' * 62}' gives names like '{'x' * 62}10': "):
-        pool.create(11, stand_ins=True)
+        DevicePool(str(place.dev), prefix, str(place.run)).create(**arguments)
 
 
 @pytest.mark.parametrize(
