@@ -36,17 +36,17 @@ def summary(report: Report, max_rows: int | None = DEFAULT_ROWS) -> list[Line]:
     if not report.allocations.known:
         lines.append(Line(f"  Device allocations are unknown: {report.allocations.problem}", color="red"))
     for resource in report.resources:
-        lines += _resource_lines(resource, max_rows)
+        lines += _resource_lines(resource, max_rows, allocations_known=report.allocations.known)
     return lines
 
 
-def _resource_lines(resource: ResourceReport, max_rows: int | None) -> Iterator[Line]:
+def _resource_lines(resource: ResourceReport, max_rows: int | None, *, allocations_known: bool) -> Iterator[Line]:
     registration = "registered with the kubelet" if resource.registered else "NOT registered with the kubelet"
     yield Line("")
     yield Line(f"{resource.name}: {registration}", bold=True)
     if resource.problem:
         yield Line(f"  {resource.problem}", color="red")
-    yield Line(f"  {_counts(resource)}")
+    yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")
     if resource.leaks_problem:
         yield Line(f"  {resource.leaks_problem}")
     leak_rows = [_leak_row(leak) for leak in resource.leaks]
@@ -77,10 +77,10 @@ def _table(
         yield Line(f"    ... and {hidden:,} more; use --all to show them")
 
 
-def _counts(resource: ResourceReport) -> str:
+def _counts(resource: ResourceReport, *, allocations_known: bool) -> str:
     counts = resource.counts
     parts = [f"{counts.allocated:,} allocated", f"{counts.free:,} free"]
-    if counts.unknown:
+    if not allocations_known:
         parts = [f"{counts.unknown:,} healthy (allocation unknown)"]
     parts.append(f"{counts.unhealthy:,} unhealthy")
     parts.append(f"{counts.leaked:,} leaked" if resource.leaks_known else "- leaked")

@@ -49,10 +49,10 @@ def device(device_id: str, state: State, *pods: PodContainer, reason: str = "", 
     return DeviceReport(device_id, state, reason, detail, (), (device_id,), pods)
 
 
-def text_of(max_rows: int | None = 20, **fields: Any) -> list[str]:
-    """Return the lines of one resource."""
-    report = replace(NODE, resources=(replace(EMPTY, **fields),))
-    return [line.text for line in summary(report, max_rows)][2:]
+def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> list[str]:
+    """Return the lines of one resource; ``known`` is whether the allocations are."""
+    report = replace(NODE, allocations=Known(known, ""), resources=(replace(EMPTY, **fields),))
+    return [line.text for line in summary(report, max_rows)][3 - known :]
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,11 @@ def test_first_line_describes_the_plugin(watching: str, text: str) -> None:
     assert line.text.endswith(f", detects changes {text}")
     lines = summary(replace(NODE, allocations=Known(known=False, problem="no socket")))
     assert lines[1] == ("  Device allocations are unknown: no socket", False, "red")
+
+
+def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
+    lines = text_of(known=False, counts=replace(COUNTS, total=1, unhealthy=1))
+    assert "  1 device: 0 healthy (allocation unknown), 1 unhealthy, 0 leaked" in lines
 
 
 def test_problems_come_before_the_pods() -> None:
@@ -100,7 +105,8 @@ def test_problems_come_before_the_pods() -> None:
 
 def test_unregistered_resource_shows_its_problem() -> None:
     truncated = "1 not advertised (the kubelet's 4 MiB message limit)"
-    lines = text_of(registered=False, problem="no kubelet", counts=replace(COUNTS, total=1, unknown=1), truncated=1)
+    counts = replace(COUNTS, total=1, unknown=1)
+    lines = text_of(known=False, registered=False, problem="no kubelet", counts=counts, truncated=1)
     assert lines == [
         "a.io/x: NOT registered with the kubelet",
         "  no kubelet",
