@@ -97,7 +97,7 @@ def _key_of_variable(variable_name: str) -> str:
     if name in KEYS or name in PROCESS_KEYS:
         raise ConfigError(f"variable {variable_name}: {name} can only be set in the configuration file")
     near = similar(name, names.values())
-    hint = f"did you mean {variable(near)}?" if near else "aosp-plugin config prints all keys"
+    hint = f"did you mean {variable(near)}?" if near else "docs/configuration.md lists all variables"
     raise ConfigError(f"variable {variable_name}: unknown variable; {hint}")
 
 

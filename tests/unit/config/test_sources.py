@@ -99,7 +99,7 @@ def test_unknown_key_suggests_a_similar_one(key: str, hint: str, file: Path) -> 
     ("variable", "hint"),
     [
         ("AOSP_PLUGIN_RESOURCE_NAM", "did you mean AOSP_PLUGIN_RESOURCE_NAME?"),
-        ("AOSP_PLUGIN_XYZZY", "aosp-plugin config prints all keys"),
+        ("AOSP_PLUGIN_XYZZY", "docs/configuration.md lists all variables"),
     ],
 )
 def test_unknown_variable_suggests_a_similar_one(variable: str, hint: str) -> None:
