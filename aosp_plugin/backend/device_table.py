@@ -102,7 +102,7 @@ class DeviceTableBuilder:
         problem = name_problem(sets.replica_ids(device_id, self._replicas)[-1])
         if problem is not None and device_id not in self._skipped:
             self._skipped.add(device_id)
-            LOG.warning("device skipped, replica ID too long: %s", problem, extra={"device": device_id})
+            LOG.warning("device skipped", extra={"device": device_id, "reason": f"replica ID too long: {problem}"})
         return problem is not None
 
 

@@ -255,7 +255,8 @@ def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: p
         for _ in range(2):
             assert scan(backend) == {}
         (record,) = caplog.records
-        assert record.getMessage().startswith("file skipped, not usable as a device: ")
+        assert record.getMessage() == "file skipped"
+        assert vars(record)["reason"].startswith("the name contains")
         assert vars(record)["file"] == r"'aosp_binder\n3'"
         file.unlink()
         scan(backend)

@@ -118,8 +118,9 @@ def test_device_whose_replica_ids_are_too_long_is_skipped(dev: Path, caplog: pyt
     (dev / f"{name}12").touch()
     backend = phones(dev, replicas=2)
     assert list(scan(backend)) == [f"{name}1::0", f"{name}1::1"]
-    (warning,) = [record for record in caplog.records if "replica ID too long" in record.getMessage()]
+    (warning,) = [record for record in caplog.records if record.getMessage() == "device skipped"]
     assert vars(warning)["device"] == f"{name}12"
+    assert vars(warning)["reason"].startswith("replica ID too long: ")
 
 
 def test_preferred_devices_are_on_one_numa_node(dev: Path) -> None:

@@ -211,7 +211,7 @@ class DeviceStore:
 
     def _log_skipped(self, skipped: Mapping[str, str]) -> None:
         for name in sorted(skipped.keys() - self._skipped):
-            LOG.warning("file skipped, not usable as a device: %s", skipped[name], extra={"file": ascii(name)})
+            LOG.warning("file skipped", extra={"file": ascii(name), "reason": skipped[name]})
         self._skipped |= skipped.keys()
 
 

@@ -196,7 +196,7 @@ class Event(NamedTuple):
 def events_in_code() -> dict[Event, set[str]]:
     """Return the events that the package logs, with those of their keys that are literals at the log call.
 
-    Messages must be literals, so that operators can search for them.
+    Messages must be literals without placeholders, so that operators can search for them.
     """
     events: dict[Event, set[str]] = {}
     for path in sorted((ROOT / "aosp_plugin").rglob("*.py")):
@@ -205,7 +205,8 @@ def events_in_code() -> dict[Event, set[str]]:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="LOG"), attr=level)) if level != "isEnabledFor":
                     message = node.args[0]
                     assert isinstance(message, ast.Constant), f"{path}:{node.lineno}: the message is not a literal"
-                    event = Event(level, re.sub(r"%\w", "…", str(message.value)))
+                    assert len(node.args) == 1, f"{path}:{node.lineno}: details belong in keys, not in the message"
+                    event = Event(level, str(message.value))
                     extra = [keyword.value for keyword in node.keywords if keyword.arg == "extra"]
                     keys = [key for each in extra if isinstance(each, ast.Dict) for key in each.keys]
                     events.setdefault(event, set()).update(
