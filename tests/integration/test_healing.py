@@ -83,7 +83,7 @@ async def remove_socket(kubelet: Kubelet) -> None:
 
 
 async def replace_socket(kubelet: Kubelet) -> None:
-    """Put another socket in the place of the plugin's; the stream stays open."""
+    """Replace the plugin's socket with another one; the stream stays open."""
     path = plugin_socket(kubelet)
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(path + ".new")
