@@ -143,3 +143,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'pods')}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of this module, including those that are not loaded yet."""
+    return sorted({*globals(), *__all__})

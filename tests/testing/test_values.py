@@ -83,6 +83,7 @@ async def test_release_register_continues_hanging_calls() -> None:
 def test_public_names_exist() -> None:
     """They are loaded on first use."""
     assert testing.__all__ == sorted(testing.__all__)
+    assert {*testing.__all__} <= {*dir(testing)}
     assert all(getattr(testing, name).__name__ == name for name in testing.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Missing'"):
         testing.Missing  # noqa: B018 - the access raises
