@@ -4,7 +4,7 @@
 
     PluginError                      see framework.errors for the tree below it
     ├── BackendError, CdiError, ServiceError, KubeletError, AllocationError
-    └── ConfigError                  a flag, variable or file is wrong: exit code 2
+    └── ConfigError                  a flag, variable or file is invalid: exit code 2
     HostError                        see binder.errors; the host is not set up as required: exit code 1
 
 The command line catches ``PluginError`` and ``HostError``, prints one line and exits.

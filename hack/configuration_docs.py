@@ -74,7 +74,7 @@ process reloads the configuration on SIGHUP; if the new one is not valid, it log
 _RESOURCES = """\
 ## Keys of a resource
 
-A key stands at the top level of the file, or in an entry of `resources`.
+Set these keys at the top level of the file, or in an entry of `resources`.
 
 """
 

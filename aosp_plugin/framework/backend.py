@@ -72,8 +72,8 @@ class Backend(ABC):
     def devices(self) -> Sequence[Device]:
         """Return the devices of the last scan, in the order in which they are advertised.
 
-        IDs must be unique, have 1 to 63 printable characters, and be stable: the kubelet remembers them over restarts.
-        The framework skips devices whose IDs are not, and logs that.
+        IDs must be unique, have 1 to 63 printable characters, and be stable: the kubelet remembers them after a
+        restart. The framework skips devices with other IDs and logs a warning.
         """
 
     @abstractmethod

@@ -15,8 +15,8 @@
         ├── UnknownDeviceError       NOT_FOUND
         └── UnhealthyDeviceError     FAILED_PRECONDITION
 
-An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if the
-caller can do no more about the wrapper than about the ``OSError``: the framework handles both alike.
+An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if callers
+would handle the wrapper in the same way.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Device(NamedTuple):
 
 
 def id_problem(device_id: str) -> str | None:
-    """Return why the kubelet cannot be given this device ID; None if it is valid.
+    """Return why this device ID cannot be advertised; None if it is valid.
 
     ``str.isprintable`` is false for control characters, and for the surrogates that stand for bytes that are not UTF-8,
     which a protobuf string cannot carry.
@@ -62,7 +62,7 @@ def id_problem(device_id: str) -> str | None:
 
 
 def valid_devices(devices: Sequence[Device]) -> tuple[Sequence[Device], Mapping[str, str]]:
-    """Return the devices with valid and unique IDs, and for each other ID why its device is skipped.
+    """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
 
     Of several devices with the same ID, the first one stays.
     """

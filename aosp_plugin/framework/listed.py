@@ -60,8 +60,9 @@ class ListedDevices(Backend):
     ) -> None:
         """Serve what ``list_devices`` returns: paths, or ListedDevice entries.
 
-        ``list_devices`` runs in a worker thread, when files in ``directories`` change and at least once a minute. It
-        may raise OSError or BackendError. ``missing_device_ttl`` is in seconds; 0 removes devices at once.
+        ``list_devices`` runs in a worker thread, at least once a minute and when files are created, removed or renamed
+        in ``directories``, whose subdirectories do not count. It may raise OSError or BackendError; any other error
+        ends the plugin. ``missing_device_ttl`` is in seconds; 0 removes devices at once.
         """
         self.resource_name = resource_name
         self._list_devices = list_devices

@@ -66,7 +66,7 @@ class Observer:
         """Handle the end of a ListAndWatch call."""
 
     def sent(self, size: int, *, first: bool) -> None:
-        """Handle a device list of ``size`` bytes written to a stream, ``first`` if as the first one on it."""
+        """Handle a device list of ``size`` bytes written to a stream; ``first`` if it is the first one on it."""
 
     def answered(self, rpc: str, code: str, seconds: float) -> None:
         """Handle a request that was answered. ``code`` is the name of a ``grpc.StatusCode``."""

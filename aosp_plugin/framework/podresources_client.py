@@ -1,7 +1,7 @@
 """Client of the kubelet's podresources API: which pod has which device.
 
-List is called only on demand and at most once in ``MIN_INTERVAL``, because the kubelet takes stock of finished pods in
-it (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that allocations need. The plugin
+List is called only on demand and at most once in ``MIN_INTERVAL``: the kubelet then releases the devices of finished
+pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that allocations need. The plugin
 works without the API: an old kubelet may not serve it, and its directory may not be mounted. Allocations are unknown
 then, with the reason.
 """

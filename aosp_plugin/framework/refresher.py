@@ -38,10 +38,10 @@ CALM = 0.25
 
 FULL_SCAN_FACTOR = 1000
 """The pause between periodic full scans, as a multiple of the duration of the last one. Every change causes an event;
-full scans cover defects of the events and use a thousandth of a processor at most, for any number of devices."""
+full scans compensate for missed events and use at most a thousandth of a processor, for any number of devices."""
 
 RETRY_INTERVAL = 1.0
-"""Seconds from a failed scan to the next one. No event reports that there are free space or descriptors again."""
+"""Seconds from a failed scan to the next one. No event reports that disk space or descriptors are available again."""
 
 HUNG_AFTER = 30.0
 """Seconds after which a scan that has not returned counts as hanging."""

@@ -35,7 +35,7 @@ def is_extended_resource_name(name: str) -> bool:
 
 
 def socket_name(resource_name: str) -> str:
-    """Return the common beginning of the names of a resource's sockets.
+    """Return the prefix of the names of a resource's sockets.
 
     A resource name may have 308 characters and a socket's path 107 bytes, of which the kubelet's directory and the
     numbers take 61. A long name is therefore cut, and a digest of the whole name is added.

@@ -57,7 +57,7 @@ class PluginDirectory:
     """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, stem: str) -> None:
-        """``stem`` is the common beginning of the names of this plugin's sockets; see ``socket_name``."""
+        """``stem`` is the prefix of the names of this plugin's sockets; see ``socket_name``."""
         self.path = path
         self._stem = stem
         self._last_number = 0

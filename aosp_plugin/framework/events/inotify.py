@@ -27,7 +27,7 @@ _MASK = Mask(
     | InotifyConstants.IN_MOVE_SELF
     | InotifyConstants.IN_ONLYDIR
 )
-"""Without IN_OPEN and IN_CLOSE, which every container and every probe causes."""
+"""Without IN_OPEN and IN_CLOSE, because every container and every probe causes them."""
 
 
 class Inotify:
