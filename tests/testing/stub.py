@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -58,7 +58,7 @@ class StubPlugin(rpc.DevicePluginServicer):
         self,
         directory: str,
         *ids: str,
-        name: str = "a.sock",
+        name: str,
         resource: str = R,
         options: pb.DevicePluginOptions | None = None,
     ) -> None:
@@ -79,15 +79,6 @@ class StubPlugin(rpc.DevicePluginServicer):
         self.server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(self, self.server)
         self.server.add_insecure_port(f"unix:{directory}/{name}")
-
-    async def __aenter__(self) -> Self:
-        """Start serving."""
-        await self.server.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop serving."""
-        await self.server.stop(None)
 
     async def _start(self, method: str, context: Any) -> None:
         self.called[method].set()
@@ -156,35 +147,26 @@ class Plugins:
         self._directory = directory
         self._running: list[StubPlugin] = []
 
-    async def start(
-        self, *ids: str, name: str = "", resource: str = R, options: pb.DevicePluginOptions | None = None
-    ) -> StubPlugin:
+    async def start(self, *ids: str, name: str = "", **arguments: Any) -> StubPlugin:
         """Start a plugin without registering it. Its socket name is its number by default."""
-        name = name or f"{len(self._running)}.sock"
-        plugin = StubPlugin(self._directory, *ids, name=name, resource=resource, options=options)
+        plugin = StubPlugin(self._directory, *ids, name=name or f"{len(self._running)}.sock", **arguments)
         self._running.append(plugin)
-        return await plugin.__aenter__()
+        await plugin.server.start()
+        return plugin
 
-    async def serve(
-        self,
-        kubelet: Kubelet,
-        *ids: str,
-        name: str = "",
-        resource: str = R,
-        options: pb.DevicePluginOptions | None = None,
-    ) -> StubPlugin:
+    async def serve(self, kubelet: Kubelet, *ids: str, **arguments: Any) -> StubPlugin:
         """Start and register a plugin, and wait until the kubelet has received its devices."""
-        plugin = await self.start(*ids, name=name, resource=resource, options=options)
-        messages = kubelet.resource(resource).messages
-        await register(kubelet, plugin.name, resource=resource, options=plugin.options)
-        await kubelet.wait_for(lambda k: k.resource(resource).messages > messages)
+        plugin = await self.start(*ids, **arguments)
+        messages = kubelet.resource(plugin.resource).messages
+        await register(kubelet, plugin.name, resource=plugin.resource, options=plugin.options)
+        await kubelet.wait_for(lambda k: k.resource(plugin.resource).messages > messages)
         return plugin
 
     async def stop(self) -> None:
         """Stop all plugins."""
         running, self._running = self._running, []
         for plugin in running:
-            await plugin.__aexit__()
+            await plugin.server.stop(None)
 
 
 async def register(
@@ -219,8 +201,9 @@ async def register_error(kubelet: Kubelet, endpoint: str, **arguments: Any) -> t
 async def register_until_deadline(kubelet: Kubelet, endpoint: str) -> grpc.StatusCode:
     """Call Register with a deadline that expires after the kubelet has received the request."""
     deadline = 0.05
+    received = len(kubelet.registrations)
     while True:
         code, _text = await register_error(kubelet, endpoint, timeout=deadline)
-        if kubelet.registrations:
+        if len(kubelet.registrations) > received:
             return code
         deadline *= 2

@@ -23,7 +23,6 @@ from tests.testing.stub import (
     healthy,
     hold,
     new_kubelet,
-    newer_kubelets,
     old_kubelet,
 )
 
@@ -65,33 +64,24 @@ async def lose_plugins(kubelet: Kubelet, plugins: Plugins) -> None:
 # -- admission ------------------------------------------------------------------------------------------------------
 
 
-async def test_pod_gets_its_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    """One Allocate call has the container's IDs, and its response reaches the container."""
-    plugin = await plugins.serve(kubelet, "a", "b", "c")
-    admitted = await kubelet.admit(pod("p", 2))
-    assert (admitted.name, admitted.uid) == ("p", pod("p").uid)
-    (ids,) = plugin.allocated
-    allocation = admitted.containers["main"]
-    assert allocation.device_ids == {R: tuple(ids)}
-    assert len(set(ids)) == 2
-    assert allocation.envs == {R: ",".join(ids)}
-    assert kubelet.allocated(R) == dict.fromkeys(ids, ("p", "main"))
-    view = kubelet.resource(R)
-    assert (view.capacity, view.allocatable) == (3, 3)
-
-
-@new_kubelet
 async def test_each_container_and_resource_has_its_own_call(kubelet: Kubelet, plugins: Plugins) -> None:
-    """No device is allocated twice."""
+    """A call has the container's IDs, and its response reaches the container. No device is allocated twice."""
     plugin = await plugins.serve(kubelet, *"abcd")
     other = await plugins.serve(kubelet, "x", "y", resource=OTHER)
     limits = {R: 2, OTHER: 1}
-    admitted = await kubelet.admit(Pod("p", [Container("one", limits), Container("two", limits)]))
-    assert [len(ids) for ids in plugin.allocated] == [2, 2]
-    assert [len(ids) for ids in other.allocated] == [1, 1]
+    two = Pod("p", [Container("one", limits), Container("two", limits)])
+    admitted = await kubelet.admit(two)
+    assert (admitted.name, admitted.uid) == ("p", two.uid)
     assert sorted(chain(*plugin.allocated)) == list("abcd")
-    assert set(admitted.containers["one"].envs) == {R, OTHER}
+    assert sorted(other.allocated) == [["x"], ["y"]]
+    for container, ids, other_ids in zip(("one", "two"), plugin.allocated, other.allocated, strict=True):
+        allocation = admitted.containers[container]
+        assert allocation.device_ids == {R: tuple(ids), OTHER: tuple(other_ids)}
+        assert allocation.envs == {R: ",".join(ids), OTHER: other_ids[0]}
+        assert kubelet.allocated(R).items() >= dict.fromkeys(ids, ("p", container)).items()
     assert set(kubelet.allocated(OTHER)) == {"x", "y"}
+    assert (kubelet.resource(R).capacity, kubelet.resource(R).allocatable) == (4, 4)
+    assert plugin.preference_requests == []
 
 
 async def test_seed_determines_the_devices(kubelet_dir: str, plugins: Plugins) -> None:
@@ -105,12 +95,6 @@ async def test_seed_determines_the_devices(kubelet_dir: str, plugins: Plugins) -
     assert allocations[0] == allocations[1] != allocations[2]
 
 
-async def test_resource_without_a_plugin_is_skipped(kubelet: Kubelet) -> None:
-    """The pod runs without the devices."""
-    admitted = await kubelet.admit(pod("p"))
-    assert admitted.containers["main"].device_ids == {}
-
-
 async def test_pod_is_rejected_if_there_are_too_few_healthy_devices(kubelet: Kubelet, plugins: Plugins) -> None:
     """The plugin is not called, and nothing is allocated."""
     plugin = await plugins.serve(kubelet, "a", "b")
@@ -122,14 +106,20 @@ async def test_pod_is_rejected_if_there_are_too_few_healthy_devices(kubelet: Kub
     assert (await kubelet.admit(pod("q"))).containers["main"].device_ids == {R: ("a",)}
 
 
-async def test_pod_is_rejected_if_the_plugin_refuses(kubelet: Kubelet, plugins: Plugins) -> None:
+@pytest.mark.parametrize(
+    ("method", "context"),
+    [("Allocate", ""), ("GetPreferredAllocation", "device plugin GetPreferredAllocation rpc failed with err: ")],
+)
+async def test_pod_is_rejected_if_the_plugin_refuses(
+    kubelet: Kubelet, plugins: Plugins, method: str, context: str
+) -> None:
     """The message has the plugin's error, and the devices become free."""
-    plugin = await plugins.serve(kubelet, "a")
-    plugin.hooks["Allocate"] = fail("a is unhealthy", grpc.StatusCode.FAILED_PRECONDITION)
-    assert await rejection(kubelet, pod("p")) == "rpc error: code = FailedPrecondition desc = a is unhealthy"
-    del plugin.hooks["Allocate"]
+    plugin = await plugins.serve(kubelet, "a", options=PREFERS)
+    plugin.hooks[method] = fail("a is unhealthy", grpc.StatusCode.FAILED_PRECONDITION)
+    assert await rejection(kubelet, pod("p")) == f"{context}rpc error: code = FailedPrecondition desc = a is unhealthy"
+    plugin.hooks.clear()
     await kubelet.admit(pod("q"))
-    assert plugin.allocated == [["a"], ["a"]]
+    assert plugin.allocated[-1] == ["a"]
 
 
 @new_kubelet
@@ -153,13 +143,6 @@ async def test_response_without_containers_leaks_the_devices(kubelet: Kubelet, p
     assert "Requested: 1, Available: 0" in await rejection(kubelet, pod("q"))
     await kubelet.finish(pod("first"))
     assert len((await kubelet.admit(pod("r", 2))).containers["main"].device_ids[R]) == 2
-
-
-@new_kubelet
-async def test_pod_is_rejected_while_the_plugin_is_absent(kubelet: Kubelet, plugins: Plugins) -> None:
-    await plugins.serve(kubelet, "a")
-    await lose_plugins(kubelet, plugins)
-    assert await rejection(kubelet, pod("p")) == NO_HEALTHY
 
 
 @new_kubelet
@@ -201,17 +184,18 @@ async def test_pods_are_admitted_one_at_a_time(kubelet: Kubelet, plugins: Plugin
 
 
 async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Devices without topology have a key that depends on the version."""
+    """Devices without topology have a key that depends on the version; a device with two nodes is listed twice."""
     plugin = await plugins.serve(kubelet, "plain", "near")
-    near = pb.Device(ID="near", health="Healthy", topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)]))
-    plugin.send([*healthy("plain"), near])
+    nodes = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1), pb.NUMANode(ID=2)])
+    plugin.send([*healthy("plain"), pb.Device(ID="near", health="Healthy", topology=nodes)])
     await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
-    await kubelet.admit(pod("p", 2))
+    admitted = await kubelet.admit(pod("p", 2))
     with open(kubelet.checkpoint_path) as file:  # noqa: ASYNC230
         (entry,) = json.load(file)["Data"]["PodDeviceEntries"]
     default = "0" if kubelet.behaviour is Behaviour.OLD else "-1"
-    assert entry["DeviceIDs"] == {default: ["plain"], "1": ["near"]}
+    assert entry["DeviceIDs"] == {default: ["plain"], "1": ["near"], "2": ["near"]}
     assert (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]) == (pod("p").uid, "main", R)
+    assert sorted(admitted.containers["main"].device_ids[R]) == ["near", "plain"]
 
 
 # -- preference -----------------------------------------------------------------------------------------------------
@@ -232,12 +216,6 @@ async def test_preferred_allocation_is_requested_and_used(kubelet: Kubelet, plug
     assert len(set(plugin.allocated[1]) - {"c", "e"}) == 2
 
 
-async def test_preferred_allocation_is_not_requested_without_the_option(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.serve(kubelet, "a", "b")
-    await kubelet.admit(pod("p"))
-    assert plugin.preference_requests == []
-
-
 @new_kubelet
 @pytest.mark.parametrize("preferred", [None, [], ["bogus"], ["a", "b", "c", "d"]])
 async def test_invalid_preference_is_ignored(kubelet: Kubelet, plugins: Plugins, preferred: list[str] | None) -> None:
@@ -246,14 +224,6 @@ async def test_invalid_preference_is_ignored(kubelet: Kubelet, plugins: Plugins,
     await kubelet.admit(pod("p", 2))
     assert len(set(plugin.allocated[0])) == 2
     assert set(plugin.allocated[0]) < set("abcd")
-
-
-async def test_pod_is_rejected_if_the_preference_call_fails(kubelet: Kubelet, plugins: Plugins) -> None:
-    plugin = await plugins.serve(kubelet, "a", options=PREFERS)
-    plugin.hooks["GetPreferredAllocation"] = fail("no idea")
-    assert await rejection(kubelet, pod("p")) == (
-        "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Internal desc = no idea"
-    )
 
 
 # -- init containers ------------------------------------------------------------------------------------------------
@@ -276,22 +246,14 @@ async def test_containers_reuse_the_devices_of_init_containers(kubelet: Kubelet,
     assert set(plugin.preference_requests[2].must_include_deviceIDs) == ids["second"] - ids["one"]
 
 
-@newer_kubelets
 async def test_sidecar_keeps_its_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    """It may reuse an init container's devices, but the app container gets others."""
+    """It may reuse an init container's devices, but only 1.20 lets the app container reuse them as well."""
     await plugins.serve(kubelet, "a", "b")
     init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]
     admitted = await kubelet.admit(Pod("p", [Container("main", {R: 1})], init))
     ids = {name: allocation.device_ids[R] for name, allocation in admitted.containers.items()}
-    assert ids["init"] == ids["sidecar"] != ids["main"]
-
-
-@old_kubelet
-async def test_old_kubelet_treats_a_sidecar_as_init_container(kubelet: Kubelet, plugins: Plugins) -> None:
-    await plugins.serve(kubelet, "a")
-    sidecar = Container("sidecar", {R: 1}, restartable=True)
-    admitted = await kubelet.admit(Pod("p", [Container("main", {R: 1})], [sidecar]))
-    assert admitted.containers["sidecar"].device_ids == admitted.containers["main"].device_ids
+    assert ids["init"] == ids["sidecar"]
+    assert (ids["sidecar"] == ids["main"]) is (kubelet.behaviour is Behaviour.OLD)
 
 
 # -- the end of a pod, and restarts -----------------------------------------------------------------------------------
@@ -320,8 +282,8 @@ async def test_allocations_survive_a_restart(kubelet: Kubelet, plugins: Plugins)
     plugin = await plugins.serve(kubelet, "a", "b")
     assert await kubelet.admit(pod("p")) == before
     assert plugin.allocated == []
-    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
     await kubelet.admit(pod("q"))
+    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
     assert set(kubelet.allocated(R).values()) == {("p", "main"), ("q", "main")}
 
 
@@ -358,98 +320,93 @@ async def test_new_kubelet_object_frees_pods_that_are_not_admitted_again(kubelet
 
 
 async def test_pod_is_rejected_if_it_returns_before_the_plugin(kubelet: Kubelet, plugins: Plugins) -> None:
-    """This happens after a reboot. Version 1.20 admits the pod with the devices that it has."""
-    await plugins.serve(kubelet, "a")
+    """This happens after a reboot. Version 1.20 admits the pod with the devices that it has.
+
+    Its container starts without PreStartContainer, because the restored endpoint has no options.
+    """
+    await plugins.serve(kubelet, "a", options=PRE_STARTS)
     before = await kubelet.admit(pod("p"))
     await kubelet.restart()
+    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
     if kubelet.behaviour is Behaviour.OLD:
         assert await kubelet.admit(pod("p")) == before
     else:
         assert await rejection(kubelet, pod("p")) == NO_HEALTHY
 
 
-async def test_forgotten_resource_in_use_is_unregistered(kubelet_dir: str, plugins: Plugins, clock: Clock) -> None:
+@new_kubelet
+async def test_forgotten_resource_in_use_is_unregistered(
+    timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
+) -> None:
     """Pods are rejected, and containers do not start, because a pod still has a device of the resource."""
-    async with Kubelet(kubelet_dir, clock=clock) as kubelet:
-        await plugins.serve(kubelet, "a")
-        await kubelet.admit(pod("p"))
-        await lose_plugins(kubelet, plugins)
-        clock.now += 301
-        assert await rejection(kubelet, pod("q")) == f"cannot allocate unregistered device {R}"
-        assert await start_error(kubelet, pod("p")) == f"endpoint not found in cache for a registered resource: {R}"
+    kubelet = timed_kubelet
+    await plugins.serve(kubelet, "a")
+    await kubelet.admit(pod("p"))
+    await lose_plugins(kubelet, plugins)
+    assert await rejection(kubelet, pod("q")) == NO_HEALTHY
+    clock.now += 301
+    assert await rejection(kubelet, pod("q")) == f"cannot allocate unregistered device {R}"
+    assert await start_error(kubelet, pod("p")) == f"endpoint not found in cache for a registered resource: {R}"
 
 
+@old_kubelet
 @pytest.mark.parametrize("forgotten", [False, True])
 async def test_plugin_that_is_lost_during_an_admission_is_not_called(
-    kubelet_dir: str,
+    timed_kubelet: Kubelet,
     plugins: Plugins,
     clock: Clock,
     forgotten: bool,  # noqa: FBT001
 ) -> None:
     """During the preference call another plugin replaces the first one, and ends or is even forgotten."""
-    async with Kubelet(kubelet_dir, behaviour=Behaviour.OLD, clock=clock) as kubelet:
-        first = await plugins.serve(kubelet, "a", options=PREFERS)
+    kubelet = timed_kubelet
+    first = await plugins.serve(kubelet, "a", options=PREFERS)
 
-        async def lose_the_successor(_context: object) -> None:
-            successor = await plugins.serve(kubelet, "a", name="new.sock")
-            successor.hooks["Allocate"] = fail("not expected")
-            successor.end_stream()
-            await kubelet.wait_for(lambda k: not k.resource(R).connected)
-            if forgotten:
-                clock.now += 301
-                assert kubelet.resources == ()
+    async def lose_the_successor(_context: object) -> None:
+        successor = await plugins.serve(kubelet, "a", name="new.sock")
+        successor.end_stream()
+        await kubelet.wait_for(lambda k: not k.resource(R).connected)
+        if forgotten:
+            clock.now += 301
+            assert kubelet.resources == ()
 
-        first.hooks["GetPreferredAllocation"] = lose_the_successor
-        stopped = f"endpoint &{{{R} {kubelet_dir}/new.sock}} has been stopped"
-        assert await rejection(kubelet, pod("p")) == (f"unknown Device Plugin {R}" if forgotten else stopped)
-        assert first.allocated == []
+    first.hooks["GetPreferredAllocation"] = lose_the_successor
+    stopped = f"endpoint &{{{R} {kubelet.directory}/new.sock}} has been stopped"
+    assert await rejection(kubelet, pod("p")) == (f"unknown Device Plugin {R}" if forgotten else stopped)
 
 
 # -- container start ------------------------------------------------------------------------------------------------
 
 
-async def test_container_start_repeats_the_allocation(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Without the option PreStartContainer is not called."""
-    plugin = await plugins.serve(kubelet, "a")
-    admitted = await kubelet.admit(pod("p"))
-    for _ in range(2):
-        assert await kubelet.start_container(pod("p"), "main") == admitted.containers["main"]
-    assert len(plugin.allocated) == 1
-    assert plugin.pre_started == []
-
-
 async def test_container_start_calls_pre_start_container(kubelet: Kubelet, plugins: Plugins) -> None:
-    """Each start calls it with the container's IDs and a deadline of 30 s. If it fails, the start can be repeated."""
+    """Each start calls it with the container's IDs and a deadline of 30 s, and repeats the allocation.
+
+    If the call fails, the start can be repeated; if the plugin is stopped, the call is not made.
+    """
     plugin = await plugins.serve(kubelet, "a", "b", "c", options=PRE_STARTS)
-    await kubelet.admit(pod("p", 2))
+    admitted = await kubelet.admit(pod("p", 2))
     for _ in range(2):
-        await kubelet.start_container(pod("p", 2), "main")
+        assert await kubelet.start_container(pod("p", 2), "main") == admitted.containers["main"]
     assert [sorted(ids) for ids in plugin.pre_started] == [sorted(plugin.allocated[0])] * 2
     assert 20 < plugin.pre_start_seconds < 40
     plugin.hooks["PreStartContainer"] = fail("not ready")
-    assert await start_error(kubelet, pod("p", 2)) == (
-        "device plugin PreStartContainer rpc failed with err: rpc error: code = Internal desc = not ready"
-    )
-    del plugin.hooks["PreStartContainer"]
+    failed = "device plugin PreStartContainer rpc failed with err: "
+    assert await start_error(kubelet, pod("p", 2)) == f"{failed}rpc error: code = Internal desc = not ready"
+    plugin.hooks.clear()
     await kubelet.start_container(pod("p", 2), "main")
-
-
-async def test_container_does_not_start_if_the_plugin_is_stopped(kubelet: Kubelet, plugins: Plugins) -> None:
-    await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    await kubelet.admit(pod("p"))
     await lose_plugins(kubelet, plugins)
-    assert await start_error(kubelet, pod("p")) == (
-        "device plugin PreStartContainer rpc failed with err: "
-        f"endpoint &{{{R} {kubelet.directory}/0.sock}} has been stopped"
-    )
+    stopped = f"endpoint &{{{R} {kubelet.directory}/0.sock}} has been stopped"
+    assert await start_error(kubelet, pod("p", 2)) == failed + stopped
+    assert len(plugin.allocated) == 1
 
 
 async def test_container_start_allocates_if_the_plugin_registered_after_admission(
     kubelet: Kubelet, plugins: Plugins
 ) -> None:
-    await kubelet.admit(pod("p"))
-    await plugins.serve(kubelet, "a")
+    """Until then the pod has no devices. Without the option PreStartContainer is not called."""
+    assert (await kubelet.admit(pod("p"))).containers["main"].device_ids == {}
+    plugin = await plugins.serve(kubelet, "a")
     assert (await kubelet.start_container(pod("p"), "main")).device_ids == {R: ("a",)}
+    assert plugin.pre_started == []
 
 
 @new_kubelet
@@ -460,12 +417,3 @@ async def test_late_plugin_with_pre_start_lets_no_container_start(kubelet: Kubel
     assert await start_error(kubelet, pod("p")) == (
         f"no devices found allocated in local cache for pod {pod('p').uid}, container main, resource {R}"
     )
-
-
-@new_kubelet
-async def test_container_starts_without_the_plugin_after_a_restart(kubelet: Kubelet, plugins: Plugins) -> None:
-    """The restored endpoint has no options, so PreStartContainer is not called."""
-    await plugins.serve(kubelet, "a", options=PRE_STARTS)
-    before = await kubelet.admit(pod("p"))
-    await kubelet.restart()
-    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]

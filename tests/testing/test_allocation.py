@@ -1,4 +1,4 @@
-"""Device selection, and the merge of several plugin responses."""
+"""Device lists, device selection, and the merge of several plugin responses."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.testing import Behaviour, DeviceSpec, Mount
+from aosp_plugin.testing import Behaviour, ContainerAllocation, DeviceSpec, Mount
 from aosp_plugin.testing.allocation import (
     AllocationRequest,
     Selection,
     SelectionError,
     complete_selection,
-    group_by_numa_node,
     merge_responses,
     sample,
     start_selection,
 )
 from aosp_plugin.testing.checkpoint import CheckpointEntry
+from aosp_plugin.testing.resources import ResourceState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NEWER = [Behaviour.BUGGY, Behaviour.NEW]
-NO_HEALTHY = "no healthy devices present; cannot allocate unhealthy devices r/r"
 
 
 def rng(seed: int = 1) -> random.Random:
@@ -44,36 +41,23 @@ def request(
     return AllocationRequest("U", "C", "r/r", count, held, healthy, in_use, reusable)
 
 
+def test_duplicate_id_counts_once_for_each_health() -> None:
+    """An ID with both healths can be allocated, and counts twice in the capacity until the plugin is lost."""
+    resource = ResourceState()
+    resource.replace(pb.ListAndWatchResponse(devices=[pb.Device(ID="a", health="Healthy")] * 2), 0, 0)
+    assert (resource.capacity, resource.healthy) == (1, {"a"})
+    both = [pb.Device(ID="a", health="Healthy"), pb.Device(ID="a", health="Unhealthy")]
+    resource.replace(pb.ListAndWatchResponse(devices=both), 0, 0)
+    assert (resource.capacity, resource.healthy, resource.unhealthy) == (2, {"a"}, {"a"})
+    resource.lose()
+    assert (resource.capacity, resource.healthy) == (1, frozenset())
+
+
 def test_sample_depends_on_the_seed_only() -> None:
     ids = [f"d{n}" for n in range(20)]
     assert sample(ids, 20, rng(1)) == sample(reversed(ids), 20, rng(1))
     assert sample(ids, 20, rng(1)) != sample(ids, 20, rng(2))
     assert sample(ids, 20, rng(1)) != tuple(ids)
-
-
-def test_sample_returns_at_most_all_candidates() -> None:
-    assert set(sample({"a", "b"}, 5, rng())) == {"a", "b"}
-    assert sample({"a", "b"}, 0, rng()) == ()
-
-
-@pytest.mark.parametrize("behaviour", Behaviour)
-def test_selection_uses_only_healthy_free_devices(behaviour: Behaviour) -> None:
-    selection = start_selection(request(2, {"a", "b", "c", "d"}, in_use=frozenset("ax")), behaviour, rng())
-    assert selection == Selection((), 2, {"b", "c", "d"})
-
-
-def test_selection_reuses_the_devices_of_init_containers_first() -> None:
-    selection = start_selection(request(2, {"a", "b"}, reusable=frozenset("a")), Behaviour.NEW, rng())
-    assert selection == Selection(("a",), 1, {"b"})
-
-
-def test_selection_reuses_no_more_devices_than_requested() -> None:
-    reusable = request(1, {"x"}, in_use=frozenset("ab"), reusable=frozenset("ab"))
-    selection = start_selection(reusable, Behaviour.NEW, rng())
-    assert selection is not None
-    assert len(selection.reused) == 1
-    assert set(selection.reused) < {"a", "b"}
-    assert (selection.missing, selection.available) == (0, frozenset())
 
 
 @pytest.mark.parametrize("behaviour", Behaviour)
@@ -85,55 +69,39 @@ def test_selection_is_empty_if_nothing_is_missing(behaviour: Behaviour, satisfie
     assert start_selection(satisfied, behaviour, rng()) is None
 
 
-@pytest.mark.parametrize("healthy", [None, set[str](), {"b"}])
-def test_old_kubelet_does_not_check_the_health_of_held_devices(healthy: set[str] | None) -> None:
-    """Version 1.20 admits a container that has its devices even if they are unhealthy."""
-    assert start_selection(request(1, healthy, held=("a",)), Behaviour.OLD, rng()) is None
-
-
 @pytest.mark.parametrize(
-    ("behaviours", "impossible", "text"),
+    ("behaviour", "impossible", "text"),
     [
         (
-            list(Behaviour),
-            request(3, {"a", "b", "c"}, in_use=frozenset("ab"), reusable=frozenset("a")),
+            Behaviour.NEW,
+            request(3, set("abc"), in_use=frozenset("ab"), reusable=frozenset("a")),
             "requested number of devices unavailable for r/r. Requested: 2, Available: 1",
         ),
         (
-            list(Behaviour),
-            request(2, {"a", "b"}, held=("a",)),
+            Behaviour.OLD,
+            request(2, set("ab"), held=("a",)),
             'pod "U" container "C" changed request for resource "r/r" from 1 to 2',
         ),
-        ([Behaviour.OLD], request(1, None), "can't allocate unregistered device r/r"),
-        (NEWER, request(1, None), "cannot allocate unregistered device r/r"),
+        (Behaviour.OLD, request(1, None), "can't allocate unregistered device r/r"),
         (
-            [Behaviour.OLD],
+            Behaviour.OLD,
             request(1, set()),
             "requested number of devices unavailable for r/r. Requested: 1, Available: 0",
         ),
-        (NEWER, request(1, set()), NO_HEALTHY),
-        (NEWER, request(1, set(), held=("a",)), NO_HEALTHY),
         (
-            NEWER,
+            Behaviour.NEW,
             request(1, {"b"}, held=("a",)),
             "previously allocated devices are no longer healthy; cannot allocate unhealthy devices r/r",
         ),
     ],
 )
 def test_impossible_selection_has_the_kubelets_error_text(
-    behaviours: list[Behaviour], impossible: AllocationRequest, text: str
+    behaviour: Behaviour, impossible: AllocationRequest, text: str
 ) -> None:
     """The text depends on the version."""
-    for behaviour in behaviours:
-        with pytest.raises(SelectionError) as error:
-            start_selection(impossible, behaviour, rng())
-        assert str(error.value) == text
-
-
-def test_preferred_devices_are_selected() -> None:
-    selection = Selection((), 2, {f"d{n}" for n in range(50)})
-    for seed in range(10):
-        assert set(complete_selection(selection, ["d7", "d8"], rng(seed))) == {"d7", "d8"}
+    with pytest.raises(SelectionError) as error:
+        start_selection(impossible, behaviour, rng())
+    assert str(error.value) == text
 
 
 def test_preferred_devices_that_are_not_available_are_ignored() -> None:
@@ -157,16 +125,6 @@ def test_selected_devices_are_in_random_order() -> None:
     assert all(set(order) == {"t", "a", "b", "c"} for order in orders)
 
 
-def test_devices_are_grouped_by_numa_node() -> None:
-    """A device without a NUMA node is listed under the default, a device with two nodes under both."""
-    topology = {"one": (1,), "two": (0, 1), "none": ()}
-    assert group_by_numa_node(("plain", "one", "two", "none"), topology, -1) == {
-        -1: ("plain", "none"),
-        1: ("one", "two"),
-        0: ("two",),
-    }
-
-
 def entry(resource: str, ids: tuple[str, ...] = (), **response: Any) -> CheckpointEntry:
     data = pb.ContainerAllocateResponse(**response).SerializeToString()
     return CheckpointEntry("U", "C", resource, {-1: ids}, data)
@@ -182,14 +140,15 @@ def test_merge_returns_all_fields_of_a_response() -> None:
         annotations={"A": "2"},
         cdi_devices=[pb.CDIDevice(name="r/r=a")],
     )
-    merged = merge_responses("C", [full], Behaviour.NEW, rng())
-    assert merged.name == "C"
-    assert merged.device_ids == {"r/r": ("a", "b")}
-    assert merged.envs == {"E": "1"}
-    assert merged.mounts == (Mount("/m", "/hm", read_only=True),)
-    assert merged.devices == (DeviceSpec("/d", "/hd", "rw"),)
-    assert merged.annotations == {"A": "2"}
-    assert merged.cdi_devices == ("r/r=a",)
+    assert merge_responses("C", [full], Behaviour.NEW, rng()) == ContainerAllocation(
+        name="C",
+        device_ids={"r/r": ("a", "b")},
+        envs={"E": "1"},
+        mounts=(Mount("/m", "/hm", read_only=True),),
+        devices=(DeviceSpec("/d", "/hd", "rw"),),
+        annotations={"A": "2"},
+        cdi_devices=("r/r=a",),
+    )
 
 
 @pytest.mark.parametrize(("behaviour", "names"), [(Behaviour.OLD, ()), (Behaviour.NEW, ("x",))])

@@ -58,8 +58,11 @@ class Process:
         raise AssertionError(f"the process exited without the event {name}")
 
 
-async def test_process_prints_events_and_executes_commands(kubelet_dir: str, plugins: Plugins) -> None:
-    """Standard input is a pipe. The kubelet keeps running at its end, until SIGTERM."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_process_prints_events_and_executes_commands(
+    kubelet_dir: str, plugins: Plugins, number: signal.Signals
+) -> None:
+    """Standard input is a pipe. The kubelet keeps running at its end, until a signal."""
     async with Process(kubelet_dir) as process:
         plugin = await plugins.start("a", "b")
         client = Kubelet(kubelet_dir)  # not started: only its path is used
@@ -72,13 +75,7 @@ async def test_process_prints_events_and_executes_commands(kubelet_dir: str, plu
         process.process.stdin.close()
         await register_ignoring_errors(client, plugin.name)  # connected already
         await process.event("plugin-refused")
-        process.process.send_signal(signal.SIGTERM)
-        await process.event("kubelet-stopped")
-
-
-async def test_process_exits_with_0_on_sigint(kubelet_dir: str) -> None:
-    async with Process(kubelet_dir) as process:
-        process.process.send_signal(signal.SIGINT)
+        process.process.send_signal(number)
         await process.event("kubelet-stopped")
 
 
@@ -109,19 +106,14 @@ async def test_process_stops_when_its_output_is_closed(kubelet_dir: str) -> None
         assert await asyncio.wait_for(process.process.stderr.read(), PATIENCE) == b""
 
 
-@pytest.mark.parametrize("live", [True, False])
-async def test_process_refuses_an_unusable_directory(kubelet_dir: str, live: bool) -> None:  # noqa: FBT001
-    """A start would remove the sockets of a kubelet that listens in the directory."""
-    directory = kubelet_dir if live else "/tmp/" + "x" * 100
-    async with Kubelet(kubelet_dir) as kubelet:
-        process = await asyncio.create_subprocess_exec(*COMMAND, directory, stderr=asyncio.subprocess.PIPE)
-        _, error = await process.communicate()
-        path = f"{directory}/kubelet.sock"
-        text = f"a kubelet already listens on {path}" if live else f"{path} is longer than 107 bytes"
-        assert error.decode().startswith(f"aosp-plugin: {text}")
-        assert error.count(b"\n") == 1
-        assert process.returncode == 1
-        assert kubelet.running
+@new_kubelet
+async def test_process_refuses_a_directory_in_use(kubelet: Kubelet) -> None:
+    """A start would remove the sockets of the kubelet that listens in the directory."""
+    process = await asyncio.create_subprocess_exec(*COMMAND, kubelet.directory, stderr=asyncio.subprocess.PIPE)
+    _, error = await process.communicate()
+    assert error.decode() == f"aosp-plugin: a kubelet already listens on {kubelet.socket_path}\n"
+    assert process.returncode == 1
+    assert kubelet.running
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
@@ -162,27 +154,20 @@ async def test_pod_is_admitted_run_and_removed(kubelet: Kubelet, plugins: Plugin
 
 
 @new_kubelet
-async def test_kubelet_is_stopped_started_and_restarted(kubelet: Kubelet, plugins: Plugins, execute: Recorder) -> None:
+async def test_kubelet_and_streams_are_broken(kubelet: Kubelet, plugins: Plugins, execute: Recorder) -> None:
     await plugins.serve(kubelet, "a")
+    assert await execute(f"wait {R} 1") == [("allocatable", {"resource": R, "allocatable": 1})]
+    assert await execute(f"drop {R}") == []
+    assert await execute(f"devices {R}") == [("devices", {"resource": R, "devices": {"a": "Unhealthy"}})]
+    ((name, fields),) = await execute(f"wait {R} 1 0.01")
+    assert name == "error"
+    assert str(fields["message"]).startswith("condition not met within 0.01 s")
     assert await execute("stop") == []
-    assert not kubelet.running
     assert await execute(f"admit game {R}=1") == [("error", {"message": "the kubelet is stopped"})]
     assert await execute("start") == []
     assert kubelet.resource(R).known
     assert await execute("restart lose-checkpoint") == []
     assert not kubelet.resource(R).known
-
-
-@new_kubelet
-async def test_streams_are_dropped(kubelet: Kubelet, plugins: Plugins, execute: Recorder) -> None:
-    await plugins.serve(kubelet, "a")
-    assert await execute(f"wait {R} 1") == [("allocatable", {"resource": R, "allocatable": 1})]
-    assert await execute(f"devices {R}") == [("devices", {"resource": R, "devices": {"a": "Healthy"}})]
-    assert await execute(f"drop {R}") == []
-    assert kubelet.resource(R).streams == 0
-    ((name, fields),) = await execute(f"wait {R} 1 0.01")
-    assert name == "error"
-    assert str(fields["message"]).startswith("condition not met within 0.01 s")
 
 
 @new_kubelet

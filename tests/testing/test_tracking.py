@@ -9,9 +9,6 @@ import pytest
 from aosp_plugin.testing import Behaviour
 from aosp_plugin.testing.tracking import EndEffect, Tracker, tracker_for
 
-every_behaviour = pytest.mark.parametrize("behaviour", Behaviour)
-without_bug = pytest.mark.parametrize("behaviour", [Behaviour.OLD, Behaviour.NEW])
-
 
 @dataclass(eq=False)
 class TrackedPlugin:
@@ -33,34 +30,7 @@ def connect(tracker: Tracker[TrackedPlugin], path: str) -> TrackedPlugin:
     return plugin
 
 
-@every_behaviour
-def test_end_of_the_only_plugin_loses_the_devices(behaviour: Behaviour) -> None:
-    """The plugin stays current, as a stopped endpoint."""
-    tracker = make_tracker(behaviour)
-    plugin = connect(tracker, "a")
-    assert tracker.on_end(plugin) == EndEffect(close=plugin, lost=True)
-    assert tracker.current == {"r/r": plugin}
-
-
-@without_bug
-def test_end_of_a_replaced_plugin_closes_only_its_own_connection(behaviour: Behaviour) -> None:
-    tracker = make_tracker(behaviour)
-    old, new = connect(tracker, "a"), connect(tracker, "b")
-    assert tracker.on_end(old) == EndEffect(close=old, lost=False)
-    assert tracker.current == {"r/r": new}
-    assert tracker.on_end(new) == EndEffect(close=new, lost=True)
-
-
-def test_bug_disconnects_the_new_plugin_when_the_old_one_ends() -> None:
-    """Versions 1.25 to 1.36 find the client by resource name; the end of the new plugin then has no effect."""
-    tracker = make_tracker(Behaviour.BUGGY)
-    old, new = connect(tracker, "a"), connect(tracker, "b")
-    assert tracker.current == {"r/r": new}
-    assert tracker.on_end(old) == EndEffect(close=new, lost=True)
-    assert tracker.on_end(new) == EndEffect()
-
-
-@every_behaviour
+@pytest.mark.parametrize("behaviour", Behaviour)
 def test_failed_registration_keeps_the_old_plugin_unless_there_is_the_bug(behaviour: Behaviour) -> None:
     """The bug removes the old client with the failed one, so the end of the old plugin has no effect."""
     tracker = make_tracker(behaviour)
