@@ -9,22 +9,22 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
+from tests.support import RESOURCE, DeviceDirectory, free_port
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Coroutine, Iterator, Sequence
 
-RESOURCE = "aosp.io/binder"
 HOSTILE = "<img src=x onerror=alert(1)>"
 """Command line of a process that holds devices open. The page must show it as text."""
 
@@ -34,13 +34,12 @@ PATIENCE = 60.0
 _HOLD = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open', flush=True)\nsys.stdin.read()"
 
 
-class Node:
+class Node(DeviceDirectory):
     """The node. Its devices are files that tests create and remove."""
 
     def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, *, pod_resources: bool) -> None:
         """``pod_resources``: whether the kubelet serves the podresources API."""
-        self.devices = os.path.join(directory, "dev")
-        os.mkdir(self.devices)
+        super().__init__(Path(directory, "dev"))
         self._loop = loop
         # Writing checkpoints would slow down the measurements.
         self.kubelet = Kubelet(os.path.join(directory, "k"), checkpoints=False)
@@ -48,8 +47,7 @@ class Node:
             PodResources(self.kubelet, os.path.join(directory, "pods.sock")) if pod_resources else None
         )
         self._process: asyncio.subprocess.Process | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._environment = os.environ | {
             "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
             "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "4",
@@ -75,18 +73,7 @@ class Node:
 
     def path(self, number: int) -> str:
         """Return the path of a device."""
-        return os.path.join(self.devices, f"aosp_binder{number}")
-
-    def add(self, *numbers: int) -> None:
-        """Create devices."""
-        for number in numbers:
-            with open(self.path(number), "xb"):
-                pass
-
-    def remove(self, *numbers: int) -> None:
-        """Remove devices."""
-        for number in numbers:
-            os.unlink(self.path(number))
+        return str(self.directory / f"aosp_binder{number}")
 
     def listed(self, count: int) -> None:
         """Wait until the kubelet has this many allocatable devices."""
@@ -132,7 +119,7 @@ class Node:
 
     async def start_plugin(self) -> None:
         """Start the plugin, for the first time or again."""
-        flags = ["--device-dir", self.devices, "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
+        flags = ["--device-dir", str(self.directory), "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
         self._process = await asyncio.create_subprocess_exec(
             *[sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", f"127.0.0.1:{self.port}"],
             env=self._environment,

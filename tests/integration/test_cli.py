@@ -71,12 +71,23 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     assert lines["device_dir"] == '"/dev"  # default'
 
 
-def test_commands_load_only_the_libraries_that_they_use() -> None:
-    """``status`` and ``config`` run in the container of the daemon, within its memory limit."""
-    program = (
-        "import sys, aosp_plugin.cli.main, aosp_plugin.cli.status\n"
-        "print(sys.modules.keys() & {'grpc', 'google.protobuf', 'watchdog', 'psutil', 'prometheus_client', 'yaml'})"
-    )
+OTHER_COMMANDS = "testing cli.demo cli.status cli.device_directory cli.summary"
+
+
+@pytest.mark.parametrize(
+    ("modules", "unused"),
+    [
+        ("cli.main, aosp_plugin.cli.status", "grpc google.protobuf watchdog psutil prometheus_client yaml"),
+        (
+            "cli, aosp_plugin.daemon.serve",
+            f"psutil yaml importlib.resources zipfile aosp_plugin.{OTHER_COMMANDS.replace(' ', ' aosp_plugin.')}",
+        ),
+    ],
+    ids=["status", "serve"],
+)
+def test_commands_load_only_the_modules_that_they_use(modules: str, unused: str) -> None:
+    """They run in the container of the daemon, within its memory limit."""
+    program = f"import sys, aosp_plugin.{modules}; print(sys.modules.keys() & set({unused!r}.split()))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert result.stdout == "set()\n"
 

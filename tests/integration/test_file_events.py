@@ -200,18 +200,6 @@ async def test_missing_directory_is_polled_until_it_exists(
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_watch_replaces_the_list_of_directories(events: FileEvents, directory: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    subscription = subscribe(events, directory, kept)
-    subscription.watch([str(kept)])
-    (directory / "a").touch()
-    await no_change(events, subscription, tmp_path)
-    (kept / "a").touch()
-    await change(subscription)
-
-
-@pytest.mark.usefixtures("no_mount_events")
 async def test_subscriptions_to_the_same_directory_are_independent(
     events: FileEvents, directory: Path, tmp_path: Path
 ) -> None:

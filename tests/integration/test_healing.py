@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, register
@@ -26,7 +26,6 @@ from tests.support import (
     listed,
     make_plugin,
     problem,
-    ready,
     running,
     sockets,
 )
@@ -35,18 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Damaged = Callable[[], None]
-
-
-async def test_plugin_registers_as_soon_as_the_kubelet_starts(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
-) -> None:
-    device_directory.add(0, 1, 2)
-    async with running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "there is no")
-        healed()
-        async with Kubelet(kubelet_dir) as kubelet:
-            await listed(kubelet, 3)
-            await ready(plugin)
 
 
 @pytest.fixture
@@ -350,11 +337,6 @@ async def test_permanent_refusal_ends_the_plugin(
     assert sockets(kubelet_dir) == []
 
 
-async def test_missing_kubelet_directory_ends_the_plugin(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    with pytest.raises(KubeletDirectoryError, match=f"{kubelet_dir}/nowhere does not exist"):
-        await make_plugin(device_directory, f"{kubelet_dir}/nowhere").run()
-
-
 async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,11 +396,3 @@ def threads_and_files() -> tuple[list[str], int]:
     return threads, sum(
         target.startswith(("pipe:", "anon_inode:inotify", "anon_inode:[eventpoll]")) for target in targets
     )
-
-
-async def test_stop_does_not_wait_for_a_hanging_register(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    async with Kubelet(kubelet_dir) as kubelet:
-        kubelet.faults.hang_register = True
-        async with running(device_directory, kubelet_dir, timings=IN_LIFE._replace(register=60)):
-            await kubelet.wait_for(lambda k: len(k.registrations) == 1)
-        assert sockets(kubelet_dir) == []

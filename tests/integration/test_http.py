@@ -136,10 +136,17 @@ async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.Monkey
 # -- paths and methods
 
 
-@pytest.mark.parametrize("path", ["/healthz/", "/metrics", "/../healthz"])
-def test_unknown_path_is_404(port: int, path: str) -> None:
-    response = get(port, path)
-    assert (response.status, response.text) == (404, "not found\n")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        *(("GET", path, 404, "not found\n") for path in ("/healthz/", "/metrics", "/../healthz")),
+        *((method, "/", 405, "only GET and HEAD are supported\n") for method in ("POST", "PUT", "OPTIONS", "BREW")),
+    ],
+)
+def test_unknown_path_is_404_and_other_method_is_405(port: int, method: str, path: str, status: int, text: str) -> None:
+    response = get(port, path, method)
+    assert (response.status, response.text) == (status, text)
+    assert response.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
 
 
 def test_head_has_the_headers_of_get_and_no_body(port: int) -> None:
@@ -147,13 +154,6 @@ def test_head_has_the_headers_of_get_and_no_body(port: int) -> None:
     assert raw(port, b"HEAD / HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n")
     assert head_response.status == 200
     assert {**head_response.headers, "Date": ""} == {**get_response.headers, "Date": ""}
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_method_is_405(port: int, method: str) -> None:
-    response = get(port, "/", method)
-    assert (response.status, response.text) == (405, "only GET and HEAD are supported\n")
-    assert response.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from tests.support import (
     DeviceDirectory,
     Serve,
     listed,
-    make_plugin,
     ready,
     until,
 )
@@ -610,32 +609,3 @@ async def test_every_line_of_the_process_is_an_event(device_directory: DeviceDir
     assert {event["message"] for event in events if "resource" not in event} == {"starting", "stopped"}
     assert {event["resource"] for event in events if "resource" in event} == {RESOURCE}
     assert {event["resources"] for event in events if "resources" in event} == {RESOURCE}
-
-
-async def test_events_name_their_resource(
-    device_directory: DeviceDirectory, kubelet: Kubelet, log: LogLines, tmp_path: Path
-) -> None:
-    """Events of scans, streams and requests of two plugins in a process are distinguishable."""
-    device_directory.add(0)
-    other = DeviceDirectory(tmp_path / "other")
-    other.add(0, 1)
-    names = ("aosp.io/a", "aosp.io/b")
-    plugins = [
-        make_plugin(devices, kubelet.directory, resource=name)
-        for name, devices in zip(names, (device_directory, other), strict=True)
-    ]
-    tasks = [asyncio.create_task(plugin.run()) for plugin in plugins]
-    for count, (name, plugin) in enumerate(zip(names, plugins, strict=True), 1):
-        await listed(kubelet, count, name)
-        await ready(plugin)
-        async with stub(kubelet, name) as direct:
-            with pytest.raises(grpc.aio.AioRpcError):
-                await direct.Allocate(allocate("aosp_binder9"))
-    for plugin in plugins:
-        plugin.stop()
-    await asyncio.gather(*tasks)
-    for count, name in enumerate(names, 1):
-        events = {event["message"]: event for event in log.entries if event["resource"] == name}
-        assert events.keys() >= {"devices changed", "registered", "request refused"}
-        assert events["devices changed"]["devices"] == count
-    assert {event["resource"] for event in log.entries} == set(names)

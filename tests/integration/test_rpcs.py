@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 import pytest
@@ -20,17 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
     from aosp_plugin.framework import DevicePlugin
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
 
-@contextlib.asynccontextmanager
-async def dialled(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> AsyncIterator[tuple[grpc.aio.Channel, Kubelet, DevicePlugin]]:
-    """Run a registered plugin inside the context; yield a channel to it, its kubelet and the plugin."""
+class Connection(NamedTuple):
+    """A connection to a registered plugin, its kubelet and its device directory."""
+
+    channel: grpc.aio.Channel
+    stub: DevicePluginAsyncStub
+    kubelet: Kubelet
+    plugin: DevicePlugin
+    devices: DeviceDirectory
+
+    async def add(self, count: int) -> None:
+        """Create so many devices, and wait until the kubelet lists them."""
+        self.devices.add(*range(count))
+        await listed(self.kubelet, count)
+
+
+@pytest.fixture
+async def connection(device_directory: DeviceDirectory, kubelet_dir: str) -> AsyncIterator[Connection]:
+    """Run a plugin without devices, and connect to it."""
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        await listed(kubelet, 0)
         async with grpc.aio.insecure_channel(f"unix:{os.path.join(kubelet_dir, sockets(kubelet_dir)[0])}") as channel:
-            yield channel, kubelet, plugin
+            yield Connection(channel, DevicePluginStub(channel), kubelet, plugin, device_directory)
 
 
 def request(*containers: list[str]) -> pb.AllocateRequest:
@@ -38,27 +51,21 @@ def request(*containers: list[str]) -> pb.AllocateRequest:
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers])
 
 
-async def test_options_are_the_same_by_rpc_and_in_register(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_options_are_the_same_by_rpc_and_in_register(connection: Connection) -> None:
     """Old kubelets read the options in Register, newer ones call GetDevicePluginOptions."""
-    async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
-        options = await DevicePluginStub(channel).GetDevicePluginOptions(pb.Empty())
-        assert options.get_preferred_allocation_available
-        assert not options.pre_start_required
-        assert kubelet.registrations[-1].options == options
+    options = await connection.stub.GetDevicePluginOptions(pb.Empty())
+    assert options.get_preferred_allocation_available
+    assert not options.pre_start_required
+    assert connection.kubelet.registrations[-1].options == options
 
 
-async def test_each_container_of_a_request_gets_its_own_response(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(*range(12))
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        response = await DevicePluginStub(channel).Allocate(request(names([10, 9, 2]), names([1])))
+async def test_each_container_of_a_request_gets_its_own_response(connection: Connection) -> None:
+    await connection.add(12)
+    response = await connection.stub.Allocate(request(names([10, 9, 2]), names([1])))
     first, second = response.container_responses
-    assert [device.container_path for device in first.devices] == [f"/dev/{name}" for name in names([2, 9, 10])]
-    assert [device.host_path for device in first.devices] == [
-        f"{device_directory.directory}/{name}" for name in names([2, 9, 10])
+    assert [(device.host_path, device.container_path, device.permissions) for device in first.devices] == [
+        (f"{connection.devices.directory}/{name}", f"/dev/{name}", "rw") for name in names([2, 9, 10])
     ]
-    assert {device.permissions for device in first.devices} == {"rw"}
     assert dict(first.envs) == {
         "BINDER_VISIBLE_DEVICES": "aosp_binder2,aosp_binder9,aosp_binder10",
         "PATH": "/system/bin:/system/xbin",
@@ -67,173 +74,135 @@ async def test_each_container_of_a_request_gets_its_own_response(
     assert second.envs["BINDER_VISIBLE_DEVICES"] == "aosp_binder1"
 
 
-async def test_allocate_is_idempotent(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+async def test_allocate_is_idempotent(connection: Connection) -> None:
     """A kubelet never releases an ID, and may request it again, in another request or twice in the same one."""
-    device_directory.add(0, 1)
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        stub = DevicePluginStub(channel)
-        once = await stub.Allocate(request(names([0, 1])))
-        assert await stub.Allocate(request(names([1, 0, 1, 0]))) == once
+    await connection.add(2)
+    once = await connection.stub.Allocate(request(names([0, 1])))
+    assert await connection.stub.Allocate(request(names([1, 0, 1, 0]))) == once
 
 
 @pytest.mark.parametrize(
     ("containers", "code", "text"),
     [
-        ([], grpc.StatusCode.INVALID_ARGUMENT, "names no container"),
-        ([["aosp_binder0"], []], grpc.StatusCode.INVALID_ARGUMENT, "no device for container 1"),
-        ([["aosp_binder0", "aosp_binder7"]], grpc.StatusCode.NOT_FOUND, "'aosp_binder7' is unknown"),
-        ([["aosp_binder0"], ["aosp_binder7"]], grpc.StatusCode.NOT_FOUND, "'aosp_binder7' is unknown"),
-        (
-            [["aosp_binder0"], ["aosp_binder1"]],
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "'aosp_binder1' is unhealthy: missing",
-        ),
+        ([], "INVALID_ARGUMENT", "names no container"),
+        ([["aosp_binder0"], []], "INVALID_ARGUMENT", "no device for container 1"),
+        ([["aosp_binder0", "aosp_binder7"]], "NOT_FOUND", "'aosp_binder7' is unknown"),
+        ([["aosp_binder0"], ["aosp_binder7"]], "NOT_FOUND", "'aosp_binder7' is unknown"),
+        ([["aosp_binder0"], ["aosp_binder1"]], "FAILED_PRECONDITION", "'aosp_binder1' is unhealthy: missing"),
     ],
 )
 async def test_invalid_allocation_is_refused_as_a_whole(
-    device_directory: DeviceDirectory, kubelet_dir: str, containers: list[list[str]], code: grpc.StatusCode, text: str
+    connection: Connection, containers: list[list[str]], code: str, text: str
 ) -> None:
-    device_directory.add(0, 1)
-    async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
-        await listed(kubelet, 2)
-        device_directory.remove(1)
-        await listed(kubelet, 1)
-        with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
-            await DevicePluginStub(channel).Allocate(request(*containers))
-        assert refused.value.code() is code
+    await connection.add(2)
+    connection.devices.remove(1)
+    await listed(connection.kubelet, 1)
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
+        await connection.stub.Allocate(request(*containers))
+    assert refused.value.code().name == code
 
 
 async def test_device_that_vanished_without_an_event_is_refused(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Allocate checks each binder device itself."""
-    device_directory.add(0, 1)
-    async with dialled(device_directory, kubelet_dir) as (channel, kubelet, _):
-        await listed(kubelet, 2)
-        monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.notify", lambda *_: None)
-        device_directory.remove(1)
-        with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
-            await DevicePluginStub(channel).Allocate(request(names([0, 1])))
-        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert kubelet.resource(RESOURCE).allocatable == 2
+    await connection.add(2)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.notify", lambda *_: None)
+    connection.devices.remove(1)
+    with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
+        await connection.stub.Allocate(request(names([0, 1])))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert connection.kubelet.resource(RESOURCE).allocatable == 2
 
 
-async def test_preferred_allocation_returns_the_lowest_neighbours_per_container(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
-    device_directory.add(*range(10))
+async def test_preferred_allocation_returns_the_lowest_neighbours_per_container(connection: Connection) -> None:
+    await connection.add(10)
     free = names([9, 8, 7, 6, 4, 2, 1])
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        response = await DevicePluginStub(channel).GetPreferredAllocation(
-            pb.PreferredAllocationRequest(
-                container_requests=[
-                    pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=3),
-                    pb.ContainerPreferredAllocationRequest(
-                        available_deviceIDs=free, must_include_deviceIDs=names([4]), allocation_size=3
-                    ),
-                ]
-            )
+    containers = [
+        pb.ContainerPreferredAllocationRequest(
+            available_deviceIDs=free, must_include_deviceIDs=names(included), allocation_size=3
         )
+        for included in ([], [4])
+    ]
+    response = await connection.stub.GetPreferredAllocation(
+        pb.PreferredAllocationRequest(container_requests=containers)
+    )
     chosen = [list(container.deviceIDs) for container in response.container_responses]
     assert chosen == [names([6, 7, 8]), names([4, 1, 2])]
 
 
-async def test_request_may_exceed_the_default_limit_of_grpc(
-    device_directory: DeviceDirectory, kubelet_dir: str
-) -> None:
+async def test_request_may_exceed_the_default_limit_of_grpc(connection: Connection) -> None:
     """GetPreferredAllocation carries every free ID, which may be more than 4 MiB."""
-    device_directory.add(*range(5))
-    free = names(range(250_000))
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=3)
-        request = pb.PreferredAllocationRequest(container_requests=[container])
-        assert request.ByteSize() > 4 * 1024 * 1024
-        response = await DevicePluginStub(channel).GetPreferredAllocation(request)
+    await connection.add(5)
+    container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=names(range(250_000)), allocation_size=3)
+    request = pb.PreferredAllocationRequest(container_requests=[container])
+    assert request.ByteSize() > 4 * 1024 * 1024
+    response = await connection.stub.GetPreferredAllocation(request)
     assert list(response.container_responses[0].deviceIDs) == names(range(3))
 
 
 @pytest.mark.parametrize(
-    ("method", "message", "code"),
+    ("method", "data", "code", "text"),
     [
-        ("GetPreferredAllocation", pb.PreferredAllocationRequest(), grpc.StatusCode.INVALID_ARGUMENT),
-        ("PreStartContainer", pb.PreStartContainerRequest(), grpc.StatusCode.INVALID_ARGUMENT),
-        ("PreStartContainer", pb.PreStartContainerRequest(devices_ids=["x"]), grpc.StatusCode.NOT_FOUND),
+        ("Allocate", b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "the request is not a valid v1beta1"),
+        ("GetPreferredAllocation", b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "the request is not a valid v1beta1"),
+        ("GetPreferredAllocation", b"", "INVALID_ARGUMENT", "names no container"),
+        ("PreStartContainer", b"\xff\xff\xff\xff", "INVALID_ARGUMENT", "the request is not a valid v1beta1"),
+        ("PreStartContainer", b"", "INVALID_ARGUMENT", "names no device"),
+        ("PreStartContainer", b"\x0a\x01x", "NOT_FOUND", "'x' is unknown"),
     ],
 )
 async def test_invalid_request_is_refused(
-    device_directory: DeviceDirectory, kubelet_dir: str, method: str, message: Any, code: grpc.StatusCode
+    connection: Connection, method: str, data: bytes, code: str, text: str
 ) -> None:
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await getattr(DevicePluginStub(channel), method)(message)
-        assert refused.value.code() is code
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = connection.channel.unary_unary(
+        f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
+    )
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
+        await call(data)
+    assert refused.value.code().name == code
 
 
-@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation", "PreStartContainer"])
-async def test_malformed_request_is_an_invalid_argument(
-    device_directory: DeviceDirectory, kubelet_dir: str, method: str
-) -> None:
-    async with dialled(device_directory, kubelet_dir) as (channel, _, _):
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-            f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=bytes
-        )
-        with pytest.raises(grpc.aio.AioRpcError, match="the request is not a valid v1beta1") as refused:
-            await call(b"\xff\xff\xff\xff")
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_second_stream_replaces_the_first(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """No event is lost between the two streams."""
-    device_directory.add(0)
-    async with dialled(device_directory, kubelet_dir) as (_, kubelet, _):
-        await kubelet.open_second_stream(RESOURCE)
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 1)
-        device_directory.add(1)
-        await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 2)
-        assert len(kubelet.registrations) == 1, "a stream that was replaced is not one that was lost"
+async def test_second_stream_replaces_the_first(connection: Connection) -> None:
+    """No event is lost between the two streams, and the first one does not count as lost."""
+    kubelet = connection.kubelet
+    await kubelet.open_second_stream(RESOURCE)
+    await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 1)
+    connection.devices.add(1)
+    await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 1)
+    assert len(kubelet.registrations) == 1
 
 
 async def test_scan_without_changes_sends_and_logs_nothing(
-    device_directory: DeviceDirectory,
-    kubelet_dir: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each message makes the kubelet write a checkpoint."""
-    device_directory.add(0)
-    looked, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
+    scanned, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
 
-    def refresh_and_tell(backend: BinderBackend, changed: Collection[str] | None = None) -> None:
+    def signalling_scan(backend: BinderBackend, changed: Collection[str] | None = None) -> None:
         scan(backend, changed)
-        loop.call_soon_threadsafe(looked.set)
+        loop.call_soon_threadsafe(scanned.set)
 
     caplog.set_level("INFO")
-    async with dialled(device_directory, kubelet_dir) as (_, kubelet, plugin):
-        await listed(kubelet, 1)
-        monkeypatch.setattr(BinderBackend, "scan", refresh_and_tell)
-        plugin.rescan()
-        await asyncio.wait_for(looked.wait(), PATIENCE)
-        device_directory.add(1)
-        await listed(kubelet, 2)
-        assert kubelet.resource(RESOURCE).messages == 2
-    assert [record.getMessage() for record in caplog.records].count("devices changed") == 2
+    monkeypatch.setattr(BinderBackend, "scan", signalling_scan)
+    connection.plugin.rescan()
+    await asyncio.wait_for(scanned.wait(), PATIENCE)
+    await connection.add(1)
+    assert connection.kubelet.resource(RESOURCE).messages == 2
+    assert [record.getMessage() for record in caplog.records].count("devices changed") == 1
 
 
-async def test_burst_of_changes_is_one_message(
-    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
+async def test_burst_of_changes_is_one_message(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     async def debounce(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
         changed.clear()
-        if len(os.listdir(device_directory.directory)) == 1:
-            device_directory.add(1)
+        if len(os.listdir(connection.devices.directory)) == 1:
+            connection.devices.add(1)
             await changed.wait()
 
-    async with dialled(device_directory, kubelet_dir) as (_, kubelet, _):
-        monkeypatch.setattr("aosp_plugin.framework.refresher.debounce", debounce)
-        device_directory.add(0)
-        await listed(kubelet, 2)
-        assert kubelet.resource(RESOURCE).messages == 2
+    monkeypatch.setattr("aosp_plugin.framework.refresher.debounce", debounce)
+    connection.devices.add(0)
+    await listed(connection.kubelet, 2)
+    assert connection.kubelet.resource(RESOURCE).messages == 2
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.OLD, Behaviour.NEW])

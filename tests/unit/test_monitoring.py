@@ -95,23 +95,3 @@ def test_every_alert_fires_in_a_test_of_the_rules() -> None:
     tests = [test for case in yaml.safe_load(text)["tests"] for test in case.get("alert_rule_test", ())]
     fired = {test["alertname"] for test in tests if test["exp_alerts"]}
     assert fired | set(re.findall(r'alertname="(\w+)"', text)) == RULES.keys()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Insufficient aosp.io/binder",
-        "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices aosp.io/binder, which is",
-        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices aosp.io/binder",
-        "Allocate failed due to cannot allocate unregistered device aosp.io/binder, which is unexpected",
-        "requested number of devices unavailable for aosp.io/binder. Requested: 3, Available: 1, which is unexpected",
-        "due to rpc error: code = FailedPrecondition desc = device 'aosp_binder3' is unhealthy: replaced, which is",
-        "device plugin PreStartContainer rpc failed with err: rpc error: code = FailedPrecondition desc = device",
-        "unresolvable CDI devices",
-        "No such device or address",
-        "Operation not permitted",
-    ],
-)
-def test_an_error_message_of_kubelet_or_kernel_is_searchable_in_the_runbook(text: str) -> None:
-    """The message is on a single line of the runbook, as the kubelet or the kernel writes it."""
-    assert text in RUNBOOK
