@@ -19,7 +19,7 @@ NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """NUMA nodes by device ID. Devices without one may be left out."""
 
 LAST_NUMA_NODE = 63
-"""The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). A higher one fits no pod."""
+"""The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). No pod fits on a higher one."""
 
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)|([0-9]+)")
 _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
@@ -61,7 +61,7 @@ def parse(ranges: Mapping[str, int]) -> NumaMap:
     parsed = sorted(_range(text, numa_node) for text, numa_node in ranges.items())
     for lower, upper in pairwise(parsed):
         if upper.first <= lower.last:
-            raise ValueError(f"{_text(lower)} and {_text(upper)} overlap; a number must be on one NUMA node")
+            raise ValueError(f"{_text(lower)} and {_text(upper)} overlap; each number belongs to one NUMA node")
     return NumaMap(tuple(parsed))
 
 

@@ -56,7 +56,7 @@ class Problem(NamedTuple):
 
     reason: Reason
     detail: str
-    """The reason and, for a set of several binder devices, the names of those concerned."""
+    """The reason and, for a set of several binder devices, the names of the affected ones."""
 
 
 def evaluate(

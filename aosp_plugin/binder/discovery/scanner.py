@@ -55,9 +55,9 @@ def scan(host: Host, driver: Driver, directory: str, layout: Layout) -> Scan:
 
 
 def usable_entries(entries: Iterable[str], layout: Layout) -> tuple[list[str], dict[str, str]]:
-    """Return those file names of the device directory that ``layout`` uses, and those whose ID would be invalid.
+    """Return the file names of the device directory that ``layout`` uses, and why it skips others.
 
-    The latter have the reason as their value.
+    A file is skipped if it belongs to a set but its ID would be invalid. The second result has the reason by name.
     """
     usable: list[str] = []
     skipped: dict[str, str] = {}

@@ -31,7 +31,7 @@ class TrackedDevice(NamedTuple):
 
     device: BinderDevice
     file_system: FileSystem | None
-    """File system of the first scan that found it healthy. None before, so that no container has it."""
+    """File system of the first scan that found it healthy. None before: no container can have the device yet."""
     reason: Reason | None
     """None if it is healthy."""
     since: float

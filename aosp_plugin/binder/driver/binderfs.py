@@ -63,7 +63,7 @@ class BinderfsMount(NamedTuple):
     directory: str
     """Mount point: an absolute path without links."""
     device: int
-    """st_dev of every file in it. A new mount has another one."""
+    """st_dev of every file in it. Different for each binderfs that is mounted at the same time."""
     max_devices: int | None
     """Mount option ``max=``: the maximum number of devices, binder-control excluded. None if the kernel omits it."""
     source: str = FILESYSTEM
@@ -139,7 +139,7 @@ def refusal(step: Step, number: int, path: str) -> BinderfsError:
 def exhausted(path: str, count: int, max_devices: int | None) -> DevicesExhaustedError:
     """Return the error for ENOSPC at the creation of ``path`` in a binderfs that contains ``count`` devices.
 
-    The kernel has one errno for both of its limits. The comparison with ``max_devices`` (max=) distinguishes them.
+    The kernel returns the same errno for both limits. The comparison with ``max_devices`` (max=) distinguishes them.
     """
     if max_devices is not None and count >= max_devices:
         text = f"the mount's max={max_devices} is reached: remount it with a larger max="

@@ -43,7 +43,7 @@ _NULL = os.makedev(1, 3)
 
 
 class ListedDevice(NamedTuple):
-    """One device that ``create`` created, as ``list`` shows it."""
+    """A created device, as ``list`` shows it."""
 
     name: str
     kind: Kind
@@ -75,7 +75,7 @@ class DevicePool:
     def create(
         self, count: int, first: int = 0, *, mode: int = 0o666, max_devices: int | None = None, stand_ins: bool = False
     ) -> str:
-        """Create the missing ones of ``count`` devices, the first with the number ``first``. Return a summary.
+        """Create those of the ``count`` devices from number ``first`` on that are missing. Return a summary.
 
         If a name is in use by another file, nothing is created. Raises ValueError for values that are not allowed, and
         HostError.
@@ -146,7 +146,7 @@ class DevicePool:
                 "characters, number included"
             )
         if stand_ins and max_devices is not None:
-            raise ValueError("--max: it is an option of a binderfs, and --stand-ins creates none")
+            raise ValueError("--max: not allowed with --stand-ins, which mounts no binderfs")
 
     def _existing(self) -> dict[str, Kind | None]:
         """Return each file of the device directory with the prefix and a number; None for other files than ours."""
@@ -191,7 +191,7 @@ class DevicePool:
         return created
 
     def _create_device(self, name: str, mode: int, *, linked: bool) -> bool:
-        """Create a binder device and its link, or what is missing of both. Return whether anything was created."""
+        """Create a binder device and its link, unless they exist. Return whether anything was created."""
         path = f"{self._binderfs}/{name}"
         exists = os.path.lexists(path)
         if not exists:

@@ -312,7 +312,7 @@ def test_errors_of_the_system_name_the_file(
         ("a", {"count": 1048577}, "--count: 1048577 is not a number from 1 to 1048576"),
         ("a", {"count": 1, "first": -1}, "--start: -1 is not a number from 0 to 1048576"),
         ("a", {"count": 1, "max_devices": 0}, "--max: 0 is not a number from 1 to 1048576"),
-        ("a", {"count": 1, "max_devices": 5, "stand_ins": True}, "--max: it is an option of a binderfs"),
+        ("a", {"count": 1, "max_devices": 5, "stand_ins": True}, "--max: not allowed with --stand-ins"),
         ("x" * 62, {"count": 11}, f"--prefix: '{'x' * 62}' gives names like '{'x' * 62}10': "),
     ],
 )

@@ -12,7 +12,7 @@ from aosp_plugin.binder.devices.numa import NumaMap, Range, narrow, parse
 @pytest.mark.parametrize(
     ("ranges", "problem"),
     [
-        ({"0-10": 0, "10-20": 1}, "0-10 and 10-20 overlap; a number must be on one NUMA node"),
+        ({"0-10": 0, "10-20": 1}, "0-10 and 10-20 overlap; each number belongs to one NUMA node"),
         ({"5-6": 0, "0-100": 0}, "0-100 and 5-6 overlap"),
         ({"0-9": 0, "7": 1}, "0-9 and 7 overlap"),
         ({"7": 0, "07": 0}, "7 and 7 overlap"),
