@@ -81,7 +81,7 @@ Set these keys at the top level of the file, or in an entry of `resources`.
 _PROCESS = """\
 ## Keys of the process
 
-These keys stand at the top level of the file only.
+Set these keys at the top level of the file only.
 
 """
 

@@ -49,7 +49,7 @@ class Device(NamedTuple):
 def id_problem(device_id: str) -> str | None:
     """Return why this device ID cannot be advertised; None if it is valid.
 
-    ``str.isprintable`` is false for control characters, and for the surrogates that stand for bytes that are not UTF-8,
+    ``str.isprintable`` is false for control characters, and for the surrogates that represent bytes that are not UTF-8,
     which a protobuf string cannot carry.
     """
     if not device_id:

@@ -1,6 +1,6 @@
 """Incremental encoding of a device list as a ListAndWatchResponse.
 
-Encoding a hundred thousand devices takes 60 ms, for which the change of one device should not wait. Concatenating the
+Encoding a hundred thousand devices takes 60 ms, which would delay the report of a single change. Concatenating the
 bytes of protobuf messages concatenates their repeated fields. The list is therefore encoded in chunks, and chunks whose
 devices have not changed are reused.
 """
