@@ -69,6 +69,12 @@ def test_selection_is_empty_if_nothing_is_missing(behaviour: Behaviour, satisfie
     assert start_selection(satisfied, behaviour, rng()) is None
 
 
+@pytest.mark.parametrize("healthy", [None, set[str](), {"b"}])
+def test_old_kubelet_does_not_check_the_health_of_held_devices(healthy: set[str] | None) -> None:
+    """Version 1.20 admits a container that has its devices even if they are unhealthy."""
+    assert start_selection(request(1, healthy, held=("a",)), Behaviour.OLD, rng()) is None
+
+
 @pytest.mark.parametrize(
     ("behaviour", "impossible", "text"),
     [
