@@ -56,46 +56,31 @@ def routes(
     scan; None if leak detection is off. ``stuck`` returns what is wrong with the event loop, and is called in other
     threads.
     """
-    collector = StatusCollector(backends, plugins, leaks, pod_resources)
-    return {
-        **page.routes(),
-        "/status": StatusRoute(in_loop(collector.collect), lambda: files.polling).answer,
-        "/metrics": _metrics_route(metrics, in_loop(collector.collect)),
-        **probe_routes(plugins, stuck),
-    }
+    # StatusRoute compares states, and two partial objects are never equal: create them once.
+    binder_devices = [partial(_binder_device_names, backend) for backend in backends.values()]
 
-
-class StatusCollector:
-    """Reads the status of all resources in the event loop of the plugins."""
-
-    def __init__(
-        self,
-        backends: Mapping[str, BinderBackend],
-        plugins: Sequence[DevicePlugin],
-        leaks: Callable[[], Mapping[str, Leaks]] | None,
-        pod_resources: PodResources,
-    ) -> None:
-        names = [partial(_binder_device_names, backend) for backend in backends.values()]
-        self._resources = list(zip(plugins, names, strict=True))
-        self._leaks = leaks
-        self._pod_resources = pod_resources
-
-    async def collect(self) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
-        """Return the allocations and the current status of each resource."""
-        allocations = await self._pod_resources.current()
-        leaks = self._leaks() if self._leaks else {}
+    async def collect() -> tuple[Allocations, tuple[ResourceStatus, ...]]:
+        allocations = await pod_resources.current()
+        latest_leaks = leaks() if leaks else {}
         return allocations, tuple(
             ResourceStatus(
                 name=plugin.resource_name,
                 snapshot=plugin.inventory.snapshot,
                 unready=plugin.unready,
                 unhealthy=plugin.unhealthy,
-                leaks=leaks.get(plugin.resource_name),
-                binder_devices=binder_devices,
-                leak_detection=self._leaks is not None,
+                leaks=latest_leaks.get(plugin.resource_name),
+                binder_devices=names,
+                leak_detection=leaks is not None,
             )
-            for plugin, binder_devices in self._resources
+            for plugin, names in zip(plugins, binder_devices, strict=True)
         )
+
+    return {
+        **page.routes(),
+        "/status": StatusRoute(in_loop(collect), lambda: files.polling).answer,
+        "/metrics": _metrics_route(metrics, in_loop(collect)),
+        **probe_routes(plugins, stuck),
+    }
 
 
 def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
@@ -113,7 +98,7 @@ class StatusRoute:
     def __init__(
         self, collect: Callable[[], tuple[Allocations, tuple[ResourceStatus, ...]]], polling: Callable[[], bool]
     ) -> None:
-        """``collect`` is ``StatusCollector.collect``, made callable in other threads."""
+        """``collect`` returns the allocations and the status of each resource, in any thread."""
         self._collect = collect
         self._polling = polling
         self._node = os.environ.get(NODE_VARIABLE) or os.uname().nodename

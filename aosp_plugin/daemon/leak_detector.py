@@ -24,7 +24,7 @@ class LeakDetector:
     """Keeps the leaks of all resources as of the latest scan."""
 
     def __init__(self, backends: Mapping[str, BinderBackend], kubelet_dir: str, interval: float) -> None:
-        """Prepare scans of ``backends``, by resource name, every ``interval`` seconds; 0 disables ``run``."""
+        """Prepare scans of ``backends``, by resource name, every ``interval`` seconds."""
         self._backends = backends
         self._checkpoint = os.path.join(kubelet_dir, leaks.CHECKPOINT)
         self._interval = interval
@@ -35,7 +35,7 @@ class LeakDetector:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Scan at every interval until ``stop`` is set."""
-        while self._interval and not await wait_any(stop, timeout=self._interval):
+        while not await wait_any(stop, timeout=self._interval):
             await self.scan()
 
     async def scan(self) -> Mapping[str, Leaks]:
