@@ -20,7 +20,7 @@ def stand_in_kubelet() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "aosp_plugin.testing":
             raise
-        message = "the stand-in kubelet is not part of the image; install it with: pip install aosp-device-plugin"
+        message = "the stand-in kubelet is not part of the image; run pip install . in a checkout"
         raise click.ClickException(message) from error
 
 
