@@ -8,8 +8,6 @@ import gc
 import gzip
 import json
 import os
-import signal
-import socket
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, until
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -244,23 +242,3 @@ async def test_probes_name_each_of_several_resources(device_directory: DeviceDir
 
 
 # -- the process
-
-
-async def test_process_serves_page_status_and_metrics(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """Clients that do not read their answer do not delay its end."""
-    port = free_port()
-    async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}") as serve:
-        await serve.logged("waiting for ")
-        types = {
-            "/": "text/html; charset=utf-8",
-            "/metrics": "text/plain; version=0.0.4; charset=utf-8",
-            "/status": "application/json",
-        }
-        for path, content_type in types.items():
-            status, head, _ = await http_get(port, path)
-            assert status == 200
-            assert f"Content-Type: {content_type}" in head
-        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-            serve.signal(signal.SIGTERM)
-            assert await serve.finish() == 0

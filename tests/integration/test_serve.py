@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -183,8 +184,11 @@ async def test_valid_sighup_accepts_replaced_devices(
 # -- probes, logs and errors
 
 
-async def test_probes_and_metrics_follow_the_kubelet(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
-    """/readyz fails while the plugin is not registered; /healthz does not."""
+async def test_process_serves_page_status_and_metrics(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """/readyz fails while the plugin is not registered; /healthz does not.
+
+    Clients that do not read their answer do not delay the end of the process.
+    """
     device_directory.add(0, 1)
     port = free_port()
     environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.05"}
@@ -204,10 +208,18 @@ async def test_probes_and_metrics_follow_the_kubelet(device_directory: DeviceDir
             async with asyncio.timeout(PATIENCE):  # until the first leak scan
                 while f'\naosp_plugin_leaked_devices{{resource="{RESOURCE}"}} 0.0' not in metrics:
                     _, _, metrics = await http_get(port, "/metrics")
+        types = {"/": "text/html", "/metrics": "text/plain; version=0.0.4", "/status": "application/json"}
+        for path, content_type in types.items():
+            status, head, _ = await http_get(port, path)
+            assert (status, f"Content-Type: {content_type}" in head) == (200, True)
         await serve.logged("registration failed")
         assert (await http_get(port, "/readyz"))[2].startswith("registration failed")
         assert (await http_get(port, "/healthz"))[0] == 200
         assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 0.0' in (await http_get(port, "/metrics"))[2]
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            serve.signal(signal.SIGTERM)
+            assert await serve.finish() == 0
 
 
 @pytest.mark.parametrize(

@@ -381,18 +381,13 @@ def test_block_device_with_the_same_number_is_ignored(proc: Proc, tmp_path: Path
     assert leaked([character_device("/dev/tty", Kind.CDEV)], proc) == []
 
 
-def test_missing_devices_and_other_files_are_ignored(proc: Proc, device: BinderDevice) -> None:
-    proc.process(70, device.path)
-    absent = BinderDevice("n1", "/dev/n1", Kind.ABSENT)
-    assert leaked([absent, device._replace(kind=Kind.OTHER)], proc) == []
-
-
-def test_path_descriptor_is_ignored(proc: Proc, device: BinderDevice) -> None:
+def test_missing_devices_other_files_and_path_descriptors_are_ignored(proc: Proc, device: BinderDevice) -> None:
     """Runtimes keep O_PATH descriptors of what they mount; another, open descriptor counts."""
     proc.process(70, device.path, flags=os.O_PATH | os.O_CLOEXEC)
     assert leaked([device], proc) == []
     proc.descriptor(70, 4, device.path)
-    assert leaked([device], proc) == [("n0", 70)]
+    absent = BinderDevice("n1", "/dev/n1", Kind.ABSENT)
+    assert leaked([absent, device._replace(name="n2", kind=Kind.OTHER), device], proc) == [("n0", 70)]
 
 
 @pytest.mark.parametrize(
@@ -425,25 +420,17 @@ def test_leak_stays_open_when_the_clock_is_set(proc: Proc, device: BinderDevice)
 
 
 def test_process_that_exits_during_the_scan_is_ignored(proc: Proc, device: BinderDevice) -> None:
-    """It is not counted as unreadable, and no descriptor of /proc stays open."""
+    """It is not counted as unreadable, other descriptors of it still count, and no descriptor of /proc stays open."""
     shutil.rmtree(proc.process(70) / "fd")
     (proc.process(71, device.path) / "stat").unlink()
     (proc.process(72, device.path) / "cgroup").unlink()
-    proc.process(73, device.path)
+    (proc.process(73, device.path) / "fdinfo/3").unlink()
+    (proc.process(74, device.path, device.path) / "fdinfo/3").unlink()
     before = os.listdir("/proc/self/fd")
     found = scan([device], dict, proc.path)
     assert os.listdir("/proc/self/fd") == before
-    assert [holder.pid for holder in found.leaked] == [73]
+    assert [holder.pid for holder in found.leaked] == [74]
     assert found.unreadable == 0
-
-
-def test_descriptor_that_closes_during_the_scan_is_ignored(proc: Proc, device: BinderDevice) -> None:
-    """Other descriptors of the process still count."""
-    proc.process(70, device.path)
-    proc.process(71, device.path, device.path)
-    for pid in (70, 71):
-        (proc.directory / f"{pid}/fdinfo/3").unlink()
-    assert leaked([device], proc) == [("n0", 71)]
 
 
 def test_descriptor_that_is_reused_during_the_scan_is_ignored(
