@@ -26,8 +26,8 @@ COMMAND = [sys.executable, "-m", "aosp_plugin", "kubelet"]
 class Process:
     """``aosp-plugin kubelet --json`` as a process."""
 
-    def __init__(self, directory: str, *flags: str, **options: Any) -> None:
-        self.command = [*COMMAND, directory, "--json", *flags]
+    def __init__(self, directory: str, **options: Any) -> None:
+        self.command = [*COMMAND, directory, "--json"]
         self.options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE} | options
 
     async def __aenter__(self) -> Self:
