@@ -219,31 +219,27 @@ def test_allocation_rejects_a_device_that_changed_after_the_scan(
 def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that is not found is logged when it is first missed; the container's own binderfs is no path."""
     caplog.set_level(logging.INFO)
-    a, b = tmp_path / "a", tmp_path / "b"
-
-    def logged() -> list[str]:
-        message = "shared path not found, not mounted"
-        paths = [vars(record)["path"] for record in caplog.records if record.getMessage() == message]
-        caplog.clear()
-        return paths
-
+    shared, device = tmp_path / "shared", tmp_path / "device"
     create(dev, 1)
-    a.mkdir()
-    backend = binder_backend(dev, shared_mounts=("binderfs:/dev/binderfs", f"{a}:/a"), shared_devices=(f"{b}:/dev/b",))
-    scan(backend)
-    scan(backend)
-    assert logged() == [str(b)]
-    edits = backend.allocate(["aosp_binder1"])
-    assert edits.mounts == [Mount(str(a), "/a", read_only=True)]
-    assert [node.container_path for node in edits.devices] == ["/dev/aosp_binder1"]
-    b.touch()
-    scan(backend)
-    assert backend.allocate(["aosp_binder1"]).devices[1] == DeviceNode(str(b), "/dev/b", "rw")
-    assert logged() == []
-    a.rmdir()
-    b.unlink()
-    scan(backend)
-    assert logged() == [str(a), str(b)]
+    backend = binder_backend(
+        dev, shared_mounts=("binderfs:/dev/binderfs", f"{shared}:/in"), shared_devices=(f"{device}:/dev/in",)
+    )
+    for _ in range(2):
+        for _ in range(2):
+            scan(backend)
+        records = [vars(record) for record in caplog.records if "not mounted" in record.getMessage()]
+        assert sorted(record["path"] for record in records) == [str(device), str(shared)]
+        edits = backend.allocate(["aosp_binder1"])
+        assert (edits.mounts, len(edits.devices)) == ([], 1)
+        shared.touch()
+        device.touch()
+        caplog.clear()
+        scan(backend)
+        edits = backend.allocate(["aosp_binder1"])
+        assert edits.mounts == [Mount(str(shared), "/in", read_only=True)]
+        assert edits.devices[1:] == [DeviceNode(str(device), "/dev/in", "rw")]
+        shared.unlink()
+        device.unlink()
 
 
 def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,21 +261,16 @@ def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: p
 
 def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) -> None:
     """Links are followed below the root, and directories to watch are below it."""
-    root = tmp_path / "host"
-    (root / "dev").mkdir(parents=True)
-    (root / "run" / "binders").mkdir(parents=True)
-    (root / "run" / "binders" / "n1").touch()
-    (root / "dev" / "aosp_binder1").symlink_to("/run/binders/n1")
-    (root / "shared").touch()
-    backend = binder_backend(
-        "/dev", host=Host(str(root)), shared_mounts=("/run:/in",), shared_devices=("/shared:/dev/shared",)
-    )
-    assert backend.directories() == {f"{root}/dev"}
+    for directory in ("dev", "run", "shared"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "run" / "n1").touch()
+    (tmp_path / "dev" / "aosp_binder1").symlink_to("/run/n1")
+    backend = binder_backend("/dev", host=Host(str(tmp_path)), shared_mounts=("/shared:/in",))
     assert scan(backend) == {"aosp_binder1": ""}
-    assert backend.directories() == {f"{root}/dev", f"{root}/run/binders"}
+    assert backend.directories() == {f"{tmp_path}/dev", f"{tmp_path}/run"}
     edits = backend.allocate(["aosp_binder1"])
-    assert [node.host_path for node in edits.devices] == ["/dev/aosp_binder1", "/shared"]
-    assert [mount.host_path for mount in edits.mounts] == ["/run"]
+    assert [node.host_path for node in edits.devices] == ["/dev/aosp_binder1"]
+    assert [mount.host_path for mount in edits.mounts] == ["/shared"]
 
 
 def test_device_directory_is_normalized(dev: Path) -> None:

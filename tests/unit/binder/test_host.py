@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.binder.driver import host as host_module
-from aosp_plugin.binder.driver.host import Driver, Host, binder_majors, binder_misc_minors, binder_parameters
+from aosp_plugin.binder.driver.host import Driver, Host, binder_majors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,34 +76,19 @@ def test_majors_are_those_of_out_of_tree_modules(proc_devices: str, proc_filesys
     assert binder_majors(proc_devices, proc_filesystems) == majors
 
 
-@pytest.mark.parametrize(
-    ("parameters", "minors"),
-    [
-        ("binder,hwbinder\n", {58, 59}),
-        ("binder\n\n\n,vndbinder,\n", {59, 60}),  # the parameters of several modules
-        ("inder,kv", set()),
-    ],
-)
-def test_misc_minors_are_those_named_in_the_module_parameters(parameters: str, minors: set[int]) -> None:
-    assert binder_misc_minors(MISC, parameters) == minors
-
-
-def test_parameters_of_every_driver_are_read(kernel_files: dict[str, str]) -> None:
-    """The driver may be a module, built in, or written in Rust."""
-    kernel_files["/sys/module/binder_linux/parameters/devices"] = "a,b\n"
-    kernel_files["/sys/module/binder/parameters/devices"] = "c\n"
-    kernel_files["/sys/module/rust_binder/parameters/rust_devices"] = "d\n"
-    assert [name for name in binder_parameters().replace("\n", ",").split(",") if name] == ["a", "b", "c", "d"]
-
-
-def test_driver_combines_mounts_majors_and_misc_minors(kernel_files: dict[str, str]) -> None:
+def test_driver_owns_its_majors_and_its_misc_minors(kernel_files: dict[str, str]) -> None:
+    """Module parameters name its misc devices. It may be a module, built in, or written in Rust."""
     kernel_files["/proc/self/mountinfo"] = MOUNTINFO
     kernel_files["/proc/devices"] = DEVICES
-    kernel_files["/proc/misc"] = MISC
-    kernel_files["/sys/module/binder/parameters/devices"] = "binder\n"
-    assert Host().driver() == Driver(
-        frozenset({os.makedev(0, 27), os.makedev(0, 28)}), frozenset({235, 236, 240}), frozenset({59})
-    )
+    kernel_files["/proc/misc"] = MISC + "  7 \n"
+    kernel_files["/sys/module/binder_linux/parameters/devices"] = "binder,inder\n"
+    kernel_files["/sys/module/binder/parameters/devices"] = "hwbinder\n"
+    kernel_files["/sys/module/rust_binder/parameters/rust_devices"] = "vndbinder,\n"
+    driver = Host().driver()
+    assert driver.file_systems == {os.makedev(0, 27), os.makedev(0, 28)}
+    numbers = [(235, 77), (236, 0), (240, 0), (10, 58), (10, 59), (10, 60), (10, 7), (10, 232), (9, 59), (300, 0)]
+    owned = [(major, minor) for major, minor in numbers if driver.owns(os.makedev(major, minor))]
+    assert owned == numbers[:6], "/dev/kvm is 10:232"
 
 
 @pytest.mark.usefixtures("kernel_files")
@@ -128,15 +113,6 @@ def test_lack_of_descriptors_is_an_error() -> None:
             Host().driver()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(
-    ("major", "minor", "owned"), [(235, 77, True), (10, 59, True), (10, 232, False), (9, 59, False)]
-)
-def test_driver_owns_its_majors_and_misc_minors(major: int, minor: int, *, owned: bool) -> None:
-    """/dev/kvm is 10:232."""
-    driver = Driver(majors=frozenset({235}), misc_minors=frozenset({59}))
-    assert driver.owns(os.makedev(major, minor)) is owned
 
 
 @pytest.mark.parametrize(
