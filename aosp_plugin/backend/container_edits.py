@@ -173,4 +173,5 @@ def container_path(device: BinderDevice) -> str:
 
 def device_node_path(device: BinderDevice) -> str:
     """Return the container path of the device node of a binder device."""
-    return device.path if device.kind is Kind.BINDERFS else container_path(device)
+    outside_dev = not device.path.startswith(f"{CONTAINER_DIRECTORY}/")
+    return device.path if device.kind is Kind.BINDERFS and outside_dev else container_path(device)
