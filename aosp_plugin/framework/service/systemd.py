@@ -75,12 +75,12 @@ def _join(problems: Iterable[str]) -> str:
 def _send(address: str, lines: list[str]) -> bool:
     """Send without blocking and return whether it succeeded. An address that starts with "@" is an abstract socket."""
     path = "\0" + address[1:] if address.startswith("@") else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        sender.settimeout(0.0)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(0.0)
             if lines:
                 sender.sendto("\n".join(lines).encode(), path)
-        except OSError as error:
-            LOG.debug("systemd notification failed", extra={"path": address, "error": str(error)})
-            return False
+    except OSError as error:
+        LOG.debug("systemd notification failed", extra={"path": address, "error": str(error)})
+        return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 from typing import TYPE_CHECKING
 
@@ -197,3 +198,20 @@ async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> No
 )
 def test_watchdog_timeout_is_that_of_this_process(environment: dict[str, str], seconds: float) -> None:
     assert watchdog_timeout(environment, 7) == seconds
+
+
+async def test_notifications_continue_when_no_descriptor_was_free(systemd: Systemd) -> None:
+    """Otherwise, systemd would miss the watchdog notifications and restart the service."""
+    state, limits = State(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    state.unready = []
+
+    def exhaust() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]) if state.checks <= 2 else limits)
+
+    state.before_check = exhaust
+    try:
+        async with background_task(state.notify(systemd.environment)):
+            assert await systemd.receive() == "READY=1\nSTATUS=registered"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert state.checks >= 3
