@@ -30,13 +30,19 @@ class LeakDetector:
         self._interval = interval
         self._open_leaks: dict[str, Sequence[Holder]] = {}
         self._incomplete = False
+        self._failure = ""
         self.latest: Mapping[str, Leaks] = {}
         """By resource name; empty before the first scan."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Scan at every interval until ``stop`` is set."""
+        """Scan at every interval until ``stop`` is set. A failed scan leaves ``latest`` as it was."""
         while not await wait_any(stop, timeout=self._interval):
-            await self.scan()
+            try:
+                await self.scan()
+            except OSError as error:
+                self._log_failure(str(error))
+            else:
+                self._log_failure("")
 
     async def scan(self) -> Mapping[str, Leaks]:
         """Scan once in a worker thread, log what changed, and return the leaks by resource name."""
@@ -71,6 +77,16 @@ class LeakDetector:
         except (OSError, HostError) as error:
             LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
             return None
+
+    def _log_failure(self, failure: str) -> None:
+        """Log why the scan failed, or (empty) that it succeeds again; once for each change."""
+        if failure == self._failure:
+            return
+        self._failure = failure
+        if failure:
+            LOG.error("leak scan failed, retrying", extra={"error": failure})
+        else:
+            LOG.info("leak scan recovered")
 
     def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:
         changes = leaks.compare(self._open_leaks.get(resource, ()), resource_leaks)

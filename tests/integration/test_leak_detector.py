@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +87,30 @@ async def test_detector_scans_at_every_interval_until_stopped(detector: LeakDete
         await until(lambda: bool(detector.latest and detector.latest[RESOURCE].leaked))
         stop.set()
         await task
+
+
+async def test_detector_continues_after_a_failed_scan(
+    detector: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure and the recovery are logged once each."""
+    caplog.set_level(logging.INFO)
+    stop, scans = asyncio.Event(), 0
+
+    def scan(_devices: object, _owners: object, proc: str = "/proc") -> Leaks:
+        nonlocal scans
+        scans += 1
+        if 2 <= scans <= 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), proc)
+        return Leaks((), (), 0, all_visible=True)
+
+    monkeypatch.setattr(leaks, "scan", scan)
+    task = asyncio.create_task(detector.run(stop))
+    await until(lambda: "leak scan recovered" in caplog.messages)
+    stop.set()
+    await task
+    assert caplog.messages == ["leak scan failed, retrying", "leak scan recovered"]
+    assert vars(caplog.records[0])["error"] == "[Errno 24] Too many open files: '/proc'"
+    assert detector.latest[RESOURCE].leaked == ()
 
 
 @pytest.fixture
