@@ -200,11 +200,12 @@ def _device_keys(binder_devices: Iterable[BinderDevice]) -> DeviceKeys:
     the number of /dev/null are identified by their inode.
     """
     keys: dict[int | tuple[int, int], list[str]] = {}
-    for name, _, kind, identity, _ in binder_devices:
-        if identity is None or kind is Kind.OTHER:
+    for device in binder_devices:
+        identity = device.identity
+        if identity is None or device.kind is Kind.OTHER:
             continue
-        by_number = kind in {Kind.CDEV, Kind.STAND_IN} and os.major(identity.number) != _MEM_MAJOR
-        keys.setdefault(identity.number if by_number else (identity.device, identity.inode), []).append(name)
+        by_number = device.kind in {Kind.CDEV, Kind.STAND_IN} and os.major(identity.number) != _MEM_MAJOR
+        keys.setdefault(identity.number if by_number else (identity.device, identity.inode), []).append(device.name)
     return keys
 
 
