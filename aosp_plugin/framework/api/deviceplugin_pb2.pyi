@@ -3,7 +3,7 @@
 isort:skip_file
 The kubelet's device plugin API v1beta1, as of k8s.io/kubelet v0.36.0
 (pkg/apis/deviceplugin/v1beta1/api.proto): packages, services, names and field numbers are the
-kubelet's and are what goes over the wire; the comments are ours. Compiled under a path of its own,
+kubelet's and define the wire format; the comments are this project's. Compiled under a path of its own,
 because the kubelet calls every one of its protos api.proto and Python's descriptor pool keys on the file name.
 
 After a change: make proto
@@ -210,7 +210,7 @@ class ContainerPreferredAllocationRequest(_message.Message):
     MUST_INCLUDE_DEVICEIDS_FIELD_NUMBER: _builtins.int
     ALLOCATION_SIZE_FIELD_NUMBER: _builtins.int
     allocation_size: _builtins.int
-    """How many the container gets in all, must_include among them."""
+    """Number of devices of the container, must_include among them."""
     @_builtins.property
     def available_deviceIDs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """All free devices of the resource."""

@@ -148,7 +148,7 @@ class DevicePluginServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAndWatch(self, request, context):
-        """Opened once for each registration; the kubelet never asks again. Each message replaces the whole list.
+        """Opened once for each registration by the kubelet, which never opens it again. Each message replaces the whole list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,7 +168,7 @@ class DevicePluginServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PreStartContainer(self, request, context):
-        """Called before each container start where pre_start_required is set; the kubelet waits 30 s.
+        """Called before each container start if pre_start_required is set; the kubelet waits 30 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,7 +3,7 @@
 isort:skip_file
 The kubelet's device plugin API v1beta1, as of k8s.io/kubelet v0.36.0
 (pkg/apis/deviceplugin/v1beta1/api.proto): packages, services, names and field numbers are the
-kubelet's and are what goes over the wire; the comments are ours. Compiled under a path of its own,
+kubelet's and define the wire format; the comments are this project's. Compiled under a path of its own,
 because the kubelet calls every one of its protos api.proto and Python's descriptor pool keys on the file name.
 
 After a change: make proto
@@ -69,12 +69,12 @@ class DevicePluginStub:
     def __new__(cls, channel: _aio.Channel) -> DevicePluginAsyncStub: ...
     GetDevicePluginOptions: _grpc.UnaryUnaryMultiCallable[_deviceplugin_pb2.Empty, _deviceplugin_pb2.DevicePluginOptions]
     ListAndWatch: _grpc.UnaryStreamMultiCallable[_deviceplugin_pb2.Empty, _deviceplugin_pb2.ListAndWatchResponse]
-    """Opened once for each registration; the kubelet never asks again. Each message replaces the whole list."""
+    """Opened once for each registration by the kubelet, which never opens it again. Each message replaces the whole list."""
     GetPreferredAllocation: _grpc.UnaryUnaryMultiCallable[_deviceplugin_pb2.PreferredAllocationRequest, _deviceplugin_pb2.PreferredAllocationResponse]
     Allocate: _grpc.UnaryUnaryMultiCallable[_deviceplugin_pb2.AllocateRequest, _deviceplugin_pb2.AllocateResponse]
     """Called at pod admission, without a deadline, in the kubelet's sync loop."""
     PreStartContainer: _grpc.UnaryUnaryMultiCallable[_deviceplugin_pb2.PreStartContainerRequest, _deviceplugin_pb2.PreStartContainerResponse]
-    """Called before each container start where pre_start_required is set; the kubelet waits 30 s."""
+    """Called before each container start if pre_start_required is set; the kubelet waits 30 s."""
 
 @_typing.type_check_only
 class DevicePluginAsyncStub(DevicePluginStub):
@@ -83,12 +83,12 @@ class DevicePluginAsyncStub(DevicePluginStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetDevicePluginOptions: _aio.UnaryUnaryMultiCallable[_deviceplugin_pb2.Empty, _deviceplugin_pb2.DevicePluginOptions]  # type: ignore[assignment]
     ListAndWatch: _aio.UnaryStreamMultiCallable[_deviceplugin_pb2.Empty, _deviceplugin_pb2.ListAndWatchResponse]  # type: ignore[assignment]
-    """Opened once for each registration; the kubelet never asks again. Each message replaces the whole list."""
+    """Opened once for each registration by the kubelet, which never opens it again. Each message replaces the whole list."""
     GetPreferredAllocation: _aio.UnaryUnaryMultiCallable[_deviceplugin_pb2.PreferredAllocationRequest, _deviceplugin_pb2.PreferredAllocationResponse]  # type: ignore[assignment]
     Allocate: _aio.UnaryUnaryMultiCallable[_deviceplugin_pb2.AllocateRequest, _deviceplugin_pb2.AllocateResponse]  # type: ignore[assignment]
     """Called at pod admission, without a deadline, in the kubelet's sync loop."""
     PreStartContainer: _aio.UnaryUnaryMultiCallable[_deviceplugin_pb2.PreStartContainerRequest, _deviceplugin_pb2.PreStartContainerResponse]  # type: ignore[assignment]
-    """Called before each container start where pre_start_required is set; the kubelet waits 30 s."""
+    """Called before each container start if pre_start_required is set; the kubelet waits 30 s."""
 
 class DevicePluginServicer(metaclass=_abc_1.ABCMeta):
     """Served by the plugin at <device-plugins>/<endpoint>."""
@@ -106,7 +106,7 @@ class DevicePluginServicer(metaclass=_abc_1.ABCMeta):
         request: _deviceplugin_pb2.Empty,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_deviceplugin_pb2.ListAndWatchResponse], _abc.AsyncIterator[_deviceplugin_pb2.ListAndWatchResponse]]:
-        """Opened once for each registration; the kubelet never asks again. Each message replaces the whole list."""
+        """Opened once for each registration by the kubelet, which never opens it again. Each message replaces the whole list."""
 
     @_abc_1.abstractmethod
     def GetPreferredAllocation(
@@ -129,6 +129,6 @@ class DevicePluginServicer(metaclass=_abc_1.ABCMeta):
         request: _deviceplugin_pb2.PreStartContainerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_deviceplugin_pb2.PreStartContainerResponse, _abc.Awaitable[_deviceplugin_pb2.PreStartContainerResponse]]:
-        """Called before each container start where pre_start_required is set; the kubelet waits 30 s."""
+        """Called before each container start if pre_start_required is set; the kubelet waits 30 s."""
 
 def add_DevicePluginServicer_to_server(servicer: DevicePluginServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -146,7 +146,7 @@ class PodResources(_message.Message):
     namespace: _builtins.str
     @_builtins.property
     def containers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContainerResources]:
-        """Init containers are there only where they go on beside the others (restartPolicy: Always)."""
+        """Includes only those init containers that keep running beside the others (restartPolicy: Always)."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ Global___ContainerResources: _TypeAlias = ContainerResources  # noqa: Y015
 
 @_typing.final
 class ContainerDevices(_message.Message):
-    """A resource comes once for each NUMA node that its devices are near."""
+    """A resource occurs once for each NUMA node of its devices."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -201,7 +201,7 @@ class ContainerDevices(_message.Message):
     def device_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def topology(self) -> Global___TopologyInfo:
-        """Read by the tests alone."""
+        """Read by the tests only."""
 
     def __init__(
         self,

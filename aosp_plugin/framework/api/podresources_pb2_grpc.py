@@ -57,8 +57,7 @@ class PodResourcesListerServicer:
     """
 
     def List(self, request, context):
-        """Since 1.34 the pods that are not over; before, all that the kubelet has not forgotten, those that are over without
-        devices.
+        """Since 1.34: active pods only. Before: all pods that the kubelet still knows; finished ones have no devices.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,9 +39,7 @@ class PodResourcesListerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PodResourcesListerAsyncStub: ...
     List: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.ListPodResourcesRequest, _podresources_pb2.ListPodResourcesResponse]
-    """Since 1.34 the pods that are not over; before, all that the kubelet has not forgotten, those that are over without
-    devices.
-    """
+    """Since 1.34: active pods only. Before: all pods that the kubelet still knows; finished ones have no devices."""
     GetAllocatableResources: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.AllocatableResourcesRequest, _podresources_pb2.AllocatableResourcesResponse]
     """Since 1.21: the healthy devices, in use or not."""
     Get: _grpc.UnaryUnaryMultiCallable[_podresources_pb2.GetPodResourcesRequest, _podresources_pb2.GetPodResourcesResponse]
@@ -53,9 +51,7 @@ class PodResourcesListerAsyncStub(PodResourcesListerStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     List: _aio.UnaryUnaryMultiCallable[_podresources_pb2.ListPodResourcesRequest, _podresources_pb2.ListPodResourcesResponse]  # type: ignore[assignment]
-    """Since 1.34 the pods that are not over; before, all that the kubelet has not forgotten, those that are over without
-    devices.
-    """
+    """Since 1.34: active pods only. Before: all pods that the kubelet still knows; finished ones have no devices."""
     GetAllocatableResources: _aio.UnaryUnaryMultiCallable[_podresources_pb2.AllocatableResourcesRequest, _podresources_pb2.AllocatableResourcesResponse]  # type: ignore[assignment]
     """Since 1.21: the healthy devices, in use or not."""
     Get: _aio.UnaryUnaryMultiCallable[_podresources_pb2.GetPodResourcesRequest, _podresources_pb2.GetPodResourcesResponse]  # type: ignore[assignment]
@@ -70,9 +66,7 @@ class PodResourcesListerServicer(metaclass=_abc_1.ABCMeta):
         request: _podresources_pb2.ListPodResourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_podresources_pb2.ListPodResourcesResponse, _abc.Awaitable[_podresources_pb2.ListPodResourcesResponse]]:
-        """Since 1.34 the pods that are not over; before, all that the kubelet has not forgotten, those that are over without
-        devices.
-        """
+        """Since 1.34: active pods only. Before: all pods that the kubelet still knows; finished ones have no devices."""
 
     @_abc_1.abstractmethod
     def GetAllocatableResources(
