@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
+from aosp_plugin.binder.devices.numa import parse as parse_numa
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import ALL_MINORS
@@ -215,7 +216,7 @@ class Resource(Struct, frozen=True, kw_only=True):
             "{0-179: 0, 180-359: 1}",
             f"a mapping of numbers, or ranges such as 0-179, to NUMA nodes from 0 to {LAST_NUMA_NODE}; ranges must not "
             "overlap",
-            values.is_numa,
+            parse_numa,
             flag=False,
             variable=False,
         ),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from aosp_plugin.binder.devices import numa, sets
+from aosp_plugin.binder.devices import sets
 from aosp_plugin.binder.discovery.names import name_problem
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.framework.device_list import DeviceList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 AbsolutePath = Annotated[str, Meta(pattern="^/")]
 
@@ -55,11 +55,6 @@ def shared_path(text: str) -> tuple[str, str]:
     if not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
         raise ValueError(text)
     return host, container
-
-
-def is_numa(ranges: Mapping[str, int]) -> bool:
-    """Return whether every key is a number or a range, and none overlap. May raise ValueError instead."""
-    return len(numa.parse(ranges).ranges) == len(ranges)
 
 
 def is_name_or_nothing(value: str) -> bool:
@@ -105,8 +100,8 @@ def is_set_pattern(pattern: str) -> bool:
 
 
 def is_printable(value: Any) -> bool:
-    """Return whether the text, or each text of a tuple, can be printed, logged and sent to the kubelet unchanged."""
-    texts = value if isinstance(value, tuple) else (value,)
+    """Return whether the text, or each text of a tuple or key of a mapping, can be printed and sent unchanged."""
+    texts = value if isinstance(value, (tuple, dict)) else (value,)
     return all(text.isprintable() for text in texts if isinstance(text, str))
 
 

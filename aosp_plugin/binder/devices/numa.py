@@ -21,7 +21,6 @@ NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 LAST_NUMA_NODE = 63
 """The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). No pod fits on a higher one."""
 
-_RANGE = re.compile(r"([0-9]+)-([0-9]+)|([0-9]+)")
 _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _NONE = -1
 """Stands for "no NUMA node"."""
@@ -56,29 +55,18 @@ class NumaMap(NamedTuple):
 def parse(ranges: Mapping[str, int]) -> NumaMap:
     """Parse ranges of numbers ("0-179", or a single "7") and their NUMA nodes.
 
-    Raises ValueError with a text for the operator if a range is invalid or two of them overlap.
+    Raises ValueError if a range ends before it begins, or if two of them overlap.
     """
-    parsed = sorted(_range(text, numa_node) for text, numa_node in ranges.items())
-    for lower, upper in pairwise(parsed):
-        if upper.first <= lower.last:
-            raise ValueError(f"{_text(lower)} and {_text(upper)} overlap; each number belongs to one NUMA node")
+    parsed = []
+    for text, numa_node in ranges.items():
+        first, _, last = text.partition("-")
+        parsed.append(Range(int(first), int(last or first), numa_node))
+    parsed.sort()
+    if any(part.last < part.first for part in parsed):
+        raise ValueError("a range ends before it begins")
+    if any(upper.first <= lower.last for lower, upper in pairwise(parsed)):
+        raise ValueError("two ranges overlap")
     return NumaMap(tuple(parsed))
-
-
-def _range(text: str, numa_node: int) -> Range:
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a range of numbers such as 0-179")
-    first, last = int(match[1] or match[3]), int(match[2] or match[3])
-    if last < first:
-        raise ValueError(f"the range {text} ends before it begins")
-    if not 0 <= numa_node <= LAST_NUMA_NODE:
-        raise ValueError(f"the range {text} has NUMA node {numa_node}; allowed: 0 to {LAST_NUMA_NODE}")
-    return Range(first, last, numa_node)
-
-
-def _text(range_: Range) -> str:
-    return f"{range_.first}-{range_.last}" if range_.first < range_.last else str(range_.first)
 
 
 def narrow(
