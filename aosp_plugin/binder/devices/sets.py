@@ -100,14 +100,10 @@ class Named(Layout):
     """Sets with one binder device for each of ``names``: phone7/binder and phone7/hwbinder, or binder7 and hwbinder7.
 
     ``pattern`` is the name of a binder device with the placeholders {set} (one or more characters except "/") and
-    {name}. If it contains a "/", each set has a directory of its own. Raises ValueError with the text of
-    ``pattern_problem``.
+    {name}. If it contains a "/", each set has a directory of its own. ``pattern_problem`` describes invalid patterns.
     """
 
     def __init__(self, names: Sequence[str], pattern: str = "{set}/{name}") -> None:
-        problem = pattern_problem(pattern, names)
-        if problem:
-            raise ValueError(problem)
         entry, slash, file = pattern.partition("/")
         self.nested = bool(slash)
         self._files = [file.replace("{name}", name) for name in names]
@@ -144,7 +140,7 @@ def _placeholder_value(affixes: Iterable[tuple[str, str]], text: str) -> str | N
 
 
 def pattern_problem(pattern: str, names: Sequence[str]) -> str | None:
-    """Return why ``Named`` does not accept this pattern and these names, or None if it does.
+    """Return why ``Named`` does not support this pattern and these names, at least one, or None if it does.
 
     Names must be unambiguous, or one binder device would be in two sets: with {set}{name}, 7hwbinder is the hwbinder of
     7 and the binder of 7hw.
@@ -154,8 +150,6 @@ def pattern_problem(pattern: str, names: Sequence[str]) -> str | None:
     directory, slash, file = pattern.partition("/")
     if slash and ("{set}" not in directory or "{name}" not in file or "/" in file):
         return "a / in the pattern must separate a directory with {set} from a file with {name}"
-    if not names:
-        return "a set requires at least one name"
     for name in names:
         example = pattern.replace("{set}", "0").replace("{name}", name)
         for part in (name, *example.split("/")):
