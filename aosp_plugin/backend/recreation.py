@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-MODE = 0o666
-"""Mode of a recreated binder device: Android's processes have many users, and the last tenant may have changed it."""
-
 
 class Recreator:
     """Recreates binder devices of one resource and remembers failures."""
@@ -36,7 +33,7 @@ class Recreator:
         device = self._store.device(name)
         if device is None:
             raise HostError(f"binder device {name!r} does not exist")
-        recreate.recreate_device(device, self._host, mode=MODE)
+        recreate.recreate_device(device, self._host)
         self._failed.discard(name)
 
     def reason(self, name: str) -> Reason | None:

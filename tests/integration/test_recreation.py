@@ -33,18 +33,18 @@ class Recreations:
     """Replaces ``binder.provision.recreate``, and the binderfs that the devices are in."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.recreated: list[tuple[str, int | None]] = []
-        """Name and mode of each recreated device."""
+        self.recreated: list[str] = []
+        """Name of each recreated device."""
         self.swept: list[str] = []
         self.failure: HostError | None = None
         monkeypatch.setattr(recreate, "recreate_device", self._recreate_device)
         monkeypatch.setattr(recreate, "sweep", self._sweep)
         monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
-    def _recreate_device(self, device: BinderDevice, _host: Host, mode: int | None = None) -> None:
+    def _recreate_device(self, device: BinderDevice, _host: Host) -> None:
         if self.failure is not None:
             raise self.failure
-        self.recreated.append((device.name, mode))
+        self.recreated.append(device.name)
 
     def _sweep(self, directory: str, _host: Host) -> int:
         self.swept.append(directory)
@@ -86,7 +86,7 @@ def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreatio
     backend.scan()
     for _ in range(2):
         backend.pre_start(["aosp_binder1"])
-    assert recreations.recreated == [("aosp_binder1", 0o666)] * 2
+    assert recreations.recreated == ["aosp_binder1"] * 2
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
 
 
@@ -102,7 +102,7 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations.failure = None
     backend.scan(frozenset())
     assert [device.reason for device in backend.devices()] == ["", ""]
-    assert recreations.recreated == [("aosp_binder1", 0o666)]
+    assert recreations.recreated == ["aosp_binder1"]
 
 
 def test_set_with_a_missing_member_cannot_be_recreated(recreations: Recreations, devices: DeviceDirectory) -> None:
@@ -110,7 +110,7 @@ def test_set_with_a_missing_member_cannot_be_recreated(recreations: Recreations,
     assert scan(backend) == {"aosp_binder0": "incomplete"}
     with pytest.raises(UnhealthyDeviceError, match="binder device 'aosp_binder2' does not exist"):
         backend.pre_start(["aosp_binder0"])
-    assert [name for name, _ in recreations.recreated] == ["aosp_binder0", "aosp_binder1"]
+    assert recreations.recreated == ["aosp_binder0", "aosp_binder1"]
 
 
 def test_pre_start_keeps_the_devices_without_recreation(recreations: Recreations, devices: DeviceDirectory) -> None:

@@ -1,4 +1,4 @@
-"""Mounting a binderfs, setting modes, and the errors of file operations: shared by ``provisioner`` and ``bulk``."""
+"""Mounting a binderfs, setting modes, and the errors of file operations: shared by the modules of this package."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostErro
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+MODE = 0o666
+"""Android's processes run as many users: system (1000), and one for each app."""
 
 
 @contextlib.contextmanager

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import HostError
-from aosp_plugin.binder.provision.mount import mount_if_missing, set_mode, translated_errors
+from aosp_plugin.binder.provision.mount import MODE, mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aosp_plugin.binder.driver.host import Host
-
-MODE = 0o666
-"""Android's processes run as many users: system (1000), and one for each app."""
 
 RETRY_AFTER = 60.0
 """Seconds without a further attempt after a failed one. An attempt may itself cause a file event, and with it the next

@@ -23,13 +23,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import Step
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError
+from aosp_plugin.binder.provision.mount import MODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +45,10 @@ Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a 
 """
 
 
-def recreate_device(device: BinderDevice, host: Host, mode: int | None = None) -> None:
-    """Replace ``device`` with a fresh one that belongs to root and has this ``mode``.
+def recreate_device(device: BinderDevice, host: Host) -> None:
+    """Replace ``device`` with a fresh one that belongs to root and has the mode ``MODE``.
 
-    ``mode`` None keeps mode and owner of the old device. A container can change both, so that they may be the choice of
-    the previous tenant.
+    Mode and owner of the old device are not kept, because a container may have changed both.
 
     Processes that hold the old device keep it, and share no context with the fresh one. After a failure the old device
     is unchanged. Raises DevicesExhaustedError if ``max=`` leaves no room for one more device, NotPermittedError, and
@@ -57,7 +56,7 @@ def recreate_device(device: BinderDevice, host: Host, mode: int | None = None) -
     """
     path = _file_in_binderfs(device, host)
     with _locked(path.rpartition("/")[0]):
-        _replace(path, mode)
+        _replace(path)
 
 
 def sweep(directory: str, host: Host) -> int:
@@ -102,19 +101,17 @@ def _locked(directory: str) -> Iterator[None]:
         os.close(control)
 
 
-def _replace(path: str, mode: int | None) -> None:
+def _replace(path: str) -> None:
     directory, _, name = path.rpartition("/")
     temporary = f"{TEMPORARY_PREFIX}{name}"
     new = f"{directory}/{temporary}"
     with _translated_errors(path):
-        old = os.lstat(path)
+        os.lstat(path)  # the name must exist
     binderfs.remove_device(directory, temporary)
     try:
         _add(directory, temporary, path)
         with _translated_errors(path):
-            if mode is None:
-                os.chown(new, old.st_uid, old.st_gid)
-            os.chmod(new, stat.S_IMODE(old.st_mode) if mode is None else mode)
+            os.chmod(new, MODE)
             os.rename(new, path)
     except BaseException:
         with contextlib.suppress(HostError):
