@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.testing.allocation import (
     AllocationRequest,
-    Selection,
     SelectionError,
     complete_selection,
     group_by_numa_node,
@@ -19,15 +18,16 @@ from aosp_plugin.testing.allocation import (
     start_selection,
 )
 from aosp_plugin.testing.checkpoint import CheckpointEntry
-from aosp_plugin.testing.endpoint import CallError, Endpoint
+from aosp_plugin.testing.endpoint import CallError
 from aosp_plugin.testing.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
 
 if TYPE_CHECKING:
     import asyncio
     import random
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.testing.behaviour import Behaviour
+    from aosp_plugin.testing.endpoint import Endpoint
     from aosp_plugin.testing.resources import ManagerState
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
@@ -92,22 +92,14 @@ class Admission:
             if endpoint is None:
                 raise CallError(f"endpoint not found in cache for a registered resource: {resource}")
             if endpoint.options.pre_start_required:
-                await self._call_pre_start(pod, container, endpoint, held)
+                if held is None:
+                    raise CallError(
+                        f"no devices found allocated in local cache for pod {pod.uid}, "
+                        f"container {container.name}, resource {resource}"
+                    )
+                await endpoint.pre_start(sample(held, len(held), self.rng))
             incomplete = incomplete or held is None
         return incomplete
-
-    async def _call_pre_start(
-        self, pod: Pod, container: Container, endpoint: Endpoint, held: tuple[str, ...] | None
-    ) -> None:
-        if held is None:
-            raise CallError(
-                f"no devices found allocated in local cache for pod {pod.uid}, "
-                f"container {container.name}, resource {endpoint.resource}"
-            )
-        try:
-            await endpoint.pre_start(sample(held, len(held), self.rng))
-        except CallError as error:
-            raise CallError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
     async def _allocate_pod(self, pod: Pod) -> None:
         reusable: _Reusable = {}
@@ -163,21 +155,15 @@ class Admission:
         if selection is None:
             return ()
         self.state.use(request.resource, selection.reused)
-        preferred: tuple[str, ...] = ()
+        preferred: Sequence[str] = ()
         endpoint = self.endpoints.get(request.resource)
         if selection.missing and endpoint is not None and endpoint.options.get_preferred_allocation_available:
-            preferred = await self._prefer(request, selection, endpoint)
+            candidates = {*selection.available, *selection.reused}
+            available = sample(candidates, len(candidates), self.rng)
+            preferred = await endpoint.prefer(available, selection.reused, request.count)
         ids = complete_selection(selection, preferred, self.rng)
         self.state.use(request.resource, ids)
         return ids
-
-    async def _prefer(self, request: AllocationRequest, selection: Selection, endpoint: Endpoint) -> tuple[str, ...]:
-        candidates = {*selection.available, *selection.reused}
-        available = sample(candidates, len(candidates), self.rng)
-        try:
-            return tuple(await endpoint.prefer(available, selection.reused, request.count))
-        except CallError as error:
-            raise CallError(f"device plugin GetPreferredAllocation rpc failed with err: {error}") from error
 
     def _endpoint(self, resource: str) -> Endpoint:
         endpoint = self.endpoints.get(resource)

@@ -30,8 +30,7 @@ class CallError(Exception):
 def go_error(error: grpc.aio.AioRpcError) -> str:
     """Format an RPC error as grpc-go does: ``rpc error: code = Internal desc = boom``."""
     name = error.code().name
-    code = "Canceled" if name == "CANCELLED" else "".join(part.capitalize() for part in name.split("_"))
-    code = "OK" if name == "OK" else code
+    code = {"CANCELLED": "Canceled", "OK": "OK"}.get(name, name.title().replace("_", ""))
     return f"rpc error: code = {code} desc = {error.details() or ''}"
 
 
@@ -39,17 +38,6 @@ def _cancelled_from_outside() -> bool:
     """Whether the current task is being cancelled; grpc.aio raises CancelledError for a closed channel as well."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _call(call: Awaitable[_T]) -> _T:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise CallError(go_error(error)) from error
-    except asyncio.CancelledError:
-        if _cancelled_from_outside():
-            raise
-        raise CallError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
 
 
 def _with_size(data: bytes) -> tuple[int, pb.ListAndWatchResponse]:
@@ -101,10 +89,9 @@ class Endpoint:
 
     async def fetch_options(self) -> pb.DevicePluginOptions:
         """Call GetDevicePluginOptions."""
-        try:
-            return await _call(self._stub.GetDevicePluginOptions(pb.Empty(), timeout=HANG_TIMEOUT))
-        except CallError as error:
-            raise CallError(f"failed to get device plugin options: {error}") from error
+        return await self._call(
+            self._stub.GetDevicePluginOptions, pb.Empty(), failure="failed to get device plugin options: "
+        )
 
     async def listen(self, opened: Callable[[], None], on_message: OnMessage) -> str:
         """Open a stream and pass its messages to ``on_message`` until it ends.
@@ -133,31 +120,42 @@ class Endpoint:
         for call in self._streams:
             call.cancel()
 
-    def _require_running(self) -> None:
+    async def _call(
+        self, method: Callable[..., Awaitable[_T]], request: object, timeout: float = HANG_TIMEOUT, failure: str = ""
+    ) -> _T:
+        """Call a method of the plugin. The text of a CallError begins with ``failure``."""
         if self.stopped_at is not None:
-            raise CallError(f"endpoint &{{{self.resource} {self.path}}} has been stopped")
+            raise CallError(f"{failure}endpoint &{{{self.resource} {self.path}}} has been stopped")
+        try:
+            return await method(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise CallError(f"{failure}{go_error(error)}") from error
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            closing = "rpc error: code = Canceled desc = grpc: the client connection is closing"
+            raise CallError(f"{failure}{closing}") from None
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Call GetPreferredAllocation; an empty result means that the plugin has no preference."""
-        self._require_running()
         container_request = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
         )
         request = pb.PreferredAllocationRequest(container_requests=[container_request])
-        response = await _call(self._stub.GetPreferredAllocation(request, timeout=HANG_TIMEOUT))
+        failure = "device plugin GetPreferredAllocation rpc failed with err: "
+        response = await self._call(self._stub.GetPreferredAllocation, request, failure=failure)
         return response.container_responses[0].deviceIDs if response.container_responses else ()
 
     async def allocate(self, ids: Sequence[str]) -> pb.AllocateResponse:
         """Call Allocate for one container."""
-        self._require_running()
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        return await _call(self._stub.Allocate(request, timeout=HANG_TIMEOUT))
+        return await self._call(self._stub.Allocate, request)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Call PreStartContainer for a container's devices."""
-        self._require_running()
         request = pb.PreStartContainerRequest(devices_ids=ids)
-        await _call(self._stub.PreStartContainer(request, timeout=PRE_START_TIMEOUT))
+        failure = "device plugin PreStartContainer rpc failed with err: "
+        await self._call(self._stub.PreStartContainer, request, PRE_START_TIMEOUT, failure)
 
     async def close(self) -> None:
         """Close the connection and its streams."""
