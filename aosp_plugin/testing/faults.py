@@ -28,21 +28,17 @@ class Faults:
     keep_sockets: bool = False
     """A start removes only kubelet.sock: other stale sockets stay."""
 
-    _hanging: list[asyncio.Future[None]] = field(default_factory=list, repr=False)
+    _released: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
 
     def release_register(self) -> None:
         """Reset ``hang_register``, and continue the calls that hang."""
         self.hang_register = False
-        hanging, self._hanging = self._hanging, []
-        for waiter in hanging:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._released.set()
+        self._released = asyncio.Event()
 
     async def delay_register(self) -> None:
         """Wait until a Register request may be processed."""
         if self.hang_register:
-            waiter = asyncio.get_running_loop().create_future()
-            self._hanging.append(waiter)
-            await waiter
+            await self._released.wait()
         if self.slow_register:
             await asyncio.sleep(self.slow_register)
