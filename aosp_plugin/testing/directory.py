@@ -93,12 +93,6 @@ def read_checkpoint(path: str) -> cp.Checkpoint:
         return cp.Checkpoint()
 
 
-def remove_checkpoint(path: str) -> None:
-    """Remove the checkpoint if it exists."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
 def write_checkpoint(path: str, checkpoint: cp.Checkpoint) -> None:
     """Replace the checkpoint atomically (pkg/kubelet/util/store/filestore.go)."""
     directory, name = os.path.split(path)

@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class Emit(Protocol):
-    """Reports an event."""
+    """Reports an event, and wakes ``Kubelet.wait_for``."""
 
     def __call__(self, name: str, /, **fields: object) -> None:
         """Report the event ``name`` with its fields."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -129,7 +130,6 @@ class Kubelet:
             disk.write_deprecation(self.directory)
         self._run = _Run(state, plugins, admission, stop_listening)
         self._emit("kubelet-started", directory=self.directory, behaviour=self.behaviour.name.lower())
-        self._notify()
 
     async def stop(self) -> None:
         """Stop as if killed: all streams break, and kubelet.sock stays but refuses connections. Idempotent."""
@@ -139,13 +139,13 @@ class Kubelet:
         await run.stop_listening()
         await run.plugins.close()
         self._emit("kubelet-stopped")
-        self._notify()
 
     async def restart(self, *, keep_checkpoint: bool = True) -> None:
         """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""
         await self.stop()
         if not keep_checkpoint:
-            disk.remove_checkpoint(self.checkpoint_path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.checkpoint_path)
         await self.start()
 
     @property
@@ -219,6 +219,7 @@ class Kubelet:
     def _emit(self, name: str, /, **fields: object) -> None:
         if self._on_event is not None:
             self._on_event(Event(name, fields))
+        self._notify()
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -242,8 +243,6 @@ class Kubelet:
             if isinstance(error, AdmissionError):
                 self._emit("pod-rejected", pod=pod.name, reason=error.reason, message=error.message)
             raise
-        finally:
-            self._notify()
         self._emit("pod-admitted", pod=pod.name, uid=pod.uid)
         for allocation in admitted.containers.values():
             self._emit("container-allocated", pod=pod.name, allocation=allocation)
@@ -270,7 +269,6 @@ class Kubelet:
         if pod.uid in self._active:
             self._active.discard(pod.uid)
             self._emit("pod-removed", pod=pod.name)
-        self._notify()
 
     def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:
         """Return the allocations: device ID to (pod name, container name). Ended pods are released first."""

@@ -105,7 +105,6 @@ class PluginManager:
                 endpoint=registration.endpoint,
                 reason=registration.dial_error,
             )
-        self._notify()
 
     async def _connect(self, registration: Registration) -> str | None:
         """Dial a plugin and open its stream; return the error text, or None."""
@@ -117,7 +116,8 @@ class PluginManager:
             refusal = self._tracker.refusal(endpoint)
             if refusal is not None:
                 return refusal
-            endpoint.options = await self._options(endpoint, registration)
+            synchronous = self._settings.behaviour.synchronous
+            endpoint.options = await endpoint.fetch_options() if synchronous else registration.options
             connected = True
         except CallError as error:
             return str(error)
@@ -130,11 +130,6 @@ class PluginManager:
             self._spawn(self._listen(endpoint), endpoint)
         self._notify()
         return None
-
-    async def _options(self, endpoint: Endpoint, registration: Registration) -> pb.DevicePluginOptions:
-        if self._settings.behaviour.synchronous:
-            return await endpoint.fetch_options()
-        return registration.options
 
     def _spawn(self, work: Coroutine[Any, Any, None], endpoint: Endpoint | None = None) -> None:
         """Start a task; ``endpoint`` is the plugin whose stream it follows."""
@@ -155,19 +150,16 @@ class PluginManager:
         def opened() -> None:
             resource.streams_opened += 1
             self._emit("stream-opened", **plugin)
-            self._notify()
 
         def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
             resource.replace(message, size, self._settings.clock())
             self._save()
             self._devices_changed(endpoint.resource)
-            self._notify()
 
         resource.last_stream_end = await endpoint.listen(opened, on_message)
         self._emit("stream-ended", **plugin, reason=resource.last_stream_end)
         if endpoint.streams == 0:
             await self._ended(endpoint)
-        self._notify()
 
     def _devices_changed(self, name: str) -> None:
         resource = self._state.resource(name)

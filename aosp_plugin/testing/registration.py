@@ -90,16 +90,12 @@ class RegistrationService(rpc.RegistrationServicer):
         except asyncio.CancelledError:
             registration.outcome = CANCELLED
             self._emit("registration-cancelled", **plugin)
-            self._notify()
             raise
         registration.outcome = error or ACCEPTED
         if error:
             self._emit("plugin-refused", **plugin, reason=error)
-        else:
-            self._emit("plugin-registered", **plugin)
-        self._notify()
-        if error:
             await context.abort(grpc.StatusCode.UNKNOWN, error)
+        self._emit("plugin-registered", **plugin)
         return pb.Empty()
 
     async def _check(self, registration: Registration) -> str | None:
