@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -66,25 +67,19 @@ async def run_in_daemon_thread(function: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
-    def set_result(outcome: T | None, error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(outcome)  # type: ignore[arg-type] # None only with an error
+    def finish(complete: Callable[[], None]) -> None:
+        if not result.done():
+            complete()
 
     def run() -> None:
-        outcome: T | None = None
-        failure: BaseException | None = None
         try:
-            outcome = function()
+            complete = partial(result.set_result, function())
         except StopIteration as error:  # a future rejects it
-            failure = RuntimeError(f"{name}: {error!r}")
+            complete = partial(result.set_exception, RuntimeError(f"{name}: {error!r}"))
         except BaseException as error:  # noqa: BLE001 - raised in the caller
-            failure = error
+            complete = partial(result.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(set_result, outcome, failure)
+            loop.call_soon_threadsafe(finish, complete)
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True).start()
     return await result
