@@ -25,7 +25,7 @@ from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service.connections import CLIENT_TIMEOUT, BoundedServer, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     Route = Callable[[], "Answer"]
 
@@ -65,18 +65,15 @@ def text(status: HTTPStatus, line: str) -> Answer:
     return Answer(TEXT, f"{line}\n".encode(), status)
 
 
-def in_loop(function: Callable[[], Awaitable[T]]) -> Callable[[], T]:
+def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
     """Return a function for other threads that runs ``function`` in the current event loop.
 
     It raises TimeoutError if the loop takes longer than ``LOOP_TIMEOUT``. The server answers 503 then.
     """
     loop = asyncio.get_running_loop()
 
-    async def run() -> T:
-        return await function()
-
     def call() -> T:
-        return asyncio.run_coroutine_threadsafe(run(), loop).result(LOOP_TIMEOUT)
+        return asyncio.run_coroutine_threadsafe(function(), loop).result(LOOP_TIMEOUT)
 
     return call
 
