@@ -26,7 +26,7 @@ from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRe
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable, Coroutine
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
@@ -139,7 +139,7 @@ class Supervisor:
         try:
             async with (
                 serving(servicer, path, self._timings.stop),
-                self._registering(endpoint, servicer) as response,
+                background_task(self._register(endpoint, servicer)) as response,
             ):
                 self._disconnected(await self._monitor(endpoint, servicer, response))
         except RegistrationRefusedError:
@@ -150,9 +150,8 @@ class Supervisor:
             if self._set_problem(f"registration failed, retrying: {error}"):
                 LOG.warning("registration failed, retrying", extra={"error": str(error)})
 
-    @contextlib.asynccontextmanager
-    async def _registering(self, endpoint: str, servicer: Servicer) -> AsyncIterator[asyncio.Task[None]]:
-        """Call Register inside the context, as a task that raises what ``register`` raises."""
+    def _register(self, endpoint: str, servicer: Servicer) -> Coroutine[None, None, None]:
+        """Record with which kubelet the plugin registers now, and return the call of ``register``, not yet started."""
         self._kubelet = identify(self._directory.kubelet_socket)
         if self._kubelet is not None:
             if self._last_kubelet not in {None, self._kubelet}:
@@ -161,9 +160,7 @@ class Supervisor:
         request = pb.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=self._backend.resource_name, options=servicer.options
         )
-        call = register(self._directory.kubelet_socket, request, self._timings.register)
-        async with background_task(call) as response:
-            yield response
+        return register(self._directory.kubelet_socket, request, self._timings.register)
 
     async def _monitor(self, endpoint: str, servicer: Servicer, response: asyncio.Task[None]) -> DisconnectReason:
         """Return the first sign that the kubelet has lost, or will never get, what this socket serves.
