@@ -83,23 +83,20 @@ class DevicePlugin:
         ``require_devices`` is set, and KubeletError if the plugin can never be registered. Later scans may fail.
         """
         with working_for(self.resource_name):
-            await self._run(require_devices=require_devices)
-
-    async def _run(self, *, require_devices: bool) -> None:
-        try:
-            await self._refresher.scan()
-            if require_devices and not self.inventory.snapshot.devices:
-                scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
-                raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._refresher.run())
-                tasks.create_task(self._supervise())
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        finally:
-            if self._own_files is not None:
-                self._own_files.close()
-            self._backend.close()
+            try:
+                await self._refresher.scan()
+                if require_devices and not self.inventory.snapshot.devices:
+                    scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
+                    raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._refresher.run())
+                    tasks.create_task(self._supervise())
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from None
+            finally:
+                if self._own_files is not None:
+                    self._own_files.close()
+                self._backend.close()
 
     async def _supervise(self) -> None:
         try:
