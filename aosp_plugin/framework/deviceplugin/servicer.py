@@ -122,8 +122,10 @@ class Servicer:
         async def handle(data: bytes, context: Context) -> bytes:
             started = time.perf_counter()
             code, reply, error = "UNKNOWN", b"", ""
+            request: Request | None = None
             try:
-                reply = answer(_decode(request_type, data)).SerializeToString()
+                request = _decode(request_type, data)
+                reply = answer(request).SerializeToString()
                 code = "OK"
             except AllocationError as rejection:
                 code, error = rejection.code, str(rejection)
@@ -133,7 +135,7 @@ class Servicer:
                 seconds = time.perf_counter() - started
                 self._observer.answered(rpc, code, seconds)
             if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
-                _log(rpc, code, error, _ids_in(request_type, data), seconds)
+                _log(rpc, code, error, _ids_in(request), seconds)
             if code != "OK":
                 await context.abort(grpc.StatusCode[code], error)
             return reply
@@ -203,12 +205,8 @@ def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
     return unique
 
 
-def _ids_in(request_type: type[Message], data: bytes) -> str:
-    """Return the IDs in a request, for the log."""
-    try:
-        request = request_type.FromString(data)
-    except DecodeError:
-        return ""
+def _ids_in(request: Message | None) -> str:
+    """Return the IDs in a request, for the log; None is a request that could not be decoded."""
     match request:
         case pb.AllocateRequest():
             ids = [device_id for container in request.container_requests for device_id in container.devices_ids]
