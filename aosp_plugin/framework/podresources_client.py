@@ -17,7 +17,7 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
-from aosp_plugin.framework.deviceplugin.kubelet_client import identify, socket_address
+from aosp_plugin.framework.deviceplugin.kubelet_client import identify, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -98,12 +98,7 @@ class PodResources:
         """Call List over a new connection: a connection that failed before would wait for its backoff."""
         if identify(self._socket) is None:
             return Allocations(f"{self._socket} does not exist: is the kubelet running, and is the directory mounted?")
-        options = [
-            ("grpc.default_authority", "localhost"),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", RECEIVE_LIMIT),
-        ]
-        async with grpc.aio.insecure_channel(socket_address(self._socket), options=options) as channel:
+        async with open_channel(self._socket, ("grpc.max_receive_message_length", RECEIVE_LIMIT)) as channel:
             stub = pb_grpc.PodResourcesListerStub(channel)
             try:
                 response = await stub.List(pb.ListPodResourcesRequest(), timeout=DEADLINE)

@@ -53,6 +53,16 @@ def socket_address(path: str) -> str:
     return "unix:" + urllib.parse.quote(path)
 
 
+def open_channel(path: str, *options: tuple[str, int]) -> grpc.aio.Channel:
+    """Return a new gRPC channel to the kubelet's socket at ``path``, with further ``options``.
+
+    The authority is set because C-core would send the %-encoded path of the socket. The channel has a subchannel pool
+    of its own because a connection that failed before would make the next channel wait for the end of its backoff.
+    """
+    own_options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1), *options]
+    return grpc.aio.insecure_channel(socket_address(path), options=own_options)
+
+
 class PluginDirectory:
     """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
 
@@ -132,16 +142,12 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
     The plugin must serve first: since 1.25 the kubelet dials it and calls GetDevicePluginOptions before it answers
     (pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go ``Register``), without a deadline of its own.
 
-    The authority is set because C-core would send the %-encoded path of the socket. The channel has a subchannel pool
-    of its own because a connection that failed before would make the next channel wait for the end of its backoff.
-
     Errors are raised outside the ``except`` block: the traceback of the original error refers to the call, and would
     keep the connection open even after the channel is closed.
 
     Raises RegistrationRefusedError or RegistrationFailedError.
     """
-    options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(socket_address(kubelet_socket), options=options) as channel:
+    async with open_channel(kubelet_socket) as channel:
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
         except grpc.aio.AioRpcError as error:
