@@ -26,11 +26,10 @@ from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.service.http import Route
-    from aosp_plugin.framework.service.metrics import Metrics
 
 EXIT_WITHIN = 1.8
 """Seconds from SIGTERM until the process is ended by force."""
@@ -89,24 +88,14 @@ async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[s
         ]
         stop_on_signals(lambda: stop_all(plugins))
         if address is not None and metrics is not None:
-            await stack.enter_async_context(_http_server(address, plugins, metrics))
+            from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+
+            heartbeat = Heartbeat()
+            routes = probe_routes(plugins, heartbeat.problem)
+            routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
+            stack.enter_context(http.serving(address, routes))
+            await stack.enter_async_context(background_task(heartbeat.run()))
         await run_plugins(plugins)
-
-
-@contextlib.asynccontextmanager
-async def _http_server(
-    address: tuple[str, int], plugins: Sequence[DevicePlugin], metrics: Metrics
-) -> AsyncIterator[None]:
-    from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
-
-    heartbeat = Heartbeat()
-    routes = {
-        **probe_routes(plugins, heartbeat.problem),
-        "/metrics": lambda: http.Answer(*metrics.exposition()),
-    }
-    with http.serving(address, routes):
-        async with background_task(heartbeat.run()):
-            yield
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
