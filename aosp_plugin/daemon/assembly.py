@@ -8,7 +8,6 @@ from aosp_plugin.backend import BinderBackend, identities
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.errors import ConfigError, DeviceDirectoryError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
     from aosp_plugin.config import Config
@@ -30,7 +29,7 @@ def check(config: Config) -> None:
     """
     host = Host(config.host_root)
     for resource in config.resources:
-        PluginDirectory(config.kubelet_dir, socket_name(resource.resource_name)).check()
+        PluginDirectory(config.kubelet_dir, resource.resource_name).check()
         if resource.provision is None and not host.exists(resource.device_dir):
             raise DeviceDirectoryError(f"the device directory {resource.device_dir} does not exist")
     check_overlap(config)

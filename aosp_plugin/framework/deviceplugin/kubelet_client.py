@@ -14,6 +14,7 @@ import grpc
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.resource_names import socket_name
 
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
@@ -66,10 +67,10 @@ def open_channel(path: str, *options: tuple[str, int]) -> grpc.aio.Channel:
 class PluginDirectory:
     """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
 
-    def __init__(self, path: str, stem: str) -> None:
-        """``stem`` is the prefix of the names of this plugin's sockets; see ``socket_name``."""
+    def __init__(self, path: str, resource_name: str) -> None:
+        """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_name``."""
         self.path = path
-        self._stem = stem
+        self._stem = socket_name(resource_name)
         self._last_number = 0
 
     @property

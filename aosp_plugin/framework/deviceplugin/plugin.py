@@ -13,7 +13,6 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.refresher import Refresher
-from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
@@ -42,7 +41,7 @@ class DevicePlugin:
         self._supervisor = Supervisor(
             backend,
             self.inventory,
-            directory=PluginDirectory(kubelet_dir, socket_name(backend.resource_name)),
+            directory=PluginDirectory(kubelet_dir, backend.resource_name),
             files=events.subscribe(),
             stop=self._stop,
             rescan=self.rescan,

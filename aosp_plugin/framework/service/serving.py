@@ -20,7 +20,7 @@ from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
-from aosp_plugin.framework.resource_names import is_extended_resource_name, socket_name
+from aosp_plugin.framework.resource_names import is_extended_resource_name
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.heartbeat import Heartbeat
@@ -62,7 +62,7 @@ def serve(
     logs.set_up(log_level, log_format)
     try:
         for name in names:
-            PluginDirectory(kubelet_dir, socket_name(name)).check()
+            PluginDirectory(kubelet_dir, name).check()
         asyncio.run(_serve(backends, kubelet_dir, address))
     except (PluginError, OSError) as error:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {error}\n")

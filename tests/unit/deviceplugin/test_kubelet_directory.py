@@ -29,6 +29,7 @@ from tests.support import run_without_rights
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+RESOURCE = "aosp.io/binder"
 STEM = "aosp-aosp.io_binder"
 
 
@@ -53,7 +54,7 @@ def test_missing_directory_is_an_error(kubelet_dir: str) -> None:
     for name in ("none", "file"):
         path = f"{kubelet_dir}/{name}"
         with pytest.raises(KubeletDirectoryError, match=f"plugin directory {path} does not exist.*mounted"):
-            PluginDirectory(path, STEM).check()
+            PluginDirectory(path, RESOURCE).check()
 
 
 @pytest.mark.parametrize("mode", [0o500, 0o600])
@@ -77,15 +78,15 @@ def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     fits, too_long = f"{kubelet_dir}/{'d' * room}", f"{kubelet_dir}/{'d' * (room + 1)}ü"
     os.mkdir(fits)
     os.mkdir(too_long)
-    PluginDirectory(fits, STEM).check()
+    PluginDirectory(fits, RESOURCE).check()
     assert os.listdir(fits) == []
     with pytest.raises(KubeletDirectoryError, match=f"{too_long} is 3 bytes too long: .* at most 107"):
-        PluginDirectory(too_long, STEM).check()
+        PluginDirectory(too_long, RESOURCE).check()
 
 
 def test_endpoints_are_unique_if_the_clock_stands_still_or_steps_back() -> None:
     """They consist of stem, process and time in milliseconds."""
-    directory = PluginDirectory("/x", STEM)
+    directory = PluginDirectory("/x", RESOURCE)
     endpoints = [directory.next_endpoint(now) for now in (100.0, 100.0, 90.0, 100.0029, 101.0)]
     times = (100_000, 100_001, 100_002, 100_003, 101_000)
     assert endpoints == [f"{STEM}-{os.getpid()}-{milliseconds}.sock" for milliseconds in times]
@@ -93,7 +94,7 @@ def test_endpoints_are_unique_if_the_clock_stands_still_or_steps_back() -> None:
 
 def test_sweep_removes_own_stale_sockets(kubelet_dir: str) -> None:
     """It keeps those on which a process listens, and every endpoint is recognized."""
-    directory = PluginDirectory(kubelet_dir, STEM)
+    directory = PluginDirectory(kubelet_dir, RESOURCE)
     names = {f"{STEM}-4194304-1700000000123.sock", directory.next_endpoint(0.0), directory.next_endpoint(1e9)}
     stale(kubelet_dir, *names)
     with listening(kubelet_dir, f"{STEM}-1-2.sock"):
@@ -108,7 +109,7 @@ def test_sweep_removes_own_stale_sockets(kubelet_dir: str) -> None:
 )
 def test_sweep_keeps_other_sockets(kubelet_dir: str, name: str) -> None:
     stale(kubelet_dir, name.format(STEM), f"{STEM.replace('.', 'x')}-1-2.sock")
-    assert PluginDirectory(kubelet_dir, STEM).sweep() == []
+    assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == []
     assert len(os.listdir(kubelet_dir)) == 2
 
 
@@ -121,7 +122,7 @@ def test_sweep_keeps_a_socket_with_a_full_queue_of_connections(kubelet_dir: str)
             client.settimeout(0)
             if client.connect_ex(path) == errno.EAGAIN:
                 break
-        assert PluginDirectory(kubelet_dir, STEM).sweep() == []
+        assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == []
         assert os.path.exists(path)
 
 
@@ -129,13 +130,13 @@ def test_sweep_ignores_a_socket_that_disappears_meanwhile(kubelet_dir: str, monk
     assert not kubelet_client._accepts_connections(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     stale(kubelet_dir, f"{STEM}-1-2.sock")
     monkeypatch.setattr(kubelet_client, "_accepts_connections", os.unlink)
-    assert PluginDirectory(kubelet_dir, STEM).sweep() == [f"{STEM}-1-2.sock"]
+    assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == [f"{STEM}-1-2.sock"]
 
 
 def test_sweep_keeps_directories_and_implausible_numbers(kubelet_dir: str) -> None:
     os.mkdir(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
     (Path(kubelet_dir) / f"{STEM}-1-{'2' * 150}.sock").touch()
-    assert PluginDirectory(kubelet_dir, STEM).sweep() == []
+    assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == []
 
 
 def test_file_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
