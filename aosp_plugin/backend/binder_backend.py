@@ -60,8 +60,8 @@ class BinderBackend(Backend):
         self._edits = EditsBuilder(resource)
         self._spec = SpecFile(host.process_path(host.resolve(cdi_dir)), resource.resource_name)
         self._last_spec: tuple[object, bytes | None] = (None, None)
-        self._present: frozenset[str] | None = None
-        """The shared paths that exist; None before the first scan."""
+        self._present = self._edits.shared_paths
+        """The shared paths that existed at the last scan."""
         self._table = DeviceTable()
         self._table_builder = DeviceTableBuilder(
             _layout(resource),
@@ -125,7 +125,7 @@ class BinderBackend(Backend):
                 raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
             members = [device for name in group.members if (device := fresh[name][0]) is not None]
             allocated.append(AllocatedDevice(group.id, members))
-        return self._edits.for_container(allocated, self._present or frozenset())
+        return self._edits.for_container(allocated, self._present)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
@@ -161,11 +161,8 @@ class BinderBackend(Backend):
         known = self._table.sets
         set_ids = set()
         for device_id in ids:
-            try:
-                set_id = sets.split_replica(device_id, self._resource.replicas)[0]
-            except ValueError:
-                set_id = ""
-            if set_id not in known:
+            set_id = sets.replicated_id(device_id, self._resource.replicas)
+            if set_id is None or set_id not in known:
                 raise UnknownDeviceError(f"unknown device {device_id!r}")
             set_ids.add(set_id)
         return [known[set_id] for set_id in natural_sort([*set_ids])]
@@ -200,7 +197,7 @@ class BinderBackend(Backend):
         if not self._edits.needs_spec:
             return
         table, replicas = self._table, self._resource.replicas
-        healthy = {sets.split_replica(device.id, replicas)[0] for device in table.devices if device.healthy}
+        healthy = {sets.replicated_id(device.id, replicas) for device in table.devices if device.healthy}
         allocatable = [
             AllocatedDevice(device_id, self._existing(table.sets[device_id]))
             for device_id in table.order
@@ -209,7 +206,7 @@ class BinderBackend(Backend):
         # Building the spec takes a third of a second for 10,000 devices.
         key = (allocatable, self._present)
         if key != self._last_spec[0]:
-            spec = self._edits.cdi_spec(allocatable, self._present or frozenset(), self._host.resolve)
+            spec = self._edits.cdi_spec(allocatable, self._present, self._host.resolve)
             self._last_spec = (key, spec)
         members = [member for device in allocatable for member in device.members]
         numbers = [member.identity.number for member in members if member.identity is not None]
@@ -218,8 +215,7 @@ class BinderBackend(Backend):
     def _find_shared_paths(self) -> None:
         """Find out which shared paths exist. Log once for each that does not."""
         present = frozenset(path for path in self._edits.shared_paths if self._host.exists(path))
-        before = self._edits.shared_paths if self._present is None else self._present
-        for path in sorted(before - present):
+        for path in sorted(self._present - present):
             LOG.info("shared path not found, not mounted", extra={"path": path})
         self._present = present
 

@@ -167,11 +167,9 @@ def replica_ids(device_id: str, count: int) -> list[str]:
     return [f"{device_id}::{replica}" for replica in range(count)] if count > 1 else [device_id]
 
 
-def split_replica(replica_id: str, count: int) -> tuple[str, int]:
-    """Return device ID and number of a replica. Raises ValueError if ``replica_ids`` does not return such an ID."""
+def replicated_id(replica_id: str, count: int) -> str | None:
+    """Return the ID of a replica's device, or None if ``replica_ids`` does not return such an ID."""
     if count == 1:
-        return replica_id, 0
+        return replica_id
     device_id, _, number = replica_id.rpartition("::")
-    if not device_id or number not in map(str, range(count)):
-        raise ValueError(f"{replica_id!r} is not one of {count} replicas of a device")
-    return device_id, int(number)
+    return device_id if device_id and number in map(str, range(count)) else None

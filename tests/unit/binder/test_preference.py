@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aosp_plugin.binder.devices.preference import prefer, spread
-from aosp_plugin.binder.devices.sets import replica_ids, split_replica
+from aosp_plugin.binder.devices.sets import replica_ids, replicated_id
 
 NUMA_NODES = {"0": (0,), "1": (1,), "2": (2,), "*": (0, 1), "-": ()}
 
@@ -165,7 +165,7 @@ def test_replicas_are_spread_evenly(free: list[set[int]], size: int, places: str
         chosen = spread(devices, 3, offered, [], size, numa_nodes)
         assert set(chosen) <= set(offered)
         assert len(chosen) == len(set(chosen)) == min(size, len(offered))
-        times = {device: sum(split_replica(id_, 3)[0] == device for id_ in chosen) for device in devices}
+        times = {device: sum(replicated_id(id_, 3) == device for id_ in chosen) for device in devices}
         left = [times[f"b{number}"] for number, numbers in enumerate(free) if len(numbers) > times[f"b{number}"]]
         assert max(times.values()) <= min(left, default=3) + 1
 

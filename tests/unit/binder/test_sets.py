@@ -14,7 +14,7 @@ from aosp_plugin.binder.devices.sets import (
     Single,
     pattern_problem,
     replica_ids,
-    split_replica,
+    replicated_id,
 )
 from aosp_plugin.binder.discovery.names import natural_key
 
@@ -198,18 +198,17 @@ def test_numa_node_depends_on_all_members_of_a_numbered_set_and_on_the_id_of_a_n
 
 def test_device_with_one_replica_keeps_its_id() -> None:
     assert replica_ids("b7", 1) == ["b7"]
-    assert split_replica("b7::3", 1) == ("b7::3", 0)
+    assert replicated_id("b7::3", 1) == "b7::3"
 
 
 @pytest.mark.parametrize("device_id", ["b7", "phone-7", "a::1", "a:", "::", ":"])
-def test_split_replica_inverts_replica_ids(device_id: str) -> None:
+def test_replicated_id_inverts_replica_ids(device_id: str) -> None:
     """The ID of a device may itself have the form of a replica's."""
     assert replica_ids(device_id, 11)[::10] == [f"{device_id}::0", f"{device_id}::10"]
-    assert [split_replica(id_, 11) for id_ in replica_ids(device_id, 11)] == [(device_id, n) for n in range(11)]
+    assert {replicated_id(id_, 11) for id_ in replica_ids(device_id, 11)} == {device_id}
 
 
 @pytest.mark.parametrize("replica_id", ["b7", "b7::2", "b7::01", "b7::", "b7::x", "::0", "b7:1", ""])
-def test_split_replica_rejects_other_ids(replica_id: str) -> None:
+def test_other_ids_have_no_replicated_id(replica_id: str) -> None:
     """For example, IDs that were advertised with another number of replicas."""
-    with pytest.raises(ValueError, match="is not one of 2 replicas of a device"):
-        split_replica(replica_id, 2)
+    assert replicated_id(replica_id, 2) is None
