@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,18 +124,16 @@ def _pod_name(pod: PodContainer) -> str:
 
 def ranges(names: Iterable[str]) -> list[str]:
     """Join consecutive names that differ only in the number at their end: a0, a1, a2, b becomes a0..2, b."""
-    split = [
-        (match[1], int(match[2])) if (match := re.fullmatch(r"(.*\D)(0|[1-9]\d*)", name)) else None for name in names
-    ]
-    joined = []
-    numbered = enumerate(zip(names, split, strict=True))
-    # Names of one range have the same difference between number and position.
-    for _, group in itertools.groupby(
-        numbered, lambda item: (item[1][1][0], item[1][1][1] - item[0]) if item[1][1] else item[0]
-    ):
-        members = [name for _, (name, _) in group]
-        last_number = re.search(r"\d+$", members[-1])
-        joined.append(f"{members[0]}..{last_number[0]}" if len(members) > 1 and last_number else members[0])
+    joined: list[str] = []
+    first = following = None
+    for name in names:
+        match = re.fullmatch(r"(.*\D)(0|[1-9]\d*)", name)
+        if match and name == following:
+            joined[-1] = f"{first}..{match[2]}"
+        else:
+            joined.append(name)
+            first = name
+        following = f"{match[1]}{int(match[2]) + 1}" if match else None
     return joined
 
 
