@@ -127,7 +127,8 @@ class DevicePool:
             for name in devices | links:
                 if mounted:
                     binderfs.remove_device(self._binderfs, name)
-                self._unlink(name if name in links else None)
+                if name in links:
+                    self._unlink(name)
             for name in stand_ins:
                 self._unlink(name)
             note = self._unmount() if mounted else ""
@@ -229,10 +230,9 @@ class DevicePool:
         binderfs.unmount(self._binderfs)
         return ""
 
-    def _unlink(self, name: str | None) -> None:
-        if name is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self._directory}/{name}")
+    def _unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._directory}/{name}")
 
 
 def octal_mode(text: str) -> int:
