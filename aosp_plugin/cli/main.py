@@ -15,7 +15,7 @@ from aosp_plugin.cli.kubelet import kubelet, stand_in_kubelet
 from aosp_plugin.errors import HostError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from aosp_plugin.config import Config
 
@@ -55,10 +55,6 @@ def _flag(name: str, key: config.Key) -> Callable[[Callable[..., None]], Callabl
     )
 
 
-def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
-
-
 @cli.command()
 @_configurable
 def serve(file: str | None, **flags: Any) -> None:
@@ -70,7 +66,7 @@ def serve(file: str | None, **flags: Any) -> None:
     from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415
 
     def load() -> Config:
-        return config.load(_given(flags), os.environ, file)[0]
+        return config.load(flags, os.environ, file)[0]
 
     asyncio.run(run(load))
 
@@ -82,7 +78,7 @@ def show_config(file: str | None, **flags: Any) -> None:
 
     The output is a configuration file. Accepts the flags of serve.
     """
-    _, settings = config.load(_given(flags), os.environ, file)
+    _, settings = config.load(flags, os.environ, file)
     click.echo(config.as_yaml(settings), nl=False)
 
 
@@ -103,9 +99,8 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
     """
     from aosp_plugin.cli import status  # noqa: PLC0415
 
-    run = status.watch if watch else status.show
     try:
-        run(url or status.own_url(os.environ), resource, all_rows=all_rows, as_json=as_json)
+        status.show(url or status.own_url(os.environ), resource, watch=watch, all_rows=all_rows, as_json=as_json)
     except KeyboardInterrupt:
         click.echo()
 

@@ -26,34 +26,28 @@ TIMEOUT = 5.0
 """Seconds to wait for the plugin's answer."""
 
 WATCH_INTERVAL = 1.0
-"""Seconds between two reports of ``watch``."""
+"""Seconds between two reports."""
 
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on all addresses is reached on loopback
 _HTTP_PORT = 80
 
 
-def show(url: str, resource: str | None, *, all_rows: bool, as_json: bool) -> None:
+def show(url: str, resource: str | None, *, watch: bool, all_rows: bool, as_json: bool) -> None:
     """Print the report of the plugin at ``url``, reduced to one resource if it is given.
 
-    Raises ServiceError if the plugin cannot be reached, and ConfigError if it does not serve the resource.
+    ``watch`` prints it every second until KeyboardInterrupt. A terminal is repainted; elsewhere each report is
+    appended. Raises ServiceError if the plugin cannot be reached, and ConfigError if it does not serve the resource.
+    Once the first report has been printed, a plugin that cannot be reached is a message and is asked again.
     """
-    report = select(fetch(url), resource)
-    click.echo(msgspec.json.encode(report) if as_json else _render(summary(report, None if all_rows else DEFAULT_ROWS)))
-
-
-def watch(url: str, resource: str | None, *, all_rows: bool, as_json: bool) -> None:
-    """Print the report every second until KeyboardInterrupt.
-
-    A terminal is repainted; elsewhere each report is appended. Raises what ``show`` raises, but once the first report
-    has been printed, a plugin that cannot be reached is a message and is asked again.
-    """
-    repaint = sys.stdout.isatty() and not as_json
+    repaint = watch and sys.stdout.isatty() and not as_json
     report = select(fetch(url), resource)
     while True:
         if as_json:
             click.echo(msgspec.json.encode(report))
         else:
             _print(summary(report, None if all_rows else DEFAULT_ROWS), repaint=repaint)
+        if not watch:
+            return
         report = _next_report(url, resource, repaint=repaint)
 
 

@@ -27,7 +27,7 @@ _DEFAULTS = {name: Setting(value, "default") for name, value in DEFAULTS.items()
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> tuple[Config, Settings]:
     """Return the effective configuration, and the value and source of each key.
 
-    ``flags`` has only the flags that were given; ``file`` is the path of a configuration file. If the file lists
+    ``flags`` has None for a flag that was not given; ``file`` is the path of a configuration file. If the file lists
     resources, their keys are named by their position, for example ``resources[0].verify``. Raises ConfigError.
     """
     file = file or environment.get(_FILE_VARIABLE)
@@ -75,7 +75,8 @@ def variable(name: str) -> str:
 
 def from_flags(flags: Mapping[str, Any]) -> Settings:
     """Return the settings of flags. Raises ConfigError."""
-    return {name: KEYS[name].setting(value, f"flag {flag(name)}") for name, value in flags.items()}
+    given = {name: value for name, value in flags.items() if value is not None}
+    return {name: KEYS[name].setting(value, f"flag {flag(name)}") for name, value in given.items()}
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
