@@ -121,7 +121,7 @@ async def _hotplug(kubelet: Kubelet, device_dir: str, devices: int) -> None:
     view = kubelet.resource(RESOURCE)
     click.echo(f"    node status: capacity {view.capacity}, allocatable {view.allocatable}")
     with _step(f"{name} is back: the kubelet lists it as Healthy"):
-        _create_device(device_dir, name)
+        os.mknod(os.path.join(device_dir, name))
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", STEP_TIMEOUT)
     allocatable = kubelet.resource(RESOURCE).allocatable
     _expect(allocatable == devices, f"{allocatable} of {devices} devices are allocatable")
@@ -199,17 +199,11 @@ def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as a
 
 
 def _create_devices(directory: str, devices: int) -> None:
-    """Create the stand-in devices, and the shared paths of a host with binder."""
+    """Create the stand-in devices, which are empty files, and the shared paths of a host with binder."""
     for name in ("dev", "binderfs"):
         os.mkdir(os.path.join(directory, name))
-    _create_device(directory, "ashmem")
-    for number in range(devices):
-        _create_device(os.path.join(directory, "dev"), f"aosp_binder{number}")
-
-
-def _create_device(directory: str, name: str) -> None:
-    with open(os.path.join(directory, name), "xb"):
-        pass
+    for name in ("ashmem", *(f"dev/aosp_binder{number}" for number in range(devices))):
+        os.mknod(os.path.join(directory, name))
 
 
 def _free_port() -> int:
