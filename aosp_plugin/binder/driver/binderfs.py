@@ -7,13 +7,14 @@ Documentation/admin-guide/binderfs.rst of the kernel.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import fcntl
 import os
 import re
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.errors import (
     BinderfsError,
@@ -23,6 +24,9 @@ from aosp_plugin.binder.errors import (
     DevicesExhaustedError,
     NotPermittedError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""
@@ -136,6 +140,15 @@ def refusal(step: Step, number: int, path: str) -> BinderfsError:
     return kind(f"cannot {step.value} {path}: {text}")
 
 
+@contextlib.contextmanager
+def refusals(step: Step, path: str) -> Iterator[None]:
+    """Raise ``refusal`` instead of an OSError, which becomes its cause."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(step, error.errno or 0, path) from error
+
+
 def exhausted(path: str, count: int, max_devices: int | None) -> DevicesExhaustedError:
     """Return the error for ENOSPC at the creation of ``path`` in a binderfs that contains ``count`` devices.
 
@@ -195,11 +208,9 @@ def open_control(directory: str) -> int:
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     control = f"{directory}/{CONTROL_NAME}"
-    try:
+    with refusals(Step.CONTROL, control):
         # The ioctl requires read permission only.
         return os.open(control, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise refusal(Step.CONTROL, error.errno or 0, control) from error
 
 
 def remove_device(directory: str, name: str) -> bool:
@@ -208,12 +219,11 @@ def remove_device(directory: str, name: str) -> bool:
     Raises NotPermittedError, or BinderfsError for any other failure.
     """
     path = f"{directory}/{name}"
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise refusal(Step.REMOVE, error.errno or 0, path) from error
+    with refusals(Step.REMOVE, path):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
     return True
 
 
@@ -230,14 +240,12 @@ def binder_version(path: str) -> int:
     health; BinderMissingError if it has no driver; BinderfsError for any other failure. The OSError is the cause.
     """
     version = bytearray(_VERSION.size)
-    try:
+    with refusals(Step.PROBE, path):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.ioctl(descriptor, BINDER_VERSION, version)
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise refusal(Step.PROBE, error.errno or 0, path) from error
     number: int = _VERSION.unpack(version)[0]
     return number
 
@@ -293,23 +301,21 @@ def mount(directory: str, max_devices: int | None = None, *, source: str = FILES
     # No mount flags: with nodev, every open of a device would fail with EACCES.
     options = b"" if max_devices is None else b"max=%d" % max_devices
     kind = FILESYSTEM.encode()
-    number = _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
-    if number:
-        raise refusal(Step.MOUNT, number, directory)
+    with refusals(Step.MOUNT, directory):
+        _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
 
 
 def unmount(directory: str) -> None:
     """Unmount the binderfs at ``directory``. Raises NotPermittedError, or BinderfsError for any other failure."""
-    number = _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW)
-    if number:
-        raise refusal(Step.UNMOUNT, number, directory)
+    with refusals(Step.UNMOUNT, directory):
+        _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW)
 
 
-def _call(function: str, *arguments: bytes | int) -> int:
-    """Call a function of the C library that returns 0 or sets errno. Return that errno, or 0."""
+def _call(function: str, *arguments: bytes | int) -> None:
+    """Call a function of the C library that returns 0 or sets errno. Raises OSError."""
     import ctypes  # noqa: PLC0415 - 1.4 MB, and only mount and unmount need it
 
     # An unsigned long fits the flags of both system calls.
     converted = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]
-    result: int = getattr(ctypes.CDLL(None, use_errno=True), function)(*converted)
-    return 0 if result == 0 else ctypes.get_errno()
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*converted) != 0:
+        raise OSError(ctypes.get_errno(), function)

@@ -76,7 +76,7 @@ def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
         raise BinderfsError(
             f"cannot recreate {device.path}: its kind is {device.kind}, and only devices in a binderfs can be recreated"
         )
-    with _translated_errors(device.path):
+    with binderfs.refusals(Step.RECREATE, device.path):
         path = host.resolve(device.path)
     if path.rpartition("/")[0] != device.directory:
         raise BinderfsError(
@@ -105,12 +105,12 @@ def _replace(path: str) -> None:
     directory, _, name = path.rpartition("/")
     temporary = f"{TEMPORARY_PREFIX}{name}"
     new = f"{directory}/{temporary}"
-    with _translated_errors(path):
+    with binderfs.refusals(Step.RECREATE, path):
         os.lstat(path)  # the name must exist
     binderfs.remove_device(directory, temporary)
     try:
         _add(directory, temporary, path)
-        with _translated_errors(path):
+        with binderfs.refusals(Step.RECREATE, path):
             os.chmod(new, MODE)
             os.rename(new, path)
     except BaseException:
@@ -127,11 +127,3 @@ def _add(directory: str, temporary: str, path: str) -> None:
             f"cannot recreate {path}: {error} (recreation requires room for one more device, because the old one stays "
             f"until the fresh one replaces it; removed devices that processes hold open count as well)"
         ) from error
-
-
-@contextlib.contextmanager
-def _translated_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise binderfs.refusal(Step.RECREATE, error.errno or 0, path) from error

@@ -283,10 +283,10 @@ def test_unmount_rejects_links_and_busy_mounts(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     real = str(tmp_path / "real")
-    number = binderfs._call("mount", b"none", os.fsencode(real), b"tmpfs", 0, b"")
-    if not os.path.ismount(real):
+    try:
+        binderfs._call("mount", b"none", os.fsencode(real), b"tmpfs", 0, b"")
+    except PermissionError:
         pytest.skip("this root may not mount")
-    assert number == 0
     try:
         with pytest.raises(BinderfsError, match="not a mount point"):
             binderfs.unmount(str(tmp_path / "link"))
