@@ -66,12 +66,14 @@ def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
     Each device counts with its size when unhealthy, so that a change of health never displaces another device.
     """
     parts: list[bytes] = []
-    size = count = 0
+    count = 0
     for chunk in all_chunks:
-        size += chunk.max_size
-        if size > limit:
-            rest, rest_count = _fitting_one_by_one(chunk.devices, limit - (size - chunk.max_size))
-            return b"".join([*parts, rest]), count + rest_count
+        if chunk.max_size > limit:
+            if len(chunk.devices) > 1:
+                rest, rest_count = fitting((_chunk((device,)) for device in chunk.devices), limit)
+                return b"".join([*parts, rest]), count + rest_count
+            break
+        limit -= chunk.max_size
         parts.append(chunk.data)
         count += len(chunk.devices)
     return b"".join(parts), count
@@ -92,14 +94,3 @@ def _chunk(devices: tuple[Device, ...]) -> Chunk:
     data = encode(devices)
     healthy = sum(not device.reason for device in devices)
     return Chunk(devices, data, len(data) + healthy * (len(UNHEALTHY) - len(HEALTHY)))
-
-
-def _fitting_one_by_one(devices: Iterable[Device], limit: int) -> tuple[bytes, int]:
-    parts: list[bytes] = []
-    for device in devices:
-        single = _chunk((device,))
-        limit -= single.max_size
-        if limit < 0:
-            break
-        parts.append(single.data)
-    return b"".join(parts), len(parts)
