@@ -7,23 +7,20 @@ follow from them. ``Config`` and ``Resource`` are frozen, and are used as they a
 """
 
 from aosp_plugin.config.json_schema import schema
-from aosp_plugin.config.keys import Key, Setting, keys_of
-from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
+from aosp_plugin.config.keys import Key, keys_of
+from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, Recreate, shared_path
-from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.service.address import listen_address
 
 __all__ = [
     "DEFAULTS",
-    "FILE_VERSION",
     "KEYS",
     "OWN_BINDERFS",
     "PROCESS_KEYS",
     "RESOURCE_KEYS",
     "Config",
-    "DeviceList",
     "Isolation",
     "Key",
     "NamedSets",
@@ -31,7 +28,6 @@ __all__ = [
     "Provision",
     "Recreate",
     "Resource",
-    "Setting",
     "as_yaml",
     "flag",
     "keys_of",
