@@ -51,13 +51,12 @@ class EditsBuilder:
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
-        self._strategies = frozenset(resource.device_list)
         self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
         self._shared_devices = [shared_path(text) for text in resource.shared_devices]
         shared = {host_path for host_path, _ in (*self._shared_mounts, *self._shared_devices)}
         self.shared_paths = frozenset(shared - {OWN_BINDERFS})
         """Paths of the host that each container gets, if they exist."""
-        self.needs_spec = not self._strategies.isdisjoint(CDI)
+        self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
 
     def for_container(self, devices: Sequence[AllocatedDevice], present: frozenset[str]) -> ContainerEdits:
@@ -68,13 +67,13 @@ class EditsBuilder:
         """
         members = [member for device in devices for member in device.members]
         edits = self._edits(members, present, self._resource.container_paths)
-        if DeviceList.ENVVAR in self._strategies and self._resource.visible_devices_env:
+        if DeviceList.ENVVAR in self._resource.device_list and self._resource.visible_devices_env:
             names = ",".join(dict.fromkeys(member.name for member in members))
             edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, present)
-        if DeviceList.VOLUME_MOUNTS not in self._strategies:
+        if DeviceList.VOLUME_MOUNTS not in self._resource.device_list:
             edits = edits._replace(devices=[], mounts=remaining)
         return self._add_cdi_names(edits, devices)
 
@@ -159,9 +158,9 @@ class EditsBuilder:
     def _add_cdi_names(self, edits: ContainerEdits, devices: Sequence[AllocatedDevice]) -> ContainerEdits:
         resource_name = self._resource.resource_name
         names = [cdi.qualified_name(resource_name, device.id) for device in devices]
-        if DeviceList.CDI_CRI in self._strategies:
+        if DeviceList.CDI_CRI in self._resource.device_list:
             edits = edits._replace(cdi_devices=names)
-        if DeviceList.CDI_ANNOTATIONS in self._strategies:
+        if DeviceList.CDI_ANNOTATIONS in self._resource.device_list:
             edits = edits._replace(annotations=dict([cdi.annotation(resource_name, names)]))
         return edits
 

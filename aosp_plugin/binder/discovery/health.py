@@ -103,7 +103,6 @@ def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Prob
     if [name for name, _ in members] == [set_id]:
         return Problem(reason, str(reason))
     names = [name for name, cause in members if cause is reason]
-    detail = f"{reason}: {', '.join(names)}"
     if reason is Reason.MISSING and len(names) < len(members):
         return Problem(Reason.INCOMPLETE, f"{Reason.INCOMPLETE}: missing {', '.join(names)}")
-    return Problem(reason, detail)
+    return Problem(reason, f"{reason}: {', '.join(names)}")
