@@ -5,7 +5,8 @@ pkg/kubelet/cm/devicemanager/manager.go: Allocate, allocateContainerResources, G
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.testing.allocation import (
@@ -22,7 +23,6 @@ from aosp_plugin.testing.endpoint import CallError
 from aosp_plugin.testing.pods import AdmissionError, AdmittedPod, Container, ContainerAllocation, Pod
 
 if TYPE_CHECKING:
-    import asyncio
     import random
     from collections.abc import Callable, Mapping, Sequence
 
@@ -50,7 +50,7 @@ class Admission:
     """Returns whether the pod with this UID is still active."""
     save: Callable[[], None]
     """Writes the checkpoint."""
-    lock: asyncio.Lock
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during allocation, because the kubelet admits pods one at a time."""
 
     async def admit(self, pod: Pod) -> AdmittedPod:

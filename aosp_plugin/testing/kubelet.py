@@ -123,7 +123,6 @@ class Kubelet:
             rng=self._rng,
             is_active=self._active.__contains__,
             save=save,
-            lock=asyncio.Lock(),
         )
         stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
         if self.behaviour is Behaviour.OLD:
@@ -267,7 +266,7 @@ class Kubelet:
     async def finish(self, pod: Pod) -> None:
         """End a pod. Plugins are not notified; the devices are free from the next admission."""
         if pod.uid in self._active:
-            self._active.discard(pod.uid)
+            self._active.remove(pod.uid)
             self._emit("pod-removed", pod=pod.name)
 
     def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:

@@ -61,18 +61,15 @@ class PluginManager:
         self._emit = emit
         self._notify = notify
         self._tracker: Tracker[Endpoint] = tracker_for(settings.behaviour)
+        self.current = self._tracker.current
+        """The current plugin of each resource, including stopped ones."""
         self._endpoints: list[Endpoint] = []
         self._tasks: dict[asyncio.Task[None], Endpoint | None] = {}
         for resource in state.listed():
             # A resource from the checkpoint has a stopped endpoint (manager.go:604-610). Its channel is not used.
             endpoint = self._endpoint(resource, "")
             endpoint.stopped_at = settings.clock()
-            self._tracker.current[resource] = endpoint
-
-    @property
-    def current(self) -> dict[str, Endpoint]:
-        """The current plugin of each resource, including stopped ones."""
-        return self._tracker.current
+            self.current[resource] = endpoint
 
     def streams(self, resource: str) -> int:
         """Return the number of open streams of a resource."""

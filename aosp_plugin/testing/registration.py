@@ -38,11 +38,6 @@ class Registration:
     dial_error: str | None = None
     """Why the plugin could not be dialled after the answer (``Behaviour.OLD``); the plugin does not learn it."""
 
-    @property
-    def accepted(self) -> bool:
-        """Whether the request was answered with OK."""
-        return self.outcome == ACCEPTED
-
 
 def registration_error(version: str, resource_name: str) -> str | None:
     """Return the kubelet's error text for an invalid request, or None for a valid one.
