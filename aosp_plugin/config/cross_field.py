@@ -65,10 +65,8 @@ def _validate_provision(resource: Mapping[str, Setting]) -> None:
 
 def _validate_named_sets(resource: Mapping[str, Setting]) -> None:
     sets = resource["sets"]
-    if isinstance(sets.value, NamedSets):
-        problem = pattern_problem(sets.value.pattern, sets.value.names)
-        if problem is not None:
-            raise ConfigError(f"{sets.source}: {problem}")
+    if isinstance(sets.value, NamedSets) and (problem := pattern_problem(sets.value.pattern, sets.value.names)):
+        raise ConfigError(f"{sets.source}: {problem}")
 
 
 def _validate_cdi_kind(resource: Mapping[str, Setting]) -> None:

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.errors import BinderfsError, DeviceExistsError, HostError, NotPermittedError
+from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,11 +19,9 @@ MODE = 0o666
 
 @contextlib.contextmanager
 def translated_errors(operation: str) -> Iterator[None]:
-    """Raise HostError, or one of its subclasses, instead of an OSError. ``operation`` completes "cannot ..."."""
+    """Raise HostError, or NotPermittedError, instead of an OSError. ``operation`` completes "cannot ..."."""
     try:
         yield
-    except FileExistsError as error:
-        raise DeviceExistsError(f"cannot {operation}: {_reason(error)}") from error
     except PermissionError as error:
         raise NotPermittedError(f"cannot {operation}: {_reason(error)}: run as root") from error
     except OSError as error:
