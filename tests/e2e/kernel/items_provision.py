@@ -108,10 +108,12 @@ def leaked(world: PodWorld) -> None:
     name = natural_sort(pod.held())[-1]
     path = f"{PROVISIONED}/{name}"
     with subprocess.Popen([world.probe, "keep", path, "wait"], stdout=subprocess.DEVNULL) as process:
-        expected = [{"node": name, "pid": process.pid, "command": f"{world.probe} keep {path} wait"}]
-        until(lambda: _leaks(_status(world)) == expected, f"{expected} is reported")
-        assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
-        process.kill()
+        try:
+            expected = [{"binder_device": name, "pid": process.pid, "command": f"{world.probe} keep {path} wait"}]
+            until(lambda: _leaks(_status(world)) == expected, f"{expected} is reported")
+            assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
+        finally:
+            process.kill()
     until(lambda: not _leaks(_status(world)), "the leak is no longer reported")
 
 
@@ -168,7 +170,7 @@ def _status(world: PodWorld) -> dict[str, Any]:
 
 
 def _leaks(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{name: leak[name] for name in ("node", "pid", "command")} for leak in report["leaks"]]
+    return [{name: leak[name] for name in ("binder_device", "pid", "command")} for leak in report["leaks"]]
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [
