@@ -101,6 +101,7 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
 async def test_process_stops_when_its_output_is_closed(kubelet_dir: str) -> None:
     async with Process(kubelet_dir, stderr=asyncio.subprocess.PIPE) as process:
         process.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)  # the event loop closes the pipe in its next iteration
         process.send(f"devices {R}")
         assert process.process.stderr is not None
         assert await asyncio.wait_for(process.process.stderr.read(), PATIENCE) == b""
