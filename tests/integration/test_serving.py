@@ -52,8 +52,12 @@ async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir
         process = await start(tmp_path, kubelet_dir, "a", "b")
         await listed(kubelet, 2, "example.com/a")
         await listed(kubelet, 1, "example.com/b")
+        assert process.stderr is not None
+        events: list[dict[str, str]] = []
+        while [event["message"] for event in events].count("registered") < 2:
+            events.append(json.loads(await asyncio.wait_for(process.stderr.readline(), PATIENCE)))
         process.terminate()
-        events = [json.loads(line) for line in await finish(process)]
+        await finish(process)
     assert process.returncode == 0
     assert sockets(kubelet_dir) == []
     assert {(event["message"], event["resource"]) for event in events} >= {
