@@ -49,9 +49,10 @@ def _flag(name: str, key: config.Key) -> Callable[[Callable[..., None]], Callabl
     default = config.DEFAULTS[name]
     if isinstance(default, bool):
         return click.option(config.flag(name), is_flag=True, default=None, help=key.help)
+    shown_default = "null" if default is None else default
     # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
     return click.option(
-        config.flag(name), metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {default}]"
+        config.flag(name), metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {shown_default}]"
     )
 
 
@@ -91,8 +92,9 @@ def show_config(file: str | None, **flags: Any) -> None:
 def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, all_rows: bool) -> None:
     """Show devices, their pods, unhealthy devices and leaks.
 
-    Queries the plugin on this node, at the address in AOSP_PLUGIN_LISTEN or else at 127.0.0.1:9478. For a pod of the
-    DaemonSet: kubectl exec POD -- aosp-plugin status.
+    Queries the plugin on this node, at the address that AOSP_PLUGIN_STATUS_LISTEN, AOSP_PLUGIN_LISTEN and the file in
+    AOSP_PLUGIN_CONFIG determine, or else at 127.0.0.1:9478. For a pod of the DaemonSet: kubectl exec POD -- aosp-plugin
+    status.
 
     Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage. Unhealthy or leaked devices do not change the
     exit code.

@@ -89,13 +89,14 @@ def _drawn(line: Line, width: int) -> str:
 def own_url(environment: Mapping[str, str]) -> str:
     """Return the URL of a plugin that is started with these environment variables.
 
-    Raises ConfigError for an invalid configuration, and ServiceError if the plugin does not listen.
+    Raises ConfigError for an invalid configuration, and ServiceError if the plugin does not serve its status.
     """
-    address = config.listen_address(config.load({}, environment, None)[0].listen)
+    loaded = config.load({}, environment, None)[0]
+    address = config.status_address(loaded)
     if address is None:
-        raise ServiceError("the plugin does not listen for HTTP because listen is empty; use --url for another address")
-    host = _LOOPBACK.get(address[0], address[0])
-    return f"http://[{host}]:{address[1]}" if ":" in host else f"http://{host}:{address[1]}"
+        key = "listen" if loaded.status_listen is None else "status_listen"
+        raise ServiceError(f"the plugin does not serve its status: {key} is empty; use --url for another address")
+    return f"http://{config.joined_address((_LOOPBACK.get(address[0], address[0]), address[1]))}"
 
 
 def fetch(url: str) -> Report:

@@ -8,11 +8,11 @@ follow from them. ``Config`` and ``Resource`` are frozen, and are used as they a
 
 from aosp_plugin.config.json_schema import schema
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config
+from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
 from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, Recreate, shared_path
-from aosp_plugin.framework.service.address import listen_address
+from aosp_plugin.framework.service.address import joined_address, listen_address
 
 __all__ = [
     "DEFAULTS",
@@ -30,10 +30,12 @@ __all__ = [
     "Resource",
     "as_yaml",
     "flag",
+    "joined_address",
     "keys_of",
     "listen_address",
     "load",
     "schema",
     "shared_path",
+    "status_address",
     "variable",
 ]

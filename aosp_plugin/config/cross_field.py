@@ -16,11 +16,26 @@ from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
 from aosp_plugin.framework.device_list import CDI
+from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aosp_plugin.config.keys import Setting
+
+
+def validate_addresses(process: Mapping[str, Setting], status: tuple[str, int] | None) -> None:
+    """Raise ConfigError if ``listen`` and ``status``, the address of the page and /status, exclude each other."""
+    listen, status_listen = process["listen"], process["status_listen"]
+    address = listen_address(listen.value)
+    if address is None or status is None or address == status:
+        return
+    if conflicts(address, status) or conflicts(status, address):
+        raise ConfigError(
+            f"{_sources(listen, status_listen)}: the page and /status cannot have the address "
+            f"{joined_address(status)} beside {joined_address(address)} (listen): set status_listen to another port; "
+            "to '' for no page; or to the address of listen, if all its clients may see pod names and command lines"
+        )
 
 
 def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) -> None:

@@ -9,9 +9,9 @@ from msgspec import Meta, Struct
 
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.values import AbsolutePath
+from aosp_plugin.config.values import AbsolutePath, are_host_names
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.service.address import listen_address
+from aosp_plugin.framework.service.address import is_loopback, listen_address
 
 FILE_VERSION = "v1"
 
@@ -33,12 +33,35 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[
         str,
         Key(
-            "HTTP address of the page, /status, /metrics, /healthz and /readyz. If empty, HTTP is off.",
+            "HTTP address of /metrics, /healthz and /readyz. If empty, they are off.",
             "10.0.0.7:9478",
             "HOST:PORT, [IPv6]:PORT, or empty",
             lambda value: listen_address(value) or not value,
         ),
     ] = "127.0.0.1:9478"
+    status_listen: Annotated[
+        str | None,
+        Key(
+            "HTTP address of the page and /status, which name pods and show command lines. If null, the address of "
+            "listen if it is a loopback address, else 127.0.0.1 with the port of listen; off if listen is empty. If "
+            "empty, they are off.",
+            "127.0.0.1:9479",
+            "HOST:PORT, [IPv6]:PORT, empty, or null",
+            lambda value: value is None or listen_address(value) or not value,
+        ),
+    ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Key(
+            "Host names, other than localhost and those of the two addresses, under which clients reach the HTTP "
+            "addresses: those of a Service, an Ingress or a Prometheus target. Requests with another name in their "
+            "Host header are answered with 421.",
+            "[phones.example.com, aosp-plugin.kube-system.svc]",
+            "a list of host names without port",
+            are_host_names,
+            flag=False,
+        ),
+    ] = ()
     log_level: Annotated[LogLevel, Key("Minimum level of log messages.", "debug")] = "info"
     log_format: Annotated[LogFormat, Key("Format of log messages.", "json")] = "text"
     require_devices: Annotated[
@@ -80,6 +103,17 @@ class Config(Struct, frozen=True, kw_only=True):
             variable=False,
         ),
     ] = (Resource(),)
+
+
+def status_address(config: Config) -> tuple[str, int] | None:
+    """Return the address of the page and /status; None if they are off.
+
+    It is the address of ``listen`` itself if one server serves everything.
+    """
+    address = listen_address(config.listen)
+    if config.status_listen is not None:
+        return listen_address(config.status_listen)
+    return address if address is None or is_loopback(address[0]) else ("127.0.0.1", address[1])
 
 
 PROCESS_KEYS = keys_of(Config)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin.config.cross_field import validate_cross_field
+from aosp_plugin.config.cross_field import validate_addresses, validate_cross_field
 from aosp_plugin.config.keys import Setting
 from aosp_plugin.config.messages import rejected, require_known, shown, similar
-from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config
+from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config, status_address
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
 from aosp_plugin.errors import ConfigError
 
@@ -38,6 +38,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     process = {name: setting for name, setting in common.items() if name not in RESOURCE_KEYS}
     validate_cross_field(resources, file or "")
     config = Config(**_values(process), resources=tuple(Resource(**_values(settings)) for settings in resources))
+    validate_addresses(process, status_address(config))
     if not entries:
         return config, common
     return config, process | {

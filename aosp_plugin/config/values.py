@@ -26,6 +26,10 @@ DeviceNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 
 NUMA_RANGE = "^[0-9]{1,9}(-[0-9]{1,9})?$"
 
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+"""RFC 1123, section 2.1; and underscores, which names in container networks can have."""
+
 
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
@@ -55,6 +59,11 @@ def shared_path(text: str) -> tuple[str, str]:
     if not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
         raise ValueError(text)
     return host, container
+
+
+def are_host_names(values: Iterable[str]) -> bool:
+    """Return whether each text is a host name of lower- or uppercase labels, without port, wildcard or final dot."""
+    return all(_HOST_NAME.fullmatch(name) for name in values)
 
 
 def is_name_or_nothing(value: str) -> bool:

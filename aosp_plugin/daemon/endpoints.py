@@ -11,11 +11,12 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from aosp_plugin import __version__
+from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
 from aosp_plugin.daemon.report import Known, Report, ResourceStatus, resource_report
 from aosp_plugin.framework.service.http import Answer, in_loop
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.config import Config
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.events.file_events import FileEvents
@@ -40,6 +42,15 @@ _COMPRESSION_LEVEL = 1
 the CPU time."""
 
 
+class Routes(NamedTuple):
+    """The route of each path. The two groups may have different addresses."""
+
+    probes: dict[str, Route]
+    """Probes and metrics, for the kubelet and Prometheus."""
+    status: dict[str, Route]
+    """The status of the node and the page that shows it, which name pods and show command lines."""
+
+
 def routes(
     backends: Mapping[str, BinderBackend],
     plugins: Sequence[DevicePlugin],
@@ -49,8 +60,8 @@ def routes(
     pod_resources: PodResources,
     *,
     stuck: Callable[[], str],
-) -> dict[str, Route]:
-    """Return the route of each path. Must be called in the event loop of the plugins.
+) -> Routes:
+    """Return the routes. Must be called in the event loop of the plugins.
 
     ``plugins`` are those of ``backends``, in the same order. ``leaks`` returns the leaks by resource as of the latest
     scan; None if leak detection is off. ``stuck`` returns what is wrong with the event loop, and is called in other
@@ -75,12 +86,19 @@ def routes(
             for plugin, names in zip(plugins, binder_devices, strict=True)
         )
 
-    return {
-        **page.routes(),
-        "/status": StatusRoute(in_loop(collect), lambda: files.polling).answer,
-        "/metrics": _metrics_route(metrics, in_loop(collect)),
-        **probe_routes(plugins, stuck),
-    }
+    return Routes(
+        probes={"/metrics": _metrics_route(metrics, in_loop(collect)), **probe_routes(plugins, stuck)},
+        status={**page.routes(), "/status": StatusRoute(in_loop(collect), lambda: files.polling).answer},
+    )
+
+
+def by_address(config: Config, served: Routes) -> dict[tuple[str, int], dict[str, Route]]:
+    """Return the routes that a server has at each address of the configuration."""
+    servers: dict[tuple[str, int], dict[str, Route]] = {}
+    for address, group in ((listen_address(config.listen), served.probes), (status_address(config), served.status)):
+        if address is not None:
+            servers.setdefault(address, {}).update(group)
+    return servers
 
 
 def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:

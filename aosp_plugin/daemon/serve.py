@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.config import listen_address
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check, check_overlap, create_backends
 from aosp_plugin.errors import HostError, PluginError
@@ -77,10 +76,9 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
             DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=metrics.observer(name))
             for name, backend in backends.items()
         ]
-        address = listen_address(config.listen)
-        if address is not None:
-            routes = endpoints.routes(backends, plugins, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
-            stack.enter_context(http.serving(address, routes))
+        routes = endpoints.routes(backends, plugins, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
+        for address, served in endpoints.by_address(config, routes).items():
+            stack.enter_context(http.serving(address, served, config.allowed_hosts))
         if leak_detector:
             await stack.enter_async_context(background_task(leak_detector.run(stop)))
         await stack.enter_async_context(background_task(heartbeat.run()))

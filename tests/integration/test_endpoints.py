@@ -58,9 +58,10 @@ class Daemon:
         self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
         self.stuck = ""
         leaks = (lambda: self.leak_detector.latest) if config.leak_scan_interval else None
-        self.routes = endpoints.routes(
+        served = endpoints.routes(
             backends, self.plugins, self.files, leaks, metrics, pod_resources, stuck=lambda: self.stuck
         )
+        self.routes = served.probes | served.status
 
     async def get(self, path: str) -> Answer:
         """Return the answer of a route, called in another thread as the HTTP server does."""

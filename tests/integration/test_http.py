@@ -21,7 +21,7 @@ from aosp_plugin.errors import ServiceError
 from aosp_plugin.framework.service import connections
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.connections import read_head
-from aosp_plugin.framework.service.http import Answer, in_loop, names_this_host, probe, serving
+from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,6 +196,7 @@ def test_every_answer_has_security_headers(port: int, path: str, method: str) ->
         ("[::1]:9478", "::1", True),
         ("[fe80::1]", "::", True),
         ("localhost:9478", "127.0.0.1", True),
+        ("localhost.:9478", "127.0.0.1", True),
         ("LOCALHOST", "127.0.0.1", True),
         ("Node-7.example:9478", "node-7.example", True),
         ("node-7.example", "Node-7.Example", True),
@@ -210,7 +211,7 @@ def test_every_answer_has_security_headers(port: int, path: str, method: str) ->
 )
 def test_host_header_must_name_this_host(host: str, own: str, *, expected: bool) -> None:
     """Addresses, localhost and the name of the server are accepted. Other names may be rebound to this host."""
-    assert names_this_host(host, own) is expected
+    assert is_own_host(host, {"localhost", own.lower()}) is expected
 
 
 def test_unknown_host_name_is_421(port: int) -> None:
@@ -220,6 +221,20 @@ def test_unknown_host_name_is_421(port: int) -> None:
     assert response.text.startswith("unknown host name 'evil.example': use an IP address")
     assert get(port, "/", headers={"Host": f"localhost:{port}"}).status == 200
     assert raw(port, REQUEST).endswith(b"hello")
+
+
+def test_names_of_a_service_or_a_scrape_target_are_allowed_by_configuration() -> None:
+    """The port is that of the client's connection, which may be forwarded. Other names stay unknown: DNS rebinding."""
+    with serving(LOCAL, {"/": hello}, ["Plugin.kube-system.svc", "node-7"]) as port:
+        for host in (
+            "plugin.kube-system.svc",
+            "PLUGIN.kube-system.svc:80",
+            "plugin.kube-system.svc.:9478",
+            "node-7:80",
+        ):
+            assert get(port, "/", headers={"Host": host}).status == 200, host
+        for host in ("kube-system.svc", "a.plugin.kube-system.svc", "node-70", "plugin.kube-system.svc.example"):
+            assert get(port, "/", headers={"Host": host}).status == 421, host
 
 
 @pytest.mark.parametrize(

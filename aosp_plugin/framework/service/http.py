@@ -25,7 +25,7 @@ from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service.connections import CLIENT_TIMEOUT, BoundedServer, read_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
     Route = Callable[[], "Answer"]
 
@@ -89,13 +89,16 @@ def probe(problem: Callable[[], str]) -> Route:
 
 
 @contextlib.contextmanager
-def serving(address: tuple[str, int], routes: Mapping[str, Route]) -> Iterator[int]:
+def serving(
+    address: tuple[str, int], routes: Mapping[str, Route], allowed_hosts: Collection[str] = ()
+) -> Iterator[int]:
     """Serve ``routes``, by path, on ``address`` inside the context; yield the port.
 
-    Raises ServiceError if the address is not available.
+    ``allowed_hosts`` are host names, other than localhost and that of the address, under which clients reach it; they
+    have no port. Raises ServiceError if the address is not available.
     """
     try:
-        server = BoundedServer(address, _handler(address[0], routes))
+        server = BoundedServer(address, _handler(routes, {address[0], *allowed_hosts}))
     except OSError as error:
         message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
         raise ServiceError(message) from error
@@ -109,12 +112,14 @@ def serving(address: tuple[str, int], routes: Mapping[str, Route]) -> Iterator[i
         server.server_close()
 
 
-def _handler(own_name: str, routes: Mapping[str, Route]) -> type[BaseHTTPRequestHandler]:
+def _handler(routes: Mapping[str, Route], host_names: Iterable[str]) -> type[BaseHTTPRequestHandler]:
+    names = frozenset(name.lower() for name in host_names) | {"localhost"}
+
     class Handler(_Handler):
         def answer(self) -> Answer:
             host = self.headers["Host"]
-            if host is not None and not names_this_host(host, own_name):
-                hint = "use an IP address, or the host name of the listen address"
+            if host is not None and not is_own_host(host, names):
+                hint = "use an IP address, or add the name to allowed_hosts"
                 return text(HTTPStatus.MISDIRECTED_REQUEST, f"unknown host name {host!r}: {hint}")
             route = routes.get(self.path.partition("?")[0])
             return route() if route else text(HTTPStatus.NOT_FOUND, "not found")
@@ -188,15 +193,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Do not log requests: probes come every few seconds."""
 
 
-def names_this_host(host: str, own_name: str) -> bool:
-    """Return whether the header ``Host`` is an address, localhost or ``own_name``.
+def is_own_host(host: str, names: Collection[str]) -> bool:
+    """Return whether the header ``Host`` is an IP address or one of ``names``, which are in lower case.
 
     Any other name may be one that a malicious web page made resolve to this address, to read data that the browser
-    would otherwise keep from it (DNS rebinding).
+    would otherwise keep from it (DNS rebinding). The port is ignored: a forwarded one differs from that of the server.
     """
     try:
-        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-        if name in {"localhost", own_name.lower()}:
+        name = (urllib.parse.urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        if name in names:
             return True
         ipaddress.ip_address(name)
     except ValueError:

@@ -21,6 +21,27 @@ INVALID: dict[str, list[Any]] = {
     "host_root": ["host"],
     "kubelet_dir": ["./kubelet"],
     "listen": ["127.0.0.1", ":80", 80, "a:", "a:http", "a:65536", "a:-1", "a:1_0", "a:\uff11"],
+    "status_listen": ["127.0.0.1", ":80", 80, "a:", "a:65536"],
+    "allowed_hosts": [
+        *("a.example", [1], None),
+        *(
+            [name]
+            for name in (
+                "",
+                "a:80",
+                "http://a",
+                "*.example",
+                "a.",
+                "-a",
+                "a..b",
+                "a/b",
+                "a b",
+                "x" * 64,
+                "\u00e4.example",
+            )
+        ),
+        [".".join(["x" * 63] * 4)],
+    ],
     "verify": ["deep", True],
     "isolation": ["none"],
     "log_level": ["trace", "INFO", ""],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.config import Provision, Recreate, load
+from aosp_plugin.config import Provision, Recreate, load, status_address
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
 
@@ -24,6 +24,55 @@ def test_recreate_requires_one_replica(file: Path) -> None:
     path = write(file, "version: v1\nrecreate: on-start\nreplicas: 2\n")
     assert load({}, {"AOSP_PLUGIN_RECREATE": "never"}, path)[0].resources[0].replicas == 2
     assert load({}, {"AOSP_PLUGIN_REPLICAS": "1"}, path)[0].resources[0].recreate is Recreate.ON_START
+
+
+@pytest.mark.parametrize(
+    ("listen", "status_listen"),
+    [
+        ("0.0.0.0:9478", None),
+        ("[::]:9478", None),
+        ("0.0.0.0:80", "10.1.2.3:80"),
+        ("10.1.2.3:80", "0.0.0.0:80"),
+        ("[fd00::1]:80", "[::]:80"),
+        ("0.0.0.0:80", "[::]:80"),
+        ("0.0.0.0:80", "localhost:80"),
+    ],
+)
+def test_wildcard_address_has_the_port_of_the_status_as_well(
+    listen: str, status_listen: str | None, file: Path
+) -> None:
+    text = f"listen: '{listen}'" + (f"\nstatus_listen: '{status_listen}'" if status_listen else "")
+    where = f"file {file}: status_listen" if status_listen else "default"
+    error = (
+        rf"^file {file}: listen; {where}: the page and /status cannot have the address \S+ beside \S+ \(listen\): set"
+    )
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, text)
+
+
+@pytest.mark.parametrize(
+    ("listen", "status_listen", "address"),
+    [
+        ("127.0.0.1:80", None, ("127.0.0.1", 80)),
+        ("localhost:80", None, ("localhost", 80)),
+        ("[::1]:80", None, ("::1", 80)),
+        ("10.1.2.3:80", None, ("127.0.0.1", 80)),
+        ("", None, None),
+        ("10.1.2.3:80", "", None),
+        ("10.1.2.3:80", "10.1.2.3:80", ("10.1.2.3", 80)),
+        ("0.0.0.0:80", "", None),
+        ("0.0.0.0:80", "0.0.0.0:80", ("0.0.0.0", 80)),  # noqa: S104
+        ("0.0.0.0:80", "127.0.0.1:81", ("127.0.0.1", 81)),
+        ("0.0.0.0:80", "[::1]:80", ("::1", 80)),
+        ("0.0.0.0:0", None, ("127.0.0.1", 0)),
+        ("", "127.0.0.1:81", ("127.0.0.1", 81)),
+    ],
+)
+def test_status_is_on_loopback_unless_configured(
+    listen: str, status_listen: str | None, address: tuple[str, int] | None, file: Path
+) -> None:
+    text = f"listen: '{listen}'" + ("" if status_listen is None else f"\nstatus_listen: '{status_listen}'")
+    assert status_address(loaded(file, text)) == address
 
 
 def test_provisioned_devices_require_numbered_sets(file: Path) -> None:

@@ -84,8 +84,8 @@ def test_invalid_value_is_an_error_even_if_it_is_overridden(file: Path) -> None:
         ("set", "did you mean sets?"),
         ("resource", "did you mean resources?"),
         ("1", f"the keys are {', '.join(sorted([*KEYS, 'resources']))}"),
-        ("null", "the keys are cdi_dir, "),
-        ("2024-01-01", "the keys are cdi_dir, "),
+        ("null", "the keys are allowed_hosts, "),
+        ("2024-01-01", "the keys are allowed_hosts, "),
     ],
 )
 def test_unknown_key_suggests_a_similar_one(key: str, hint: str, file: Path) -> None:
