@@ -44,6 +44,8 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 MAX_COMMAND_LENGTH = 120
 """Characters of a command line that are reported."""
+UNEXPECTED_CONTENT = (ValueError, LookupError, RuntimeError)
+"""What psutil and this module raise if a file in /proc does not have the format of the kernels known so far."""
 _MEM_MAJOR = 1
 """Major number of /dev/null and similar devices (include/uapi/linux/major.h)."""
 _UID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
@@ -79,7 +81,7 @@ class Leaks(NamedTuple):
     undecided: tuple[Holder, ...]
     """Holders for which ``is_leak`` has no answer."""
     unreadable: int
-    """Processes that could not be inspected. They require CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."""
+    """Processes that could not be inspected. Most of them require CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."""
     all_visible: bool
     """Whether all processes of the host are visible. False in a PID namespace other than the host's."""
 
@@ -103,19 +105,15 @@ class Changes(NamedTuple):
     """All leaks that have appeared and are not released; the input of the next comparison."""
 
 
-def scan(binder_devices: Iterable[BinderDevice], owners: Callable[[], Owners | None], proc: str = "/proc") -> Leaks:
-    """Return the leaks of ``binder_devices``. The plugin's own process is ignored.
+def scan(binder_devices: Iterable[BinderDevice], owners: Callable[[], Owners | None]) -> Leaks:
+    """Return the leaks of ``binder_devices`` according to ``psutil.PROCFS_PATH``. The plugin's own process is ignored.
 
     ``owners`` is called after /proc was read, because the kubelet writes the checkpoint before a container starts.
-    It returns None if the owners are unknown; its exceptions propagate. Sets ``psutil.PROCFS_PATH``, which is global,
-    for the duration of the call. Raises OSError if ``proc`` is not a proc file system.
+    It returns None if the owners are unknown; its exceptions propagate. Raises OSError if the directory is not a proc
+    file system, or a resource such as descriptors is exhausted.
     """
-    before, psutil.PROCFS_PATH = psutil.PROCFS_PATH, proc
-    try:
-        holders, unreadable = _find_holders(_device_keys(binder_devices), proc)
-        all_visible = _sees_kernel_threads()
-    finally:
-        psutil.PROCFS_PATH = before
+    holders, unreadable = _find_holders(_device_keys(binder_devices), psutil.PROCFS_PATH)
+    all_visible = _sees_kernel_threads()
     known_owners = owners()
     leaked = tuple(holder for holder in holders if is_leak(holder, known_owners))
     undecided = tuple(holder for holder in holders if is_leak(holder, known_owners) is None)
@@ -217,10 +215,10 @@ def _find_holders(keys: DeviceKeys, proc: str) -> tuple[list[Holder], int]:
     for pid in psutil.pids():
         try:
             holders += _inspect(pid, f"{proc}/{pid}", keys) if str(pid) != own_pid else ()
-        except (PermissionError, psutil.AccessDenied):
-            unreadable += 1
         except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
             continue  # the process has exited
+        except (PermissionError, psutil.Error, *UNEXPECTED_CONTENT):
+            unreadable += 1
     return sorted(holders, key=lambda holder: natural_key(holder.binder_device)), unreadable
 
 

@@ -82,9 +82,7 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
         if leak_detector:
             await stack.enter_async_context(background_task(leak_detector.run(stop)))
         await stack.enter_async_context(background_task(heartbeat.run()))
-        notifications = systemd.notify(
-            lambda: [plugin.unready for plugin in plugins], lambda: [plugin.unhealthy for plugin in plugins], stop
-        )
+        notifications = systemd.notify(lambda: [plugin.unready for plugin in plugins], stop)
         await stack.enter_async_context(background_task(notifications))
         ended = asyncio.Event()
         running = asyncio.create_task(run_plugins(plugins, require_devices=config.require_devices))

@@ -5,6 +5,7 @@ systemd requests notifications through environment variables. Without them nothi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -14,7 +15,7 @@ from aosp_plugin.framework.aio import wait_any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 LOG = logging.getLogger(__name__)
 
@@ -24,16 +25,15 @@ INTERVAL = 1.0
 
 async def notify(
     unready: Callable[[], Iterable[str]],
-    unhealthy: Callable[[], Iterable[str]],
     stop: asyncio.Event,
     environment: Mapping[str, str] = os.environ,
     interval: float = INTERVAL,
 ) -> None:
     """Notify systemd until ``stop`` is set; return at once if it requests no notifications.
 
-    Sends READY=1 once ``unready`` returns no problem, and its problems as the status. Sends WATCHDOG=1 while
-    ``unhealthy`` returns no problem; a stuck event loop misses it, and systemd restarts the service. Sends STOPPING=1
-    at the end. Empty texts do not count as problems.
+    Sends READY=1 once ``unready`` returns no problem, and its problems as the status; empty texts do not count as
+    problems. Sends WATCHDOG=1 whatever they are: only a stuck event loop or the end of the task misses it, and systemd
+    restarts the service. Sends STOPPING=1 at the end.
     """
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
@@ -41,18 +41,19 @@ async def notify(
     timeout = watchdog_timeout(environment, os.getpid())
     pause = check_interval(interval, timeout)
     sent_status, ready = None, False
-    try:
-        while not stop.is_set():
-            problem = _join(unready())
-            lines = ["READY=1"] if not (ready or problem) else []
-            lines += [f"STATUS={problem or 'registered'}"] if problem != sent_status else []
-            lines += ["WATCHDOG=1"] if timeout and not _join(unhealthy()) else []
-            if _send(address, lines):
-                sent_status, ready = problem, ready or not problem
-            await wait_any(stop, timeout=pause)
-    finally:
-        if stop.is_set():
-            _send(address, ["STOPPING=1"])
+    with contextlib.closing(Sender(address)) as sender:
+        try:
+            while not stop.is_set():
+                problem = " ".join("; ".join(filter(None, unready())).split())
+                lines = ["READY=1"] if not (ready or problem) else []
+                lines += [f"STATUS={problem or 'registered'}"] if problem != sent_status else []
+                lines += ["WATCHDOG=1"] if timeout else []
+                if sender.send(lines):
+                    sent_status, ready = problem, ready or not problem
+                await wait_any(stop, timeout=pause)
+        finally:
+            if stop.is_set():
+                sender.send(["STOPPING=1"])
 
 
 def watchdog_timeout(environment: Mapping[str, str], pid: int) -> float:
@@ -68,19 +69,28 @@ def check_interval(interval: float, timeout: float) -> float:
     return min(interval, timeout / 2) if timeout else interval
 
 
-def _join(problems: Iterable[str]) -> str:
-    return " ".join("; ".join(problem for problem in problems if problem).split())
+class Sender:
+    """Sends datagrams to systemd. Keeps its socket, so that it needs no free descriptor later."""
 
+    def __init__(self, address: str) -> None:
+        """Send to ``address``; one that starts with "@" is an abstract socket."""
+        self._path = "\0" + address[1:] if address.startswith("@") else address
+        self._socket: socket.socket | None = None
 
-def _send(address: str, lines: list[str]) -> bool:
-    """Send without blocking and return whether it succeeded. An address that starts with "@" is an abstract socket."""
-    path = "\0" + address[1:] if address.startswith("@") else address
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            sender.settimeout(0.0)
+    def send(self, lines: Sequence[str]) -> bool:
+        """Send without blocking, and return whether it succeeded. Opens the socket if that has failed so far."""
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self._socket.settimeout(0.0)
             if lines:
-                sender.sendto("\n".join(lines).encode(), path)
-    except OSError as error:
-        LOG.debug("systemd notification failed", extra={"path": address, "error": str(error)})
-        return False
-    return True
+                self._socket.sendto("\n".join(lines).encode(), self._path)
+        except OSError as error:
+            LOG.debug("systemd notification failed", extra={"path": self._path, "error": str(error)})
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()

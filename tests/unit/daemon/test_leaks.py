@@ -54,11 +54,6 @@ class Proc:
         (directory / "self").symlink_to("999")
         self.boot(1_700_000_000)
 
-    @property
-    def path(self) -> str:
-        """Path of the directory."""
-        return str(self.directory)
-
     def boot(self, seconds: int) -> None:
         """Set the boot time, in seconds since the epoch."""
         (self.directory / "stat").write_text(f"btime {seconds}\n")
@@ -95,9 +90,10 @@ class Proc:
 
 
 @pytest.fixture
-def proc() -> Iterator[Proc]:
-    """Return a /proc without processes, in a directory that all users can enter."""
+def proc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proc]:
+    """Return a /proc without processes, in a directory that all users can enter; scans read it."""
     directory = tempfile.mkdtemp(prefix="proc-", dir="/tmp")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", directory)
     yield Proc(Path(directory))
     shutil.rmtree(directory)
 
@@ -134,9 +130,9 @@ def character_device(path: str, kind: Kind, *, other_inode: bool = False) -> Bin
     return BinderDevice("aosp_binder0", path, kind, Identity(status.st_dev, status.st_rdev, inode))
 
 
-def leaked(binder_devices: Sequence[BinderDevice], proc: Proc) -> list[tuple[str, int]]:
+def leaked(binder_devices: Sequence[BinderDevice]) -> list[tuple[str, int]]:
     """Return binder device and PID of each leak, with no device allocated."""
-    return [(holder.binder_device, holder.pid) for holder in scan(binder_devices, dict, proc.path).leaked]
+    return [(holder.binder_device, holder.pid) for holder in scan(binder_devices, dict).leaked]
 
 
 def holder(name: str = "n0", pid: int = 5, container: str = "", pod_uid: str = "", since_boot: float = 9.5) -> Holder:
@@ -315,7 +311,7 @@ def test_scan_describes_a_holder(proc: Proc, tmp_path: Path) -> None:
     device = file_device(tmp_path / "aosp_binder0")
     proc.process(70, tmp_path / "else", device.path, cgroup=f"0::/kubepods/pod{UID}/{C1}/\udcff\n")
     expected = Holder("aosp_binder0", 70, "tool -v", 1_700_000_123.29, 123.29, 1000, C1, UID)
-    assert scan([device], dict, proc.path).leaked == (expected,)
+    assert scan([device], dict).leaked == (expected,)
 
 
 def test_scan_decides_each_holder(proc: Proc, device: BinderDevice) -> None:
@@ -324,7 +320,7 @@ def test_scan_decides_each_holder(proc: Proc, device: BinderDevice) -> None:
     proc.process(71, device.path, cgroup=f"0::/kubepods/pod{OTHER_UID}/{C1}\n")
     proc.process(72, device.path, cgroup=f"0::/k8s.io/{C1}\n")
     proc.process(73, device.path)
-    found = scan([device], lambda: OWNERS, proc.path)
+    found = scan([device], lambda: OWNERS)
     assert [holder.pid for holder in found.leaked] == [71, 73]
     assert [holder.pid for holder in found.undecided] == [72]
     assert (found.leaked_devices, found.incomplete) == (1, True)
@@ -338,20 +334,20 @@ def test_scan_reads_owners_after_processes(proc: Proc, device: BinderDevice) -> 
         shutil.rmtree(process)
         return OWNERS
 
-    assert [holder.pid for holder in scan([device], owners, proc.path).leaked] == [70]
+    assert [holder.pid for holder in scan([device], owners).leaked] == [70]
 
 
 def test_scan_sorts_by_device_in_natural_order_then_by_pid(proc: Proc, tmp_path: Path) -> None:
     nine, ten = (file_device(tmp_path / f"aosp_binder{number}") for number in (9, 10))
     proc.process(100, nine.path)
     proc.process(70, ten.path, nine.path)
-    assert leaked([ten, nine], proc) == [("aosp_binder9", 70), ("aosp_binder9", 100), ("aosp_binder10", 70)]
+    assert leaked([ten, nine]) == [("aosp_binder9", 70), ("aosp_binder9", 100), ("aosp_binder10", 70)]
 
 
 def test_scan_reports_a_process_once_per_device_name(proc: Proc, device: BinderDevice) -> None:
     """Two descriptors count once; two names of one file count twice, because each can be allocated."""
     proc.process(70, device.path, device.path)
-    assert leaked([device, device._replace(name="n1")], proc) == [("n0", 70), ("n1", 70)]
+    assert leaked([device, device._replace(name="n1")]) == [("n0", 70), ("n1", 70)]
 
 
 @pytest.mark.parametrize(
@@ -370,24 +366,24 @@ def test_device_is_identified_by_number_or_inode(path: str, kind: Kind, proc: Pr
     The number of /dev/null is open in nearly every process.
     """
     proc.process(70, path)
-    assert leaked([character_device(path, kind)], proc) == [("aosp_binder0", 70)]
-    assert bool(leaked([character_device(path, kind, other_inode=True)], proc)) is by_number
+    assert leaked([character_device(path, kind)]) == [("aosp_binder0", 70)]
+    assert bool(leaked([character_device(path, kind, other_inode=True)])) is by_number
 
 
 @pytest.mark.skipif(not ROOT, reason="mknod needs root")
 def test_block_device_with_the_same_number_is_ignored(proc: Proc, tmp_path: Path) -> None:
     os.mknod(tmp_path / "block", 0o600 | stat.S_IFBLK, os.makedev(5, 0))
     proc.process(70, tmp_path / "block")
-    assert leaked([character_device("/dev/tty", Kind.CDEV)], proc) == []
+    assert leaked([character_device("/dev/tty", Kind.CDEV)]) == []
 
 
 def test_missing_devices_other_files_and_path_descriptors_are_ignored(proc: Proc, device: BinderDevice) -> None:
     """Runtimes keep O_PATH descriptors of what they mount; another, open descriptor counts."""
     proc.process(70, device.path, flags=os.O_PATH | os.O_CLOEXEC)
-    assert leaked([device], proc) == []
+    assert leaked([device]) == []
     proc.descriptor(70, 4, device.path)
     absent = BinderDevice("n1", "/dev/n1", Kind.ABSENT)
-    assert leaked([absent, device._replace(name="n2", kind=Kind.OTHER), device], proc) == [("n0", 70)]
+    assert leaked([absent, device._replace(name="n2", kind=Kind.OTHER), device]) == [("n0", 70)]
 
 
 @pytest.mark.parametrize(
@@ -403,15 +399,15 @@ def test_missing_devices_other_files_and_path_descriptors_are_ignored(proc: Proc
 def test_command_is_printable_and_truncated(command: bytes, expected: str, proc: Proc, device: BinderDevice) -> None:
     """A process controls its own command line."""
     proc.process(70, device.path, command=command)
-    assert scan([device], dict, proc.path).leaked[0].command == expected
+    assert scan([device], dict).leaked[0].command == expected
 
 
 def test_leak_stays_open_when_the_clock_is_set(proc: Proc, device: BinderDevice) -> None:
     """The kernel then reports another boot time."""
     proc.process(70, device.path)
-    before = scan([device], dict, proc.path)
+    before = scan([device], dict)
     proc.boot(1_700_003_601)
-    after = scan([device], dict, proc.path)
+    after = scan([device], dict)
     assert after.leaked[0].started == before.leaked[0].started + 3601
     assert compare(before.leaked, after) == Changes((), (), before.leaked)
 
@@ -427,7 +423,7 @@ def test_process_that_exits_during_the_scan_is_ignored(proc: Proc, device: Binde
     (proc.process(73, device.path) / "fdinfo/3").unlink()
     (proc.process(74, device.path, device.path) / "fdinfo/3").unlink()
     before = os.listdir("/proc/self/fd")
-    found = scan([device], dict, proc.path)
+    found = scan([device], dict)
     assert os.listdir("/proc/self/fd") == before
     assert [holder.pid for holder in found.leaked] == [74]
     assert found.unreadable == 0
@@ -446,7 +442,7 @@ def test_descriptor_that_is_reused_during_the_scan_is_ignored(
         return describe(pid, directory)
 
     monkeypatch.setattr(leaks, "_describe", reuse)
-    assert leaked([device], proc) == []
+    assert leaked([device]) == []
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess(70)])
@@ -460,7 +456,7 @@ def test_every_error_of_an_exited_process_is_expected(
         raise error
 
     monkeypatch.setattr(leaks, "_describe", describe)
-    assert scan([device], dict, proc.path) == Leaks((), (), 0, all_visible=False)
+    assert scan([device], dict) == Leaks((), (), 0, all_visible=False)
 
 
 @pytest.mark.parametrize("part", ["fd", "cmdline"])
@@ -471,11 +467,24 @@ def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
     for path in unreadable:
         path.chmod(0)
     with without_root():
-        found = scan([device], dict, proc.path)
+        found = scan([device], dict)
     for path in unreadable:
         path.chmod(0o700)
     assert [holder.pid for holder in found.leaked] == [72]
     assert found.unreadable == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("70/stat", "70 (tool) S"), ("70/fdinfo/3", ""), ("70/fdinfo/3", "flags: new"), ("stat", "no boot time")],
+)
+def test_process_with_unexpected_content_is_counted_as_unreadable(
+    file: str, content: str, proc: Proc, device: BinderDevice
+) -> None:
+    """A kernel may change a format. The scan goes on, and says that it is incomplete."""
+    proc.process(70, device.path)
+    (proc.directory / file).write_text(content)
+    assert scan([device], dict) == Leaks((), (), 1, all_visible=False)
 
 
 def test_file_on_a_private_fuse_does_not_hide_other_files(proc: Proc) -> None:
@@ -486,7 +495,7 @@ def test_file_on_a_private_fuse_does_not_hide_other_files(proc: Proc) -> None:
     proc.process(70, hidden / "file", device.path)
     hidden.chmod(0)
     with without_root():
-        found = scan([device], dict, proc.path)
+        found = scan([device], dict)
     hidden.chmod(0o700)
     assert [holder.pid for holder in found.leaked] == [70]
     assert found.unreadable == 0
@@ -508,12 +517,10 @@ def test_all_processes_are_visible_if_kernel_threads_are(
     """Only the host's PID namespace shows kthreadd."""
     pid, name, parent = process
     proc.process(pid, name=name, parent=parent)
-    assert scan([], dict, proc.path).all_visible is all_visible
+    assert scan([], dict).all_visible is all_visible
 
 
-def test_directory_that_is_not_proc_raises(tmp_path: Path) -> None:
-    """The global path of psutil is restored."""
-    before = psutil.PROCFS_PATH
+def test_directory_that_is_not_proc_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        scan([], dict, str(tmp_path))
-    assert before == psutil.PROCFS_PATH
+        scan([], dict)

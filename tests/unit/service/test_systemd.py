@@ -61,14 +61,13 @@ class State:
 
     def __init__(self) -> None:
         self.unready = ["not registered yet"]
-        self.unhealthy = [""]
         self.stop = asyncio.Event()
         self.checks = 0
         self.before_check: Callable[[], None] = lambda: None
 
     async def notify(self, environment: dict[str, str], interval: float = SHORT) -> None:
         """Run the notifications until they are stopped."""
-        await notify(self._check, lambda: self.unhealthy, self.stop, environment, interval)
+        await notify(self._check, self.stop, environment, interval)
 
     def _check(self) -> list[str]:
         self.checks += 1
@@ -116,16 +115,15 @@ async def test_reload_is_not_a_stop(systemd: Systemd) -> None:
     assert systemd.pending() == []
 
 
-async def test_watchdog_is_fed_while_the_plugin_is_healthy(systemd: Systemd) -> None:
-    """Registration does not matter."""
+async def test_watchdog_is_fed_whatever_the_problems_are(systemd: Systemd) -> None:
+    """A restart cures neither an unregistered plugin nor a host with problems."""
     state = State()
-    state.unhealthy = ["device scan is hanging"]
     async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
-        assert await systemd.receive() == "STATUS=not registered yet"
-        state.unready = ["still not registered"]
-        assert await systemd.receive() == "STATUS=still not registered"
-        state.unhealthy = [""]
+        assert await systemd.receive() == "STATUS=not registered yet\nWATCHDOG=1"
         assert await systemd.receive() == "WATCHDOG=1"
+        state.unready = ["device scan is hanging"]
+        while await systemd.receive() != "STATUS=device scan is hanging\nWATCHDOG=1":
+            pass
         assert await systemd.receive() == "WATCHDOG=1"
 
 
@@ -200,8 +198,8 @@ def test_watchdog_timeout_is_that_of_this_process(environment: dict[str, str], s
     assert watchdog_timeout(environment, 7) == seconds
 
 
-async def test_notifications_continue_when_no_descriptor_was_free(systemd: Systemd) -> None:
-    """Otherwise, systemd would miss the watchdog notifications and restart the service."""
+async def test_notifications_start_although_no_descriptor_was_free(systemd: Systemd) -> None:
+    """The socket is opened as soon as there is one."""
     state, limits = State(), resource.getrlimit(resource.RLIMIT_NOFILE)
     state.unready = []
 
@@ -215,3 +213,20 @@ async def test_notifications_continue_when_no_descriptor_was_free(systemd: Syste
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert state.checks >= 3
+
+
+async def test_notifications_go_on_while_no_descriptor_is_free(systemd: Systemd) -> None:
+    """Otherwise, systemd would miss the watchdog notifications and kill the service."""
+    state, limits = State(), resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async with background_task(state.notify(systemd.environment | {"WATCHDOG_USEC": "60000000"})):
+        await systemd.receive()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            systemd.pending()
+            state.unready = []
+            while await systemd.receive() == "WATCHDOG=1":
+                pass
+            assert await systemd.receive() == "WATCHDOG=1"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
