@@ -11,7 +11,7 @@ class Behaviour(enum.Enum):
 
     OLD = "1.20"
     """Register is answered before the plugin is dialled, and the options of the request count. When a plugin registers
-    again, its old stream stays open, and messages on it still count."""
+    again, its old stream stays open, and messages on it still count. The podresources API has only List."""
 
     BUGGY = "1.25 to 1.36"
     """Like ``NEW``, but plugins are identified by resource name only: when an old stream of the resource ends, the
@@ -34,6 +34,11 @@ class Behaviour(enum.Enum):
     @property
     def knows_cdi(self) -> bool:
         """Whether ``cdi_devices`` of an Allocate response reach the container."""
+        return self is not Behaviour.OLD
+
+    @property
+    def knows_allocatable_resources(self) -> bool:
+        """Whether the podresources API has GetAllocatableResources (alpha in 1.21, on by default from 1.23)."""
         return self is not Behaviour.OLD
 
     @property

@@ -6,8 +6,10 @@
         await kubelet.admit(Pod("game", [Container("main", {GPU: 1})]))
         ...                                                # List at server.path returns the pod and its device
 
-Not modelled: a stopped kubelet (it returns no pods), pods without devices, CPUs, memory, DRA, and the kubelet's
-rate limit.
+GetAllocatableResources returns the healthy devices; ``Behaviour.OLD`` does not have it. A stopped kubelet answers
+UNAVAILABLE, as gRPC does for the socket that a killed kubelet leaves behind.
+
+Not modelled: pods without devices, CPUs, memory, DRA, and the kubelet's rate limit.
 """
 
 from __future__ import annotations
@@ -58,32 +60,41 @@ class PodResources(rpc.PodResourcesListerServicer):
         if self._server is not None:
             await self._server.stop(None)
 
-    async def List(self, _request: pb.ListPodResourcesRequest, _context: Any) -> pb.ListPodResourcesResponse:  # noqa: N802
+    async def List(self, _request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:  # noqa: N802
         """Return all active pods that have devices."""
+        await self._start(context)
         return pb.ListPodResourcesResponse(pod_resources=self._pods().values())
 
     async def GetAllocatableResources(  # noqa: N802
-        self, _request: pb.AllocatableResourcesRequest, _context: Any
+        self, _request: pb.AllocatableResourcesRequest, context: Any
     ) -> pb.AllocatableResourcesResponse:
-        """Return the healthy devices, in use or not."""
-        self.requests += 1
+        """Return the healthy devices, in use or not, each in an entry of its own (server_v1.go of 1.34)."""
+        await self._start(context)
+        if not self._kubelet.behaviour.knows_allocatable_resources:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
         response = pb.AllocatableResourcesResponse()
         for resource in self._kubelet.resources:
-            devices = self._kubelet.resource(resource).devices
-            healthy = [device for device, health in devices.items() if health == HEALTHY]
-            response.devices.add(resource_name=resource, device_ids=healthy)
+            for device, health in self._kubelet.resource(resource).devices.items():
+                if health == HEALTHY:
+                    response.devices.add(resource_name=resource, device_ids=[device])
         return response
 
     async def Get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:  # noqa: N802
         """Return one pod; NOT_FOUND if it has no devices."""
+        await self._start(context)
         pod = self._pods().get((request.pod_namespace, request.pod_name))
         if pod is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_name} in {request.pod_namespace}")
         return pb.GetPodResourcesResponse(pod_resources=pod)
 
+    async def _start(self, context: Any) -> None:
+        """Count a request; fail it if the kubelet is stopped."""
+        self.requests += 1
+        if not self._kubelet.running:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopped")
+
     def _pods(self) -> dict[tuple[str, str], pb.PodResources]:
         """Return the current pods by namespace and name."""
-        self.requests += 1
         allocated: dict[tuple[str, str, str], list[str]] = {}
         for resource in self._kubelet.resources:
             for device, (pod, container) in self._kubelet.allocated(resource).items():

@@ -16,7 +16,7 @@ from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.deviceplugin.kubelet_client import identify
 from aosp_plugin.framework.podresources_client import MAX_AGE, MIN_INTERVAL, Allocations, Owner, owners_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
-from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
 
@@ -312,8 +312,26 @@ async def test_server_has_get_and_get_allocatable_resources(
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
         device_directory.remove(2)
         await listed(kubelet, 2)
-        (devices,) = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
-        assert (devices.resource_name, list(devices.device_ids)) == (RESOURCE, ["aosp_binder0", "aosp_binder1"])
+        devices = (await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())).devices
+        assert [(entry.resource_name, list(entry.device_ids)) for entry in devices] == [
+            (RESOURCE, ["aosp_binder0"]),
+            (RESOURCE, ["aosp_binder1"]),
+        ]
+        await kubelet.stop()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.GetAllocatableResources(pb.AllocatableResourcesRequest())
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_server_of_an_old_kubelet_has_no_get_allocatable_resources(kubelet_dir: str, socket: str) -> None:
+    async with (
+        Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet,
+        PodResources(kubelet, socket),
+        grpc.aio.insecure_channel(f"unix:{socket}") as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await rpc.PodResourcesListerStub(channel).GetAllocatableResources(pb.AllocatableResourcesRequest())
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_server_removes_its_socket(kubelet_dir: str, socket: str) -> None:

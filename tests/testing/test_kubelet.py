@@ -17,7 +17,7 @@ import pytest
 
 from aosp_plugin import testing
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
+from aosp_plugin.testing import AdmissionError, Behaviour, Container, Kubelet, Pod
 from aosp_plugin.testing import socket_server as kubelet_server
 from aosp_plugin.testing.checkpoint import Checkpoint, decode
 from tests.support import PATIENCE
@@ -420,6 +420,31 @@ async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) 
     new.end_stream()
     await kubelet.wait_for(lambda k: not k.resource(R).connected)
     assert kubelet.resource(R).allocatable == 0
+
+
+async def test_end_of_the_second_plugin_loses_the_devices_of_the_first_one(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Before 1.37, the first plugin keeps an open stream, and the kubelet no healthy devices, until it registers again.
+
+    A message of the first plugin makes its devices healthy, but its endpoint is not the current one, which is stopped.
+    1.37 promotes the first plugin.
+    """
+    first = await plugins.serve(kubelet, "a", "b", name="first.sock")
+    second = await plugins.serve(kubelet, "a", "b", name="second.sock")
+    second.end_stream()
+    await kubelet.wait_for(lambda k: k.resource(R).last_stream_end == "EOF" and k.resource(R).streams == 1)
+    if kubelet.behaviour is Behaviour.NEW:
+        assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 2), True)
+        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
+        assert (len(first.allocated), len(second.allocated)) == (1, 0)
+        return
+    assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 0), False)
+    first.send(healthy("a", "b", "c"))
+    await kubelet.wait_for(has(3, 3))
+    with pytest.raises(AdmissionError, match="has been stopped"):
+        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
+    await register(kubelet, first.name)
+    await kubelet.wait_for(lambda k: k.resource(R).connected)
+    await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
 
 
 @buggy_kubelet

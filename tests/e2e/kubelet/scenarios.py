@@ -408,3 +408,25 @@ async def takeover(kubelet: DeviceManager, resource: str) -> None:
         first.end_streams()
         await _counts(kubelet, resource, (2, 0))
         await _until(lambda: second.streams == 0, "the stream of the second plugin ends")
+
+
+@scenario("Two plugins of one resource: when the second one ends, the first one keeps a stream, but no healthy device")
+async def second_leaves(kubelet: DeviceManager, resource: str) -> None:
+    async with (
+        Probe(kubelet.directory, resource, healthy("a", "b"), socket="first.sock") as first,
+        Probe(kubelet.directory, resource, healthy("a", "b"), socket="second.sock") as second,
+    ):
+        assert not await first.register()
+        await _counts(kubelet, resource, (2, 2))
+        assert not await second.register()
+        await _until(lambda: (first.streams, second.streams) == (1, 1), "both plugins have a stream")
+        await second.stop()
+        await _counts(kubelet, resource, (2, 0))
+        assert first.streams == 1, "the stream of the first plugin has ended"
+        first.send(healthy("a", "b", "c"))
+        await _counts(kubelet, resource, (3, 3))
+        answer = await kubelet.admit(resource, 1)
+        assert isinstance(answer, Rejected), f"{answer}"
+        assert "has been stopped" in answer.message, f"{answer}"
+        assert not await first.register()
+        await _admitted(kubelet, resource, 1)
