@@ -454,6 +454,31 @@ def test_unavailable_address_is_an_error() -> None:
         pass
 
 
+def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> None:
+    """A client that connects while there is no server is answered by the next one."""
+    listener = plugin_http.listen(LOCAL)
+    successor = listener.dup()
+    with serving(listener, {"/": lambda: plugin_http.text(HTTPStatus.OK, "first")}) as port:
+        assert get(port, "/").text == "first\n"
+    with connected(port) as client:
+        client.sendall(REQUEST)
+        with serving(successor, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
+            assert client.makefile().read().endswith("second\n")
+
+
+def test_all_addresses_of_the_host_replace_one_of_them() -> None:
+    """Both listen until the caller closes the first one. An independent process still finds the port taken."""
+    with contextlib.closing(plugin_http.listen(LOCAL)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ServiceError, match="Address already in use"):
+            plugin_http.listen(("0.0.0.0", port))  # noqa: S104 - the subject of the test
+        second = plugin_http.listen(("0.0.0.0", port), beside=[first])  # noqa: S104 - as above
+    with serving(second, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
+        assert get(port, "/").text == "second\n"
+        with pytest.raises(ServiceError, match="Address already in use"):
+            plugin_http.listen(("127.0.0.1", port))
+
+
 def test_ipv6_address_is_supported() -> None:
     try:
         with socket.socket(socket.AF_INET6) as free:

@@ -38,14 +38,14 @@ class BoundedServer(ThreadingHTTPServer):
     request_queue_size = 4 * MAX_CONNECTIONS
     """Length of the accept queue. A client that finds it full retries after a second."""
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        """Listen on ``address``. Raises OSError."""
+    def __init__(self, listener: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
+        """Accept the connections of ``listener``, and close it at the end."""
         self._open: dict[socket.socket, bool] = {}
         """Open connections, the oldest first, and whether each was shut down to make room."""
         self._lock = threading.Lock()
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._stop_sender, self._stop_receiver = socket.socketpair()
-        super().__init__(address, handler)
+        socketserver.BaseServer.__init__(self, listener.getsockname(), handler)
+        self.socket = listener
         self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
 
     def run(self) -> None:
@@ -59,10 +59,6 @@ class BoundedServer(ThreadingHTTPServer):
     def stop(self) -> None:
         """Make ``run`` return. Called in another thread."""
         self._stop_sender.send(b"!")
-
-    def server_bind(self) -> None:
-        """Bind without a reverse DNS lookup of the own address."""
-        socketserver.TCPServer.server_bind(self)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
         """Accept a connection and close the oldest one if necessary. Refuse it if closed ones are slow to end."""

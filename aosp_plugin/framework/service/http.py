@@ -14,6 +14,7 @@ import gzip
 import io
 import ipaddress
 import re
+import socket
 import threading
 import time
 import urllib.parse
@@ -88,20 +89,52 @@ def probe(problem: Callable[[], str]) -> Route:
     return answer
 
 
+def listen(address: tuple[str, int], beside: Iterable[socket.socket] = ()) -> socket.socket:
+    """Return a socket that listens on ``address``; its clients wait until a server accepts them.
+
+    ``beside`` are sockets of this process whose addresses do not matter: one on all addresses of the host may have the
+    same port. Raises ServiceError if the address is not available.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        with _sharing_ports(listener, *beside):
+            listener.bind(address)
+            listener.listen(BoundedServer.request_queue_size)
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
+        raise ServiceError(message) from error
+    return listener
+
+
+@contextlib.contextmanager
+def _sharing_ports(*sockets: socket.socket) -> Iterator[None]:
+    """Let the sockets share a port inside the context, and no longer: a port must not be taken twice by accident."""
+    try:
+        for it in sockets:
+            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        yield
+    finally:
+        for it in sockets:
+            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+
+
 @contextlib.contextmanager
 def serving(
-    address: tuple[str, int], routes: Mapping[str, Route], allowed_hosts: Collection[str] = ()
+    address: tuple[str, int] | socket.socket, routes: Mapping[str, Route], allowed_hosts: Collection[str] = ()
 ) -> Iterator[int]:
     """Serve ``routes``, by path, on ``address`` inside the context; yield the port.
 
-    ``allowed_hosts`` are host names, other than localhost and that of the address, under which clients reach it; they
-    have no port. Raises ServiceError if the address is not available.
+    ``address`` may be a socket of ``listen``, which is closed at the end. ``allowed_hosts`` are host names, other than
+    localhost and that of an address, under which clients reach it; they have no port. Raises ServiceError if the
+    address is not available.
     """
-    try:
-        server = BoundedServer(address, _handler(routes, {address[0], *allowed_hosts}))
-    except OSError as error:
-        message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
-        raise ServiceError(message) from error
+    if isinstance(address, socket.socket):
+        listener = address
+    else:
+        listener, allowed_hosts = listen(address), {address[0], *allowed_hosts}
+    server = BoundedServer(listener, _handler(routes, allowed_hosts))
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
     try:
