@@ -89,7 +89,7 @@ def probe(problem: Callable[[], str]) -> Route:
     return answer
 
 
-def listen(address: tuple[str, int], beside: Iterable[socket.socket] = ()) -> socket.socket:
+def listen(address: tuple[str, int], beside: Collection[socket.socket] = ()) -> socket.socket:
     """Return a socket that listens on ``address``; its clients wait until a server accepts them.
 
     ``beside`` are sockets of this process whose addresses do not matter: one on all addresses of the host may have the
@@ -98,7 +98,7 @@ def listen(address: tuple[str, int], beside: Iterable[socket.socket] = ()) -> so
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        with _sharing_ports(listener, *beside):
+        with _sharing_ports(listener, *beside) if beside else contextlib.nullcontext():
             listener.bind(address)
             listener.listen(BoundedServer.request_queue_size)
     except OSError as error:
