@@ -50,6 +50,7 @@ class BinderBackend(Backend):
         """``cdi_dir`` is the host's directory of CDI specs."""
         self.resource_name = resource.resource_name
         self.scanned_files = resource.scanned_files
+        self.creates_devices = resource.provision is not None
         self.pre_start_required = resource.recreate is Recreate.ON_START
         self._host = host
         self._resource = resource

@@ -45,6 +45,15 @@ async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool
     return bool(done)
 
 
+async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Run ``work`` to its end, or cancel it when ``stop`` is set. Return whether it has completed; raises its error."""
+    async with background_task(work) as task, background_task(stop.wait()) as stopped:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        return task.done()
+
+
 async def debounce(changed: asyncio.Event, quiet: float, cap: float) -> None:
     """Wait until ``changed`` has not been set for ``quiet`` seconds, but no longer than ``cap`` seconds.
 

@@ -20,21 +20,26 @@ class Backend(ABC):
 
     **Threading contract**
 
-    ============================================ ======================================================================
-    method                                       runs in
-    ============================================ ======================================================================
-    ``scan``                                     a worker thread; never twice at the same time; may block
-    ``devices``, ``directories``                 the event loop; never while a ``scan`` runs
-    ``allocate``, ``prefer``, ``pre_start``      the event loop; at any time, also while a ``scan`` runs
-    ``close``                                    the event loop; once, at the end; a ``scan`` may still run
-    ============================================ ======================================================================
+    ==================================================== ==============================================================
+    method                                               runs in
+    ==================================================== ==============================================================
+    ``scan``, ``update_host``, ``pre_start``, ``close``  one worker thread per resource, one call after another; may
+                                                         block; the only methods that may use files of the host
+    ``devices``, ``directories``                         the worker thread, after a successful ``scan``
+    ``seconds_until_scan``                               the event loop, after a successful ``scan``
+    ``allocate``, ``prefer``                             the event loop, at any time, also while the worker thread runs
+                                                         another method
+    ==================================================== ==============================================================
 
-    The event loop runs one of these methods at a time, and serves every resource of the process. A method that runs in
-    it must answer from memory within a millisecond or so: the kubelet waits for the answer in the loop that starts
-    its pods.
+    The methods in the last three rows answer from memory within a millisecond or so, without a system call on files of
+    the host. The event loop serves every resource of the process, and the kubelet waits for its answer in the loop that
+    starts its pods.
 
-    ``scan`` shares its result with ``allocate``, ``prefer`` and ``pre_start`` without a lock. It must therefore build a
-    new value, immutable or never changed afterwards, and replace the old one by a single assignment::
+    A method that hangs in the worker thread delays the others of that resource: its devices stay published as they are,
+    and PreStartContainer fails after its deadline. Nothing else is affected.
+
+    ``scan`` shares its result with ``allocate`` and ``prefer`` without a lock. It must therefore build a new value,
+    immutable or never changed afterwards, and replace the old one by a single assignment::
 
         def scan(self, changed=None):
             table = {device.id: device for device in read_host()}  # may take seconds
@@ -44,8 +49,8 @@ class Backend(ABC):
             table = self._table  # read once, so that the whole answer is based on one scan
             ...
 
-    If two values belong together, keep them in one tuple. ``get_preferred_allocation_available`` and
-    ``pre_start_required`` are read at each registration and must not change.
+    If two values belong together, keep them in one tuple. The class attributes are read at any time and must not
+    change.
     """
 
     resource_name: str
@@ -56,6 +61,9 @@ class Backend(ABC):
     """Whether the kubelet calls ``prefer`` before it chooses devices for a container."""
     pre_start_required: bool = False
     """Whether the kubelet calls ``pre_start`` before each start of a container."""
+    creates_devices: bool = False
+    """Whether ``update_host`` creates devices: the first scan may then find none, and another one precedes the first
+    registration."""
 
     @abstractmethod
     def scan(self, changed: Collection[str] | None = None) -> None:
@@ -67,6 +75,21 @@ class Backend(ABC):
         Raises OSError or PluginError (usually BackendError). The devices of the last successful scan then stay
         advertised, and the framework retries.
         """
+
+    def update_host(self) -> None:  # noqa: B027 - a default, not an abstract method
+        """Update what depends on the result of a scan on the host, such as CDI specs, and create missing devices.
+
+        Called after each successful scan, when its result is published. Idempotent, and cheap if nothing is to be done.
+        A change that affects the devices is found by the scan that its file event causes. Raises OSError or
+        PluginError. The error is reported separately, delays no publishing, and the framework retries.
+        """
+
+    def seconds_until_scan(self) -> float | None:
+        """Return the seconds until a full scan is due without a file event; None if no event-less scan is due.
+
+        For changes that depend on time, such as the removal of a device that has been missing for long enough.
+        """
+        return None
 
     @abstractmethod
     def devices(self) -> Sequence[Device]:
@@ -98,7 +121,11 @@ class Backend(ABC):
         return [*must_include, *others][:size]
 
     def pre_start(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
-        """Prepare the devices ``ids`` for a container that is about to start. Raises AllocationError."""
+        """Prepare the devices ``ids`` for a container that is about to start. Idempotent. Raises AllocationError.
+
+        The kubelet gets DEADLINE_EXCEEDED after ``servicer.PRE_START_TIMEOUT``. The call goes on nevertheless, and the
+        kubelet asks for the same devices again.
+        """
 
     def close(self) -> None:  # noqa: B027 - a default, not an abstract method
-        """Release resources. Raises OSError or PluginError."""
+        """Release resources, at the end. Raises OSError or PluginError."""

@@ -6,6 +6,7 @@
     ├── BackendError                 a scan of the host failed, or a backend could not clean up
     ├── CdiError                     the CDI spec file cannot be written or removed
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
+    ├── WorkerTimeoutError           a call in a worker thread has not ended in time
     ├── KubeletError                 the kubelet or its plugin directory
     │   ├── KubeletDirectoryError    missing, not writable, or its path is too long for a socket
     │   ├── RegistrationFailedError  this attempt failed; the supervisor retries
@@ -41,6 +42,10 @@ class CdiError(PluginError):
 
 class ServiceError(PluginError):
     """The HTTP server could not listen, or a query of it failed."""
+
+
+class WorkerTimeoutError(PluginError):
+    """A call in a worker thread has not ended in time, or has not started because another one has not ended."""
 
 
 class KubeletError(PluginError):

@@ -43,6 +43,9 @@ class Observer:
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:
         """Handle a scan that ended, or hangs. A scan that hangs is reported again when it ends."""
 
+    def host_updated(self, result: Literal["ok", "failed"]) -> None:
+        """Handle the end of ``Backend.update_host``, which follows each successful scan."""
+
     def published(self, snapshot: Snapshot, since: float | None) -> None:
         """Handle a change of the devices.
 

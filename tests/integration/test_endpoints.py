@@ -24,7 +24,7 @@ from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, until
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,6 +106,7 @@ async def running(
 async def test_status_is_encoded_again_only_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0, 1)
     async with running(device_directory, kubelet_dir) as daemon:
+        await problem(daemon.plugins[0], "waiting")
         before = await daemon.get("/status")
         assert await daemon.get("/status") is before
         device_directory.add(2)

@@ -15,6 +15,7 @@ from aosp_plugin.framework.events.file_events import FileEvents, Subscription
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
@@ -153,7 +154,8 @@ class RecordingBackend(ListedDevices):
 async def refreshing(events: FileEvents, backend: RecordingBackend) -> AsyncIterator[Refresher]:
     """Run a refresher inside the context, after its first scan."""
     stop = asyncio.Event()
-    refresher = Refresher(backend, Inventory(), events.subscribe(), stop)
+    worker = Worker("test")
+    refresher = Refresher(backend, Inventory(), events.subscribe(), worker, stop)
     await refresher.scan()
     backend.scanned.clear()
     running = asyncio.create_task(refresher.run())
@@ -162,6 +164,7 @@ async def refreshing(events: FileEvents, backend: RecordingBackend) -> AsyncIter
     finally:
         stop.set()
         await asyncio.wait_for(running, TIMEOUT)
+        worker.close()
 
 
 async def test_first_and_triggered_scans_are_full_and_others_have_the_changed_files(

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
+from aosp_plugin.framework import host_calls
+from aosp_plugin.framework.aio import complete_unless
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
-from aosp_plugin.framework.errors import BackendError
+from aosp_plugin.framework.errors import BackendError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.observer import Observer
 
+CLOSE_TIMEOUT = 0.7
+"""Seconds for ``Backend.close``. Together with the server's grace period, less than a process has after SIGTERM."""
+
 
 class DevicePlugin:
-    """The plugin of one resource. Create and run it in the same event loop; it runs once."""
+    """The plugin of one resource. Create and run it in the same event loop; it runs once.
+
+    The backend has a worker thread of its own, see ``Backend``.
+    """
 
     def __init__(
         self,
@@ -34,10 +46,12 @@ class DevicePlugin:
         """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it."""
         self._backend = backend
         self._stop = asyncio.Event()
+        self._prepared = False
+        self._worker = Worker(backend.resource_name)
         events = files if files is not None else FileEvents()
         self._own_files = events if files is None else None
         self.inventory = Inventory()
-        self._refresher = Refresher(backend, self.inventory, events.subscribe(), self._stop, observer)
+        self._refresher = Refresher(backend, self.inventory, events.subscribe(), self._worker, self._stop, observer)
         self._supervisor = Supervisor(
             backend,
             self.inventory,
@@ -62,43 +76,102 @@ class DevicePlugin:
         """Request a full scan without a file event."""
         self._refresher.trigger()
 
+    def reregister(self, reason: str) -> None:
+        """End the current registration and register again, with ``reason`` in the log; no effect if not registered."""
+        self._supervisor.reregister(reason)
+
     @property
     def unhealthy(self) -> str:
         """Why the devices cannot be scanned; empty if they can. May be read in any thread."""
         return self._refresher.problem
 
     @property
+    def registered(self) -> bool:
+        """Whether the kubelet is registered and has an open stream of the devices."""
+        return not self._supervisor.problem
+
+    @property
     def unready(self) -> str:
-        """Why the kubelet does not have all devices; empty if it has."""
+        """Why the kubelet does not have all devices as they are now; empty if it has."""
         truncated = self.inventory.snapshot.truncated
-        if truncated:
-            return self._supervisor.problem or f"{truncated} devices do not fit into the kubelet's 4 MiB message limit"
-        return self._supervisor.problem
+        problems = [
+            self._supervisor.problem,
+            self._refresher.problem,
+            f"{truncated} devices do not fit into the kubelet's 4 MiB message limit" if truncated else "",
+        ]
+        return "; ".join(problem for problem in problems if problem)
+
+    async def prepare(self, *, require_devices: bool = False) -> None:
+        """Scan the devices for the first time, without registration or any other effect on the host.
+
+        Either ``run`` or ``discard`` has to follow. Raises what makes the devices impossible to serve: OSError and
+        PluginError of the scan, WorkerTimeoutError if it takes more than ``host_calls.SCAN_TIMEOUT``, and BackendError
+        if it finds no device although ``require_devices`` is set and the backend does not create devices.
+        """
+        with working_for(self.resource_name):
+            await self._refresher.scan(host_calls.SCAN_TIMEOUT)
+            self._prepared = True
+            if require_devices and not self._backend.creates_devices:
+                self._check_devices()
+
+    async def discard(self) -> None:
+        """Release the resources of a plugin that does not run. ``Backend.close`` is not called."""
+        with working_for(self.resource_name):
+            await self._close(self._close_files)
 
     async def run(self, *, require_devices: bool = False) -> None:
-        """Scan the devices, then serve until ``stop`` is called.
+        """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
 
-        Raises OSError and PluginError if the first scan fails, BackendError if it finds no device although
-        ``require_devices`` is set, and KubeletError if the plugin can never be registered. Later scans may fail.
+        Raises what ``prepare`` raises, except that a scan which hangs does not keep the plugin from registering, and
+        KubeletError if the plugin can never be registered. Later scans may fail. Raises WorkerTimeoutError at the end
+        if ``Backend.close`` does not return within ``CLOSE_TIMEOUT``.
         """
         with working_for(self.resource_name):
             try:
-                await self._refresher.scan()
-                if require_devices and not self.inventory.snapshot.devices:
-                    scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
-                    raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._refresher.run())
-                    tasks.create_task(self._supervise())
-            except ExceptionGroup as group:
-                raise group.exceptions[0] from None
+                if await complete_unless(self._stop, self._start(require_devices=require_devices)):
+                    await self._serve()
             finally:
-                if self._own_files is not None:
-                    self._own_files.close()
-                self._backend.close()
+                await self._close(self._close_all)
 
-    async def _supervise(self) -> None:
+    async def _start(self, *, require_devices: bool) -> None:
+        """Scan and update the host before the first registration, so that the kubelet gets all devices at once."""
+        if not self._prepared:
+            with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
+                await self.prepare(require_devices=require_devices)
+        if self._prepared:
+            await self._refresher.update_host(host_calls.SCAN_TIMEOUT)
+            if self._backend.creates_devices:
+                with contextlib.suppress(WorkerTimeoutError):
+                    await self._refresher.scan(host_calls.SCAN_TIMEOUT)
+                if require_devices:
+                    self._check_devices()
+
+    def _check_devices(self) -> None:
+        if not self.inventory.snapshot.devices:
+            scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
+            raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
+
+    async def _serve(self) -> None:
+        """Refresh and supervise until ``stop`` is set, or one of them fails."""
         try:
-            await self._supervisor.run()
+            async with asyncio.TaskGroup() as tasks:
+                refreshing = tasks.create_task(self._refresher.run())
+                await self._supervisor.run()
+                refreshing.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        """Close in the worker thread, after the call that runs there."""
+        try:
+            await self._worker.run(close, CLOSE_TIMEOUT, label="close")
         finally:
-            self.stop()
+            self._worker.close()
+
+    def _close_all(self) -> None:
+        self._close_files()
+        self._backend.close()
+
+    def _close_files(self) -> None:
+        if self._own_files is not None:
+            self._own_files.close()

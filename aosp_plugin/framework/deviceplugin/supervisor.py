@@ -58,6 +58,7 @@ class DisconnectReason(enum.StrEnum):
     NO_STREAM = "the kubelet registered the plugin but did not request its devices"
     SOCKET_GONE = "the plugin's socket is gone"
     KUBELET_RESTARTED = "kubelet.sock was recreated"
+    REQUESTED = "the plugin has to register again"
 
 
 class Supervisor:
@@ -89,6 +90,7 @@ class Supervisor:
         self._kubelet: SocketIdentity | None = None
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
+        self._reregister_reason = ""
         self.problem = "not registered yet"
         """Why the kubelet does not have the devices; empty while it has."""
 
@@ -109,6 +111,12 @@ class Supervisor:
                 pauses = backoff.delays(self._rng)
             last_kubelet = self._kubelet
             await self._pause(next(pauses))
+
+    def reregister(self, reason: str) -> None:
+        """End the current registration, and register again; no effect if the plugin is not registered."""
+        if not self.problem:
+            self._reregister_reason = reason
+            self._files.changed.set()
 
     def _sweep(self) -> None:
         """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
@@ -203,6 +211,8 @@ class Supervisor:
             return DisconnectReason.SOCKET_GONE
         if self._kubelet_restarted():
             return DisconnectReason.KUBELET_RESTARTED
+        if self._reregister_reason:
+            return DisconnectReason.REQUESTED
         return None
 
     async def _pause(self, seconds: float) -> None:
@@ -237,10 +247,12 @@ class Supervisor:
         if self.problem and reason is not DisconnectReason.STOPPED:
             self._observer.registration("failed")
         self._observer.unregistered()
+        requested, self._reregister_reason = self._reregister_reason, ""
+        text = requested if reason is DisconnectReason.REQUESTED else reason.value
         if reason is not DisconnectReason.STOPPED and self._set_problem(
-            f"connection to kubelet lost, re-registering: {reason}"
+            f"connection to kubelet lost, re-registering: {text}"
         ):
-            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": reason.value})
+            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": text})
 
     def _set_problem(self, problem: str) -> bool:
         """Set why the kubelet does not have the devices; return whether that differs from the last reason."""

@@ -1,0 +1,95 @@
+"""A thread that runs blocking calls for the event loop, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aosp_plugin.framework.errors import WorkerTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Worker:
+    """One daemon thread, started by the first call.
+
+    A call that hangs, for example on a file system that does not answer, delays the calls behind it, but neither the
+    event loop nor the end of the process.
+    """
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the name of the thread."""
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._current: tuple[str, float] | None = None  # label and start; replaced by a single assignment
+
+    async def run(self, function: Callable[[], T], timeout: float | None = None, *, label: str = "call") -> T:
+        """Run ``function`` in the thread, and return its result or raise its error. To be used in the event loop.
+
+        The function has the context variables of the caller. ``timeout`` is in seconds and includes the time in the
+        queue. Raises WorkerTimeoutError after it. A call that has not started then never runs; a call that runs goes
+        on, its result is dropped, and the next call waits for its end. The same goes for a caller that is cancelled.
+        ``label`` names the call in error messages and in ``hanging``.
+        """
+        future: Future[T] = Future()
+        self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        result = asyncio.wrap_future(future)  # cancelling it cancels a call that has not started
+        try:
+            done, _ = await asyncio.wait({result}, timeout=timeout)
+            if done:
+                return result.result()
+        finally:
+            if not result.cancel():
+                result.exception()  # mark it as retrieved, or asyncio would log it
+        current = self._current
+        waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
+        raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
+
+    def busy(self) -> float:
+        """Return for how many seconds the current call has been running; 0.0 if there is none. For any thread."""
+        current = self._current
+        return 0.0 if current is None else time.monotonic() - current[1]
+
+    def hanging(self, limit: float) -> str:
+        """Return which call has been running for more than ``limit`` seconds; empty if none. For any thread."""
+        current = self._current
+        seconds = 0.0 if current is None else time.monotonic() - current[1]
+        return f"{current[0]} has been hanging for {seconds:.0f} s" if current is not None and seconds > limit else ""
+
+    def close(self) -> None:
+        """End the thread after the calls that are waiting. No call may follow."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # the thread must not keep the result until the next call
+
+    def _execute(self, function: Callable[[], T], label: str, future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        self._current = (label, time.monotonic())
+        try:
+            result = function()
+        except StopIteration as error:  # a future of asyncio rejects it
+            self._current = None
+            future.set_exception(RuntimeError(f"{label}: {error!r}"))
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
+            self._current = None
+            future.set_exception(error)
+        else:
+            self._current = None
+            future.set_result(result)
