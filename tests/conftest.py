@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from itertools import chain
@@ -41,6 +42,16 @@ def clock() -> Clock:
 def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable mount events, so that other mounts on this machine cause no scans."""
     monkeypatch.setattr(MountEvents, "subscribe", lambda _self, _callback: None)
+
+
+@pytest.fixture
+def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make inotify unavailable, as if the limit of instances on this host were reached."""
+
+    def unavailable() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
 
 
 @pytest.fixture

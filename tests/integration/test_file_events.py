@@ -19,7 +19,13 @@ import pytest
 import pytest_asyncio
 
 from aosp_plugin.framework.events import inotify
-from aosp_plugin.framework.events.file_events import POLL_INTERVAL, SAFETY_INTERVAL, FileEvents, Subscription
+from aosp_plugin.framework.events.file_events import (
+    MAX_CHANGED_PATHS,
+    POLL_INTERVAL,
+    SAFETY_INTERVAL,
+    FileEvents,
+    Subscription,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -53,12 +59,14 @@ async def change(subscription: Subscription) -> None:
     subscription.changed.clear()
 
 
-async def no_change(events: FileEvents, subscription: Subscription, barrier: Path) -> None:
+async def no_change(subscription: Subscription, *directories: Path, barrier: Path) -> None:
     """Check that no change is pending: events arrive in order, and one in the directory ``barrier`` arrives last."""
-    last = subscribe(events, barrier)
-    (barrier / "barrier").touch()
-    await change(last)
+    subscription.watch([str(path) for path in (*directories, barrier)])
     assert not subscription.changed.is_set()
+    subscription.changes()
+    (barrier / "barrier").touch()
+    await change(subscription)
+    assert subscription.changes() == frozenset({str(barrier / "barrier")})
 
 
 def subscribe(events: FileEvents, *directories: Path) -> Subscription:
@@ -99,7 +107,7 @@ async def test_opening_writing_and_changing_modes_are_no_changes(
     path.chmod(0o600)
     os.utime(path)
     os.listdir(directory)
-    await no_change(events, subscription, tmp_path)
+    await no_change(subscription, directory, barrier=tmp_path)
 
 
 async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvents, directory: Path) -> None:
@@ -126,9 +134,10 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
     os.rmdir(directory)
     await change(subscription)
     os.mkdir(directory)
-    last = subscribe(events, tmp_path)
-    (tmp_path / "barrier").touch()
-    await change(last)
+    async with asyncio.timeout(TIMEOUT):  # the end of the watch arrives after the event of the removal
+        while not subscription._watches[str(directory)]._removed:
+            await subscription.changed.wait()
+            subscription.changed.clear()
     subscription.watch([str(directory)])
     subscription.changed.clear()
     (directory / "a").touch()
@@ -159,7 +168,7 @@ async def test_replaced_directory_is_no_longer_watched(events: FileEvents, direc
     assert subscription.interval == SAFETY_INTERVAL
     subscription.changed.clear()
     (moved / "a").touch()
-    await no_change(events, subscription, tmp_path)
+    await no_change(subscription, directory, barrier=tmp_path)
     (directory / "a").touch()
     await change(subscription)
 
@@ -211,17 +220,45 @@ async def test_subscriptions_to_the_same_directory_are_independent(
     assert ending.interval == SAFETY_INTERVAL
     (directory / "b").touch()
     await change(lasting)
-    await no_change(events, ending, tmp_path)
+    await no_change(ending, barrier=tmp_path)
 
 
-async def test_all_subscriptions_share_one_inotify_instance(events: FileEvents, directory: Path) -> None:
-    """A host has 128 instances for all its containers."""
-    instance = events.inotify()
+async def test_each_subscription_has_an_inotify_instance_from_its_first_directory(
+    events: FileEvents, directory: Path
+) -> None:
+    """The directories of a subscription share it: a host has 128 instances for all its containers."""
+    before = fds()["anon_inode:inotify"]
+    subscribe(events)
+    assert fds()["anon_inode:inotify"] == before
+    subscribe(events, directory, directory.parent)
     subscribe(events, directory)
-    subscribe(events, directory.parent)
-    assert instance is not None
-    assert events.inotify() is instance
-    assert fds()["anon_inode:inotify"] == 1
+    assert fds()["anon_inode:inotify"] == before + 2
+
+
+async def test_too_many_changed_files_count_as_any_file(events: FileEvents, directory: Path) -> None:
+    """A scan that hangs must not cost memory for each event."""
+    subscription = subscribe(events, directory)
+    subscription.changes()
+    for number in range(MAX_CHANGED_PATHS):
+        subscription.notify(f"{directory}/{number}")
+    assert len(subscription.changes() or ()) == MAX_CHANGED_PATHS
+    for number in range(MAX_CHANGED_PATHS + 1):
+        subscription.notify(f"{directory}/{number}")
+    assert subscription.changes() is None
+    subscription.notify(f"{directory}/1")
+    assert subscription.changes() == frozenset({f"{directory}/1"})
+
+
+async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: FileEvents, directory: Path) -> None:
+    threads = set(threading.enumerate())
+    subscription = subscribe(events, directory)
+    events.unsubscribe(subscription)
+    subscription.close()
+    subscription.changed.clear()
+    (directory / "a").touch()
+    await asyncio.sleep(0)
+    assert not subscription.changed.is_set()
+    assert set(threading.enumerate()) <= threads
 
 
 async def test_pending_change_is_not_reported_to_the_loop_again(
@@ -311,7 +348,6 @@ async def test_directories_are_polled_until_inotify_is_available(
         for _ in range(3):
             subscription.watch([str(directory)])
             assert subscription.interval == POLL_INTERVAL
-        assert events.inotify() is None
     (warning,) = caplog.records
     assert warning.levelno == logging.WARNING
     assert warning.getMessage() == "inotify unavailable, falling back to polling"

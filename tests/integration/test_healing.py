@@ -292,6 +292,7 @@ async def test_recovery_by_events_or_by_polling_alone(
     kubelet_dir: str,
     healed: Damaged,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     *,
     inotify: bool,
 ) -> None:
@@ -301,7 +302,7 @@ async def test_recovery_by_events_or_by_polling_alone(
     if inotify:
         monkeypatch.setattr(f"{file_events}.SAFETY_INTERVAL", 3600.0)
     else:
-        monkeypatch.setattr(f"{file_events}.FileEvents.inotify", lambda _: None)
+        request.getfixturevalue("no_inotify")
     async with running(device_directory, kubelet_dir) as plugin:
         await problem(plugin, "there is no")
         healed()

@@ -253,12 +253,12 @@ async def test_each_device_change_is_a_scan_a_message_and_an_update(
         assert observer.values("scans_total", "result") == {"ok": 3}
 
 
+@pytest.mark.usefixtures("no_inotify")
 async def test_polling_is_reported_and_has_no_update_latency(
     device_directory: DeviceDirectory, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without inotify the time of a change is unknown."""
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.FileEvents.inotify", lambda _: None)
     async with observed(binder(device_directory), kubelet.directory) as observer:
         await listed(kubelet, 0)
         device_directory.add(0)

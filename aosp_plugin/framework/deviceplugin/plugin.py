@@ -48,15 +48,16 @@ class DevicePlugin:
         self._stop = asyncio.Event()
         self._prepared = False
         self._worker = Worker(backend.resource_name)
-        events = files if files is not None else FileEvents()
-        self._own_files = events if files is None else None
+        self._files = files if files is not None else FileEvents()
+        self._own_files = files is None
+        self._subscriptions = self._files.subscribe(), self._files.subscribe()
         self.inventory = Inventory()
-        self._refresher = Refresher(backend, self.inventory, events.subscribe(), self._worker, self._stop, observer)
+        self._refresher = Refresher(backend, self.inventory, self._subscriptions[0], self._worker, self._stop, observer)
         self._supervisor = Supervisor(
             backend,
             self.inventory,
             directory=PluginDirectory(kubelet_dir, backend.resource_name),
-            files=events.subscribe(),
+            files=self._subscriptions[1],
             stop=self._stop,
             rescan=self.rescan,
             timings=timings,
@@ -163,6 +164,9 @@ class DevicePlugin:
 
     async def _close(self, close: Callable[[], None]) -> None:
         """Close in the worker thread, after the call that runs there."""
+        self._files.unsubscribe(*self._subscriptions)
+        if self._own_files:
+            self._files.close()
         try:
             await self._worker.run(close, CLOSE_TIMEOUT, label="close")
         finally:
@@ -173,5 +177,5 @@ class DevicePlugin:
         self._backend.close()
 
     def _close_files(self) -> None:
-        if self._own_files is not None:
-            self._own_files.close()
+        for subscription in self._subscriptions:
+            subscription.close()

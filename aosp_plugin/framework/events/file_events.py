@@ -30,15 +30,20 @@ SAFETY_INTERVAL = 60.0
 """Seconds between two scans if inotify is available; for changes without events."""
 
 
+MAX_CHANGED_PATHS = 4096
+"""Changed files that a subscription remembers. More count as any file, so that a scan that hangs costs no memory."""
+
+
 class FileEvents:
-    """The file and mount events of the process, with one inotify instance. Belongs to the running event loop."""
+    """The file and mount events of the process. Belongs to the running event loop, and to be used in its thread."""
 
     def __init__(self) -> None:
+        """Watch the mount table. Raises OSError if the process has no free descriptors."""
         self._loop = asyncio.get_running_loop()
-        self._inotify: Inotify | None = None
-        self._logged_errors: dict[str, str] = {}
+        self._subscriptions: tuple[Subscription, ...] = ()  # replaced by a single assignment
+        self._log = _PollingLog()
         self._mounts = MountEvents(self._loop)
-        self._subscriptions: list[Subscription] = []
+        self._mounts.subscribe(self._mounts_changed)
 
     @property
     def polling(self) -> bool:
@@ -47,61 +52,49 @@ class FileEvents:
 
     def subscribe(self) -> Subscription:
         """Return a subscription without directories."""
-        subscription = Subscription(self, self._loop)
-        self._subscriptions.append(subscription)
-        self._mounts.subscribe(subscription.notify)
+        subscription = Subscription(self._loop, self._log)
+        self._subscriptions = (*self._subscriptions, subscription)
         return subscription
 
-    def inotify(self) -> Inotify | None:
-        """Return the inotify instance, created at the first call; None if it is not available now."""
-        if self._inotify is None:
-            try:
-                self._inotify = Inotify()
-            except OSError as error:
-                self.log_error("", error)
-                return None
-            self.log_error("", None)
-        return self._inotify
-
-    def log_error(self, path: str, error: OSError | None) -> None:
-        """Log that ``path`` (empty: every directory) is polled, or (None) watched again; once for each change."""
-        text = str(error) if error else ""
-        if text == self._logged_errors.get(path, ""):
-            return
-        self._logged_errors[path] = text
-        if text:
-            LOG.warning(
-                "inotify unavailable, falling back to polling",
-                extra={"path": path or "all", "error": text, "interval": POLL_INTERVAL},
-            )
-        else:
-            LOG.info("inotify available again", extra={"path": path or "all"})
+    def unsubscribe(self, *subscriptions: Subscription) -> None:
+        """Forget subscriptions, which their owner closes."""
+        self._subscriptions = tuple(each for each in self._subscriptions if each not in subscriptions)
 
     def close(self) -> None:
         """Stop all events; no subscription is notified afterwards."""
         self._mounts.close()
         for subscription in self._subscriptions:
-            subscription.watch(())
-        if self._inotify is not None:
-            self._inotify.close()
+            subscription.close()
+        self._subscriptions = ()
+
+    def _mounts_changed(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.notify()
 
 
 class Subscription:
-    """Notifies one subscriber of changes in its directories. To be used in the event loop, except for ``notify``."""
+    """Notifies one subscriber of changes in its directories.
 
-    def __init__(self, events: FileEvents, loop: asyncio.AbstractEventLoop) -> None:
+    ``watch``, ``changes`` and ``close`` block, and are to be called in one thread of the subscriber, a worker thread in
+    most cases. Each subscription has an inotify instance of its own: while ``watch`` hangs because a directory does,
+    the thread of its instance stops, and other subscriptions must not depend on it. ``_lock`` guards what other threads
+    note. It is never held across a system call.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: _PollingLog) -> None:
         self.changed = asyncio.Event()
-        """Set in the event loop after each change; the subscriber clears it."""
+        """Set in the event loop after each change; the subscriber clears it there, before it calls ``changes``."""
         self.interval = POLL_INTERVAL
-        """Seconds after which to scan without a notification."""
+        """Seconds after which to scan without a notification. May be read in any thread."""
         self.polling = False
-        """Whether the interval is short because inotify is not available."""
-        self._refused = False
-        self._first_change: float | None = None
-        self._lock = threading.Lock()  # for _changed_paths
+        """Whether the interval is short because inotify is not available. May be read in any thread."""
+        self._lock = threading.Lock()  # for the next two
         self._changed_paths: set[str] | None = None
-        self._events = events
+        self._first_change: float | None = None
         self._loop = loop
+        self._log = log
+        self._inotify: Inotify | None = None
+        self._refused = False
         self._watches: dict[str, DirectoryWatch] = {}
 
     def watch(self, directories: Iterable[str]) -> None:
@@ -125,7 +118,8 @@ class Subscription:
     def changes(self) -> frozenset[str] | None:
         """Return the files in the watched directories that changed since the last call; None if any may have changed.
 
-        None at the first call, if a directory is new or cannot be watched, if events were lost, and if mounts changed.
+        None at the first call, if a directory is new or cannot be watched, if events were lost or are too many, and if
+        mounts changed.
         """
         with self._lock:
             paths, self._changed_paths = self._changed_paths, set()
@@ -137,40 +131,87 @@ class Subscription:
         May be called in any thread. Cheap if a change is pending.
         """
         self._add_change(path)
-        if self._first_change is None:
-            self._first_change = time.monotonic()
+        with self._lock:
+            if self._first_change is None:
+                self._first_change = time.monotonic()
         if not self.changed.is_set():
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self.changed.set)
 
     def first_change(self) -> float | None:
-        """Return the time of the first change since the last call (``time.monotonic``); None if there was none.
-
-        For measurements only: a change at the very moment of the call may be missing.
-        """
-        first, self._first_change = self._first_change, None
+        """Return the time of the first change since the last call (``time.monotonic``); None if there was none."""
+        with self._lock:
+            first, self._first_change = self._first_change, None
         return first
+
+    def close(self) -> None:
+        """Stop watching."""
+        watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.stop()
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+        self._log.forget(self)
 
     def _add_change(self, path: str | None) -> None:
         with self._lock:
-            if path is None:
+            if path is None or (self._changed_paths is not None and len(self._changed_paths) >= MAX_CHANGED_PATHS):
                 self._changed_paths = None
             elif self._changed_paths is not None:
                 self._changed_paths.add(path)
 
     def _start(self, path: str) -> bool:
         """Watch a directory; return False if that is not possible now."""
-        inotify = self._events.inotify()
-        if inotify is None:
+        try:
+            if self._inotify is None:
+                self._inotify = Inotify()
+        except OSError as error:
+            self._log.record(self, "", error)
             self._refused = True
             return False
+        self._log.record(self, "", None)
         try:
-            self._watches[path] = inotify.watch(path, self.notify)
+            self._watches[path] = self._inotify.watch(path, self.notify)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            self._events.log_error(path, error)
+            self._log.record(self, path, error)
             self._refused = True
             return False
-        self._events.log_error(path, None)
+        self._log.record(self, path, None)
         return True
+
+
+class _PollingLog:
+    """Logs once when a directory has to be polled, and once when it is watched again. To be used in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # for the next one
+        self._errors: dict[tuple[str, Subscription], str] = {}
+
+    def record(self, subscription: Subscription, path: str, error: OSError | None) -> None:
+        """Record that a subscription polls ``path`` (empty: every directory), or (None) watches it."""
+        with self._lock:
+            before = self._state(path)
+            if error is not None:
+                self._errors[path, subscription] = str(error)
+            else:
+                self._errors.pop((path, subscription), None)
+            after = self._state(path)
+        if after and after != before:
+            LOG.warning(
+                "inotify unavailable, falling back to polling",
+                extra={"path": path or "all", "error": "; ".join(after), "interval": POLL_INTERVAL},
+            )
+        elif before and not after:
+            LOG.info("inotify available again", extra={"path": path or "all"})
+
+    def forget(self, subscription: Subscription) -> None:
+        """Drop what was recorded for a subscription that ends."""
+        with self._lock:
+            self._errors = {key: text for key, text in self._errors.items() if key[1] is not subscription}
+
+    def _state(self, path: str) -> list[str]:
+        """Return the different errors of a path."""
+        return sorted({text for (other, _), text in self._errors.items() if other == path})

@@ -31,7 +31,11 @@ _MASK = Mask(
 
 
 class Inotify:
-    """An inotify instance."""
+    """An inotify instance. To be used in one thread.
+
+    watchdog holds a lock during inotify_add_watch(2), and its thread needs that lock to report events: while ``watch``
+    hangs because the directory does, no event of this instance is reported.
+    """
 
     def __init__(self) -> None:
         """Start the thread. Raises OSError if the host's limit of instances is reached."""
