@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.binder.discovery.names import name_problem
+from aosp_plugin.config.container_paths import validate_container_paths
 from aosp_plugin.config.messages import shown
+from aosp_plugin.config.process import DEFAULTS
 from aosp_plugin.config.resource import NamedSets
 from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError
@@ -48,6 +50,7 @@ def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) 
         _validate_provision(resource)
         _validate_named_sets(resource)
         _validate_cdi_kind(resource)
+        validate_container_paths(resource)
     for (i, first), (j, second) in itertools.combinations(enumerate(resources), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
         _require_different_names(first, second, place)
@@ -68,6 +71,17 @@ def _validate_provision(resource: Mapping[str, Setting]) -> None:
     sets, provision, prefix = resource["sets"], resource["provision"], resource["device_prefix"]
     if provision.value is None:
         return
+    directory, device_dir = provision.value.directory, resource["device_dir"]
+    if f"{normalised(directory)}/".startswith("/dev/"):
+        raise ConfigError(
+            f"{provision.source}.directory: {shown(directory)} is not allowed: the runtime gives a privileged "
+            "container every device below /dev; allowed: an absolute path outside /dev"
+        )
+    if normalised(device_dir.value) != normalised(DEFAULTS["device_dir"]):
+        raise ConfigError(
+            f"{device_dir.source}: {shown(device_dir.value)} has no effect: the binder devices of this resource are in "
+            f"{provision.source}.directory, {shown(directory)}; remove device_dir, or set it for other resources only"
+        )
     if isinstance(sets.value, NamedSets):
         raise ConfigError(
             f"{provision.source}: provisioned binder devices have numbers, and the device sets have names "

@@ -118,18 +118,9 @@ def from_file(path: str) -> tuple[Settings, list[Settings]]:
 
 def _document(path: str) -> dict[Any, Any]:
     """Return the mapping in the file, without its version."""
-    import yaml  # noqa: PLC0415 - costs a megabyte, and is not needed without a file
+    from aosp_plugin.config.document import read_document  # noqa: PLC0415 - yaml takes a megabyte of memory
 
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"file {path} cannot be read: {reason}") from error
-    # In addition to its own errors, PyYAML lets through those of int(), chr() and its tables for 0x_, !!bool x and
-    # !!int "", and RecursionError for [[[[...
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    document = read_document(path)
     if not isinstance(document, dict):
         raise ConfigError(f"file {path}: a mapping of keys to values is required, with version: {FILE_VERSION}")
     if "version" not in document:

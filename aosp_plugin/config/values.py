@@ -53,10 +53,14 @@ class Recreate(enum.StrEnum):
 
 
 def shared_path(text: str) -> tuple[str, str]:
-    """Parse HOST or HOST:CONTAINER into the paths of host and container. Raises ValueError."""
-    host, _, container = text.partition(":")
-    container = container or host
-    if not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
+    """Parse HOST or HOST:CONTAINER into the paths of host and container. Raises ValueError.
+
+    A third part, such as the ``:rw`` of Docker, is an error: shared mounts are read-only, and paths with a colon cannot
+    be configured.
+    """
+    host, *others = text.split(":")
+    container = others[0] if others else host
+    if len(others) > 1 or not container.startswith("/") or not (host.startswith("/") or host == OWN_BINDERFS):
         raise ValueError(text)
     return host, container
 

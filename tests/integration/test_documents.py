@@ -60,13 +60,12 @@ def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> Serve:
     """Return the plugin with an example as its configuration file, in temporary directories."""
     directory = devices.directory.parent
     file = directory / "config.yaml"
-    file.write_text(EXAMPLES[example])
     # The plugin mounts nothing on a directory that has files, and its files count as binder devices.
-    text = file.read_text().replace("max: 4096}", f"max: 4096, directory: {devices.directory}}}")
+    text = EXAMPLES[example].replace("max: 4096}", f"max: 4096, directory: {devices.directory}}}")
     file.write_text(text)
-    return Serve(
-        devices, kubelet_dir, "--config", str(file), environment={"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")}
-    )
+    device_dir = ["--device-dir", "/dev"] if "provision" in text else []
+    environment = {"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")}
+    return Serve(devices, kubelet_dir, "--config", str(file), *device_dir, environment=environment)
 
 
 async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocation:

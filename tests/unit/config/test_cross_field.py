@@ -82,6 +82,27 @@ def test_provisioned_devices_require_numbered_sets(file: Path) -> None:
     assert loaded(file, "sets: {size: 3}\nprovision: {count: 3}").resources[0].provision == Provision(count=3)
 
 
+@pytest.mark.parametrize("directory", ["/dev", "/dev/binderfs", "//dev/./x/", "/run/../dev/x"])
+def test_provisioned_devices_are_not_below_dev(directory: str, file: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^file {file}: provision.directory: '{re.escape(directory)}' is not allowed: "
+    ):
+        loaded(file, f"provision: {{count: 3, directory: {directory}}}")
+    assert loaded(file, "provision: {count: 3, directory: /devices}").resources[0].scan_directory == "/devices"
+
+
+def test_device_directory_has_no_effect_on_provisioned_devices(file: Path) -> None:
+    """The default is no contradiction: `aosp-plugin config` prints it. Another resource may have a directory."""
+    error = "device_dir: '/srv' has no effect: .* in file .*: provision.directory, '/run/aosp-binderfs/devices'; remove"
+    with pytest.raises(ConfigError, match=f"^file {file}: {error}"):
+        loaded(file, "device_dir: /srv\nprovision: {count: 3}")
+    with pytest.raises(ConfigError, match=r"^flag --device-dir: '/srv' has no effect"):
+        load({"device_dir": "/srv"}, {}, write(file, "version: v1\nprovision: {count: 3}\n"))
+    assert loaded(file, "device_dir: /dev/\nprovision: {count: 3}").resources[0].provision
+    resources = "[{provision: {count: 3}}, {resource_name: a.io/b, device_dir: /srv}]"
+    assert len(loaded(file, f"resources: {resources}").resources) == 2
+
+
 def test_provisioned_devices_have_valid_names(file: Path) -> None:
     """The last name is the longest one."""
     text = f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: %d}}"

@@ -190,3 +190,36 @@ def test_printed_configuration_loads_as_the_same(name: str, text: str, tmp_path:
     printed = as_yaml(effective)
     assert printed.count("  - ") == text.count("resources")
     assert load({}, {}, write(tmp_path / "again.yaml", printed))[0] == current
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("verify: binder\nlisten: ''\nverify: char", "verify: duplicate key; lines 2 and 4"),
+        ("verify: binder\n'verify': binder", "verify: duplicate key; lines 2 and 3"),
+        ("resources:\n- verify: binder\n  verify: char", "verify: duplicate key; lines 3 and 4"),
+        ("provision: {count: 3, count: 4}", "count: duplicate key; lines 2 and 2"),
+        ("sets:\n  size: 3\n  ? size\n  : 4", "size: duplicate key; lines 3 and 4"),
+        ("numa: {7: 0, 07: 1}", "7: duplicate key; lines 2 and 2"),
+        ("resources: [{<<: {verify: binder}, <<: {verify: char}}]", "<<: duplicate key; lines 2 and 2"),
+        ("version: v1", "version: duplicate key; lines 1 and 2"),
+    ],
+)
+def test_duplicate_key_is_an_error(text: str, error: str, file: Path) -> None:
+    """At any level. YAML libraries take the last one, which may undo a security setting."""
+    with pytest.raises(ConfigError) as raised:
+        load({}, {}, write(file, f"version: v1\n{text}\n"))
+    assert str(raised.value) == f"file {file}: {error}"
+
+
+def test_merged_key_may_be_overridden(file: Path) -> None:
+    """That is what << is for, also if a mapping is merged that itself overrides a merged key."""
+    text = """
+version: v1
+resources:
+- &first {resource_name: a.io/a, device_prefix: a, verify: char}
+- &second {<<: *first, resource_name: a.io/b, device_prefix: b, verify: binder}
+- {<<: *second, resource_name: a.io/c, device_prefix: c}
+"""
+    resources = load({}, {}, write(file, text))[0].resources
+    assert [resource.verify for resource in resources] == ["char", "binder", "binder"]

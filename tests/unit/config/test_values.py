@@ -15,7 +15,6 @@ from aosp_plugin.config.values import is_set_pattern, normalised
     [
         ("/a", "/a", "/a"),
         ("/a:/b", "/a", "/b"),
-        ("/a:", "/a", "/a"),
         ("binderfs:/dev/binderfs", "binderfs", "/dev/binderfs"),
     ],
 )
@@ -23,7 +22,25 @@ def test_shared_path_has_a_host_path_and_a_container_path(text: str, host: str, 
     assert shared_path(text) == (host, container)
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:/b", "/a:b", ":/b", "binderfs", "binderfs:", "binderfs/x:/b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/a:",
+        "/a:/b:rw",
+        "/a:/b:",
+        "/a::rw",
+        "binderfs:/b:ro",
+        "::",
+        "a",
+        "a:/b",
+        "/a:b",
+        ":/b",
+        "binderfs",
+        "binderfs:",
+        "binderfs/x:/b",
+    ],
+)
 def test_invalid_shared_path_is_rejected(text: str) -> None:
     """The binderfs requires a path in the container."""
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
