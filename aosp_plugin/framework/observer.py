@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from aosp_plugin.framework.inventory import Snapshot
 
@@ -59,6 +59,15 @@ class Observer:
     def unregistered(self) -> None:
         """Handle the end of a registration."""
 
+    def lost_by_kubelet(self) -> None:
+        """Handle a registration that ends because the kubelet has lost the devices although its stream is open."""
+
+    def confirmed(self, allocatable: int | None) -> None:
+        """Handle the kubelet's answer how many healthy devices it has; None if it did not answer."""
+
+    def other_plugins(self, count: int) -> None:
+        """Handle a change of the number of other plugins of the resource on this node."""
+
     def kubelet_restarted(self) -> None:
         """Handle the start of a registration with another kubelet than the last one."""
 
@@ -74,23 +83,5 @@ class Observer:
     def answered(self, rpc: str, code: str, seconds: float) -> None:
         """Handle a request that was answered. ``code`` is the name of a ``grpc.StatusCode``."""
 
-
-class Observers(Observer):
-    """Passes each event to several observers, in their order."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-
-def _pass_to_each(event: str) -> Callable[..., None]:
-    def handle(self: Observers, *arguments: object, **keywords: object) -> None:
-        for observer in self._observers:
-            getattr(observer, event)(*arguments, **keywords)
-
-    return handle
-
-
-for _event in [name for name in vars(Observer) if not name.startswith("_")]:
-    setattr(Observers, _event, _pass_to_each(_event))
 
 NULL_OBSERVER = Observer()

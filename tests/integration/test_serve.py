@@ -200,7 +200,8 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
         async with Kubelet(kubelet_dir) as kubelet:
             await listed(kubelet, 2)
             await serve.logged("registered")
-            assert (await http_get(port, "/readyz"))[::2] == (200, "ok\n")
+            status, _, text = await http_get(port, "/readyz")
+            assert (status, text.startswith("ok: aosp.io/binder: ")) == (200, True), text
             _, _, metrics = await http_get(port, "/metrics")
             assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 2.0' in metrics
             assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in metrics

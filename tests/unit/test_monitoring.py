@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -15,7 +14,7 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.inventory import Device, Snapshot
-from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics
+from aosp_plugin.framework.service.metrics import CODES, Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -36,7 +35,6 @@ LABEL_VALUES = {
     "reason": {"", *Reason},
     "result": {"ok", "failed", "refused", "hung"},
     "code": set(CODES),
-    "state": set(get_args(LeakDetectionState)),
 }
 
 
@@ -44,17 +42,10 @@ def exposed() -> dict[str, set[str]]:
     """Return the labels of each sample that the plugin exposes, by sample name."""
     resource = "aosp.io/binder"
     leaks = Leaks((), (), 0, all_visible=True)
-    counts = {resource: 1}
-    metrics = Metrics(
-        Reason,
-        allocated=lambda: counts,
-        gone=lambda: counts,
-        expected=counts,
-        kubelet_allocatable=lambda: counts,
-        leaks=lambda: {resource: leaks},
-        leak_detection=lambda: LeakDetection("complete", 5.0),
-    )
-    metrics.observer(resource).published(Snapshot(1, [Device("aosp_binder0")]), None)
+    metrics = Metrics(Reason, leaks=lambda: {resource: leaks}, allocated=lambda: {resource: 1})
+    observer = metrics.observer(resource)
+    observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
+    observer.confirmed(1)
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
@@ -71,7 +62,7 @@ def test_an_expression_uses_existing_metrics_labels_and_values(expression: str) 
     for name, selector in re.findall(r"\b((?:aosp_plugin|process)_\w+)\{([^}]*)\}", expression):
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
         assert labels <= EXPOSED[name] | {"node", "instance"}, name
-    for label, value in re.findall(r'\b(health|reason|result|code|state)(?:=~|!=|=)"([^"]*)"', expression):
+    for label, value in re.findall(r'\b(health|reason|result|code)(?:=~|!=|=)"([^"]*)"', expression):
         assert set(value.split("|")) <= LABEL_VALUES[label], f"{label}={value}"
 
 

@@ -71,6 +71,7 @@ class PluginDirectory:
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_name``."""
         self.path = path
         self._stem = socket_name(resource_name)
+        self._names = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-([0-9]{1,14})\.sock")
         self._last_number = 0
 
     @property
@@ -111,14 +112,21 @@ class PluginDirectory:
 
         A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
         """
-        own = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
-        with os.scandir(self.path) as entries:
-            sockets = [entry.name for entry in entries if own.fullmatch(entry.name) and not entry.is_dir()]
-        stale = [name for name in sockets if not _accepts_connections(os.path.join(self.path, name))]
+        stale = [name for name in self.socket_names() if not _accepts_connections(os.path.join(self.path, name))]
         for name in stale:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
         return stale
+
+    def socket_names(self) -> list[str]:
+        """Return the names of the sockets of the resource's plugins, of this process and of others. Raises OSError."""
+        with os.scandir(self.path) as entries:
+            return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]
+
+    def number(self, endpoint: str) -> int:
+        """Return the number in the name of a plugin's socket: when it was created, in milliseconds since the epoch."""
+        match = self._names.fullmatch(endpoint)
+        return int(match[1]) if match else 0
 
     def _name(self, pid: int, number: int) -> str:
         return f"{self._stem}-{pid}-{number}.sock"

@@ -10,6 +10,8 @@ from aosp_plugin.framework import host_calls
 from aosp_plugin.framework.aio import complete_unless
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
 from aosp_plugin.framework.errors import BackendError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
     from aosp_plugin.framework.observer import Observer
 
 CLOSE_TIMEOUT = 0.7
@@ -53,14 +56,25 @@ class DevicePlugin:
         self._subscriptions = self._files.subscribe(), self._files.subscribe()
         self.inventory = Inventory()
         self._refresher = Refresher(backend, self.inventory, self._subscriptions[0], self._worker, self._stop, observer)
+        self._observer = observer
+        self.confirmation = Confirmation(observer)
+        """What the kubelet has of the devices; a ``KubeletView`` keeps it current."""
+        directory = PluginDirectory(kubelet_dir, backend.resource_name)
         self._supervisor = Supervisor(
             backend,
             self.inventory,
-            directory=PluginDirectory(kubelet_dir, backend.resource_name),
+            directory=directory,
             files=self._subscriptions[1],
             stop=self._stop,
             rescan=self.rescan,
             timings=timings,
+            observer=observer,
+        )
+        self._other_plugins = OtherPlugins(
+            directory,
+            changed=self._supervisor.directory_changed,
+            own_endpoint=lambda: self.endpoint,
+            reregister=self.reregister,
             observer=observer,
         )
 
@@ -77,9 +91,32 @@ class DevicePlugin:
         """Request a full scan without a file event."""
         self._refresher.trigger()
 
-    def reregister(self, reason: str) -> None:
-        """End the current registration and register again, with ``reason`` in the log; no effect if not registered."""
-        self._supervisor.reregister(reason)
+    def reregister(self, reason: DisconnectReason) -> None:
+        """End the current registration and register again, with ``reason`` in the log; no effect if not registered.
+
+        For a kubelet that has lost the devices although its stream is open.
+        """
+        if self.registered:
+            self._observer.lost_by_kubelet()
+            self._supervisor.reregister(reason)
+
+    @property
+    def endpoint(self) -> str:
+        """Name of the plugin's socket while it is registered, and else empty."""
+        return self._supervisor.endpoint
+
+    @property
+    def newly_registered(self) -> asyncio.Event:
+        """Set after each registration; its one subscriber, a ``KubeletView``, clears it."""
+        return self._supervisor.registered
+
+    @property
+    def notice(self) -> str:
+        """What an operator should know although the plugin is ready: other plugins of the resource on this node.
+
+        May be read in any thread, like ``confirmation``.
+        """
+        return self._other_plugins.notice
 
     @property
     def unhealthy(self) -> str:
@@ -96,7 +133,7 @@ class DevicePlugin:
         """Why the kubelet does not have all devices as they are now; empty if it has."""
         truncated = self.inventory.snapshot.truncated
         problems = [
-            self._supervisor.problem,
+            self._supervisor.problem or self.confirmation.problem,
             self._refresher.problem,
             f"{truncated} devices do not fit into the kubelet's 4 MiB message limit" if truncated else "",
         ]
@@ -156,9 +193,13 @@ class DevicePlugin:
         """Refresh and supervise until ``stop`` is set, or one of them fails."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                refreshing = tasks.create_task(self._refresher.run())
+                others = [
+                    tasks.create_task(self._refresher.run()),
+                    tasks.create_task(self._other_plugins.run(self._stop)),
+                ]
                 await self._supervisor.run()
-                refreshing.cancel()
+                for task in others:
+                    task.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 

@@ -58,7 +58,8 @@ class DisconnectReason(enum.StrEnum):
     NO_STREAM = "the kubelet registered the plugin but did not request its devices"
     SOCKET_GONE = "the plugin's socket is gone"
     KUBELET_RESTARTED = "kubelet.sock was recreated"
-    REQUESTED = "the plugin has to register again"
+    FEWER_DEVICES = "the kubelet has fewer devices than published"
+    LATER_PLUGIN_ENDED = "a plugin of the resource that registered later has ended"
 
 
 class Supervisor:
@@ -90,7 +91,13 @@ class Supervisor:
         self._kubelet: SocketIdentity | None = None
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
-        self._reregister_reason = ""
+        self._requested: DisconnectReason | None = None
+        self.registered = asyncio.Event()
+        """Set after each registration, when the kubelet has also called ListAndWatch; the subscriber clears it."""
+        self.endpoint = ""
+        """Name of the plugin's socket while it is registered, and else empty."""
+        self.directory_changed = asyncio.Event()
+        """Set when the kubelet's directory may have changed during a registration; the subscriber clears it."""
         self.problem = "not registered yet"
         """Why the kubelet does not have the devices; empty while it has."""
 
@@ -112,10 +119,10 @@ class Supervisor:
             last_kubelet = self._kubelet
             await self._pause(next(pauses))
 
-    def reregister(self, reason: str) -> None:
+    def reregister(self, reason: DisconnectReason) -> None:
         """End the current registration, and register again; no effect if the plugin is not registered."""
         if not self.problem:
-            self._reregister_reason = reason
+            self._requested = reason
             self._files.changed.set()
 
     def _sweep(self) -> None:
@@ -198,6 +205,7 @@ class Supervisor:
                 events.append(servicer.stream_opened)
                 timeout = min(timeout, stream_deadline - time.monotonic())
             await wait_any(*events, timeout=timeout)
+            self.directory_changed.set()
 
     def _detect_failure(
         self, path: str, own_socket: SocketIdentity | None, servicer: Servicer
@@ -211,9 +219,7 @@ class Supervisor:
             return DisconnectReason.SOCKET_GONE
         if self._kubelet_restarted():
             return DisconnectReason.KUBELET_RESTARTED
-        if self._reregister_reason:
-            return DisconnectReason.REQUESTED
-        return None
+        return self._requested
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next attempt; return at once if the kubelet restarts."""
@@ -238,6 +244,8 @@ class Supervisor:
     def _registered(self, endpoint: str) -> None:
         if self.problem:
             self.problem = ""
+            self.endpoint = endpoint
+            self.registered.set()
             self._observer.registration("ok")
             duration = milliseconds(time.monotonic() - self._started)
             LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": duration})
@@ -247,12 +255,12 @@ class Supervisor:
         if self.problem and reason is not DisconnectReason.STOPPED:
             self._observer.registration("failed")
         self._observer.unregistered()
-        requested, self._reregister_reason = self._reregister_reason, ""
-        text = requested if reason is DisconnectReason.REQUESTED else reason.value
+        self.endpoint = ""
+        self._requested = None
         if reason is not DisconnectReason.STOPPED and self._set_problem(
-            f"connection to kubelet lost, re-registering: {text}"
+            f"connection to kubelet lost, re-registering: {reason}"
         ):
-            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": text})
+            LOG.warning("connection to kubelet lost, re-registering", extra={"reason": reason.value})
 
     def _set_problem(self, problem: str) -> bool:
         """Set why the kubelet does not have the devices; return whether that differs from the last reason."""

@@ -79,12 +79,17 @@ def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
     return call
 
 
-def probe(problem: Callable[[], str]) -> Route:
-    """Return a route that answers 200 if ``problem`` returns an empty text, else 503 with the text."""
+def probe(problem: Callable[[], str], details: Callable[[bool], str] = lambda _: "") -> Route:
+    """Return a route that answers 200 if ``problem`` returns an empty text, else 503 with the text.
+
+    The result of ``details``, which is called with whether there is no problem, is appended to both answers.
+    """
 
     def answer() -> Answer:
         reason = problem()
-        return text(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, reason or "ok")
+        more = details(not reason)
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+        return text(status, f"{reason or 'ok'}: {more}" if more else reason or "ok")
 
     return answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import platform
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,7 +27,7 @@ from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Protocol
+    from typing import Literal, Protocol
 
     from prometheus_client import Metric
 
@@ -51,19 +51,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
 """Status codes of Allocate. Every series exists from the start, because ``rate`` ignores a series' first value."""
 
-LeakDetectionState = Literal["off", "complete", "pending", "incomplete", "failing"]
-"""From the best to the worst: ``pending`` until the first scan has ended, ``incomplete`` if it could not inspect or
-attribute some processes, ``failing`` while scans fail or hang, so that the result is outdated."""
-
-
-class LeakDetection(NamedTuple):
-    """Whether leaks are detected."""
-
-    state: LeakDetectionState = "off"
-    age: float | None = None
-    """Seconds since the last scan ended; None before."""
-
-
 _ALLOCATION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _SCAN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _UPDATE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -77,33 +64,21 @@ class Metrics:
         reasons: Iterable[str] = (),
         *,
         allocated: Callable[[], Mapping[str, int]] = dict,
-        gone: Callable[[], Mapping[str, int]] = dict,
-        expected: Mapping[str, int] | None = None,
-        kubelet_allocatable: Callable[[], Mapping[str, int]] = dict,
         leaks: Callable[[], Mapping[str, LeakCounts]] = dict,
-        leak_detection: Callable[[], LeakDetection] = LeakDetection,
         polling: Callable[[], bool] = bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the metrics.
 
-        ``reasons`` are the health reasons of the backend; each has a series from the start. By resource, and without
-        resources for which it is unknown: ``allocated`` returns the number of devices that pods have, ``gone`` how many
-        of them no longer exist, ``kubelet_allocatable`` how many healthy devices the kubelet has; ``expected`` is the
-        number of devices that are provisioned; ``leaks`` returns the latest leak scan, empty before the first one.
-        ``leak_detection`` returns whether leaks are detected, ``polling`` whether inotify is unavailable.
+        ``reasons`` are the health reasons of the backend; each has a series from the start. ``allocated`` returns the
+        number of allocated devices by resource, without resources for which it is unknown. ``leaks`` returns the
+        latest leak scan by resource, empty before the first one. ``polling`` returns whether inotify is unavailable.
         ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call] # a series per counter that the text format cannot mark
         self._reasons = ("", *reasons)
-        self._counts = (
-            ("aosp_plugin_devices_allocated", "Devices allocated to pods, in any state.", allocated),
-            ("aosp_plugin_devices_gone", "Devices allocated to pods that no longer exist.", gone),
-            ("aosp_plugin_devices_expected", "Devices that the configuration provisions.", lambda: expected or {}),
-            ("aosp_plugin_kubelet_allocatable", "Healthy devices that the kubelet has.", kubelet_allocatable),
-        )
+        self._allocated = allocated
         self._leaks = leaks
-        self._leak_detection = leak_detection
         self._polling = polling
         self._clock = clock
         self._registry = CollectorRegistry()
@@ -124,12 +99,12 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that are read at each scrape; called by the registry."""
         yield from self._collect_devices()
+        yield from self._collect_kubelet_view()
         yield from self._collect_leaks()
-        for name, help_text, counts in self._counts:
-            gauge = _gauge(name, help_text, "resource")
-            for resource, count in counts().items():
-                gauge.add_metric([resource], count)
-            yield gauge
+        allocated = _gauge("aosp_plugin_devices_allocated", "Devices allocated to pods.", "resource")
+        for resource, count in self._allocated().items():
+            allocated.add_metric([resource], count)
+        yield allocated
         polling = _gauge("aosp_plugin_polling", "1 if inotify is unavailable and directories are polled.")
         polling.add_metric([], self._polling())
         yield polling
@@ -153,6 +128,16 @@ class Metrics:
         yield devices
         yield truncated
 
+    def _collect_kubelet_view(self) -> Iterator[Metric]:
+        allocatable = _gauge("aosp_plugin_kubelet_allocatable", "Healthy devices that the kubelet has.", "resource")
+        others = _gauge("aosp_plugin_other_plugins", "Other plugins of the resource on this node.", "resource")
+        for resource, observer in self._observers.items():
+            if observer.allocatable is not None:
+                allocatable.add_metric([resource], observer.allocatable)
+            others.add_metric([resource], observer.others)
+        yield allocatable
+        yield others
+
     def _collect_leaks(self) -> Iterator[Metric]:
         leaked = _gauge(
             "aosp_plugin_leaked_devices", "Devices held open by a process outside the pods they belong to.", "resource"
@@ -165,15 +150,6 @@ class Metrics:
             unreadable.add_metric([], max(counts.unreadable for counts in leaks.values()))
         yield leaked
         yield unreadable
-        detection = self._leak_detection()
-        states = _gauge("aosp_plugin_leak_detection", "1 for the state of leak detection, else 0.", "state")
-        for state in get_args(LeakDetectionState):
-            states.add_metric([state], state == detection.state)
-        yield states
-        age = _gauge("aosp_plugin_leak_scan_age_seconds", "Time since the last leak scan ended.")
-        if detection.age is not None:
-            age.add_metric([], detection.age)
-        yield age
 
 
 class EventMetrics:
@@ -197,6 +173,9 @@ class EventMetrics:
         self.registrations = counter("registrations_total", "Attempts to register with the kubelet.", "result")
         self.registered = gauge("registered", "1 while the plugin is registered with the kubelet.")
         self.kubelet_restarts = counter("kubelet_restarts_total", "Registrations with a restarted kubelet.")
+        self.lost_by_kubelet = counter(
+            "lost_by_kubelet_total", "Registrations that ended because the kubelet had lost the devices."
+        )
         self.streams_open = gauge("streams_open", "Open ListAndWatch streams.")
         self.messages = counter("messages_sent_total", "Device lists sent on ListAndWatch streams.")
         self.message_bytes = gauge("message_bytes", "Size of the device list that was sent last.")
@@ -204,7 +183,6 @@ class EventMetrics:
             "update_latency_seconds", "Time from a file event to the device list that contains it.", _UPDATE_BUCKETS
         )
         self.scans = counter("scans_total", "Device scans by result.", "result")
-        self.host_updates = counter("host_updates_total", "Updates of the host after device scans by result.", "result")
         self.scan_duration = histogram("scan_duration_seconds", "Duration of device scans.", _SCAN_BUCKETS)
 
 
@@ -217,6 +195,8 @@ class ResourceMetrics(Observer):
         self._changed_since: float | None = None
         self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(self._reasons, 0))
         self.snapshot: Snapshot | None = None
+        self.allocatable: int | None = None
+        self.others = 0
         """The devices as of the latest change."""
         self._allocations = {code: events.allocations.labels(resource, code) for code in CODES}
         self._recreations = {result: events.recreations.labels(resource, result) for result in ("ok", "failed")}
@@ -224,10 +204,10 @@ class ResourceMetrics(Observer):
             result: events.registrations.labels(resource, result) for result in ("ok", "failed", "refused")
         }
         self._scans = {result: events.scans.labels(resource, result) for result in ("ok", "failed", "hung")}
-        self._host_updates = {result: events.host_updates.labels(resource, result) for result in ("ok", "failed")}
         self._allocation_duration = events.allocation_duration.labels(resource)
         self._registered = events.registered.labels(resource)
         self._kubelet_restarts = events.kubelet_restarts.labels(resource)
+        self._lost_by_kubelet = events.lost_by_kubelet.labels(resource)
         self._streams_open = events.streams_open.labels(resource)
         self._messages = events.messages.labels(resource)
         self._message_bytes = events.message_bytes.labels(resource)
@@ -249,10 +229,6 @@ class ResourceMetrics(Observer):
         if result != "hung":
             self._scan_duration.observe(seconds)
 
-    def host_updated(self, result: Literal["ok", "failed"]) -> None:
-        """Count an update of the host."""
-        self._host_updates[result].inc()
-
     def published(self, snapshot: Snapshot, since: float | None) -> None:
         """Keep the snapshot, and when the first change in it happened that the kubelet does not know yet."""
         self.snapshot = snapshot
@@ -267,6 +243,18 @@ class ResourceMetrics(Observer):
     def unregistered(self) -> None:
         """Record the end of a registration."""
         self._registered.set(0)
+
+    def lost_by_kubelet(self) -> None:
+        """Count a registration that ended because the kubelet had lost the devices."""
+        self._lost_by_kubelet.inc()
+
+    def confirmed(self, allocatable: int | None) -> None:
+        """Keep the kubelet's number of healthy devices."""
+        self.allocatable = allocatable
+
+    def other_plugins(self, count: int) -> None:
+        """Keep the number of other plugins of the resource."""
+        self.others = count
 
     def kubelet_restarted(self) -> None:
         """Count a kubelet restart."""

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen_address
@@ -38,14 +40,17 @@ EXIT_WITHIN = 1.8
 def serve(
     *backends: Backend,
     kubelet_dir: str = KUBELET_DIRECTORY,
+    pod_resources_socket: str = POD_RESOURCES_SOCKET,
     listen: str | None = None,
     log_level: str = "info",
     log_format: str = "text",
 ) -> None:
     """Serve the resources of ``backends`` until SIGTERM or SIGINT.
 
-    ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``, ``/readyz`` and ``/metrics``; None for no
-    server. ``log_level`` is debug, info, warning or error; ``log_format`` is text or json; logs go to standard error.
+    ``pod_resources_socket`` is the kubelet's podresources socket, through which the plugin checks whether the kubelet
+    has its devices; empty for no check. ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``,
+    ``/readyz`` and ``/metrics``; None for no server. ``log_level`` is debug, info, warning or error; ``log_format`` is
+    text or json; logs go to standard error.
 
     Call it in the main thread, as the last statement of the program: ``EXIT_WITHIN`` seconds after the signal, the
     process is ended by force, even if a scan hangs. Clean up in ``Backend.close``.
@@ -63,13 +68,15 @@ def serve(
     try:
         for name in names:
             PluginDirectory(kubelet_dir, name).check()
-        asyncio.run(_serve(backends, kubelet_dir, address))
+        asyncio.run(_serve(backends, kubelet_dir, pod_resources_socket, address))
     except (PluginError, OSError) as error:
         sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {error}\n")
         sys.exit(1)
 
 
-async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[str, int] | None) -> None:
+async def _serve(
+    backends: Iterable[Backend], kubelet_dir: str, pod_resources_socket: str, address: tuple[str, int] | None
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         files = stack.enter_context(contextlib.closing(FileEvents()))
         metrics = None
@@ -87,6 +94,9 @@ async def _serve(backends: Iterable[Backend], kubelet_dir: str, address: tuple[s
             for backend in backends
         ]
         stop_on_signals(lambda: stop_all(plugins))
+        pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
+        stack.callback(pod_resources.close)
+        await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run(asyncio.Event())))
         if address is not None and metrics is not None:
             from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
@@ -142,7 +152,15 @@ def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> d
     def unhealthy() -> str:
         return stuck() or _join((plugin.resource_name, plugin.unhealthy) for plugin in plugins)
 
-    return {"/healthz": http.probe(unhealthy), "/readyz": http.probe(http.in_loop(unready))}
+    def details(ready: bool) -> str:  # noqa: FBT001 - called by position
+        texts = [
+            (plugin.resource_name, text)
+            for plugin in plugins
+            for text in (str(plugin.confirmation) if ready or not plugin.confirmation.unknown else "", plugin.notice)
+        ]
+        return "; ".join(f"{name}: {text}" for name, text in texts if text)
+
+    return {"/healthz": http.probe(unhealthy), "/readyz": http.probe(http.in_loop(unready), details)}
 
 
 def _join(problems: Iterable[tuple[str, str]]) -> str:

@@ -1,0 +1,191 @@
+"""Compares the devices that the kubelet has with those that the plugins published.
+
+A kubelet may have lost a plugin although the plugin's stream is open and its socket is in place, see ``other_plugins``.
+Only the kubelet knows. It is therefore asked how many healthy devices it has (podresources GetAllocatableResources), at
+intervals and after each registration. If it has fewer than published in two rounds in a row, the plugin registers
+again.
+
+Where the kubelet does not answer, because it is too old or its socket is not mounted, nothing is compared: a plugin
+then counts as registered while the kubelet's stream is open, and ``Confirmation.unknown`` has the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
+from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.podresources_client import PodResources
+
+LOG = logging.getLogger(__name__)
+
+BAD_ROUNDS = 2
+"""Rounds in a row with fewer devices than published after which the kubelet counts as wrong."""
+
+
+class ViewTimings(NamedTuple):
+    """Intervals in seconds."""
+
+    interval: float = 30.0
+    """Between two rounds."""
+    after_registration: float = 2.0
+    """From a registration to the next round."""
+    recheck: float = 5.0
+    """From a round with fewer devices than published, or without a result, to the next one."""
+    settle: float = 1.0
+    """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
+    first_pause: float = 15.0
+    """From one registration because of the kubelet's answer to the next one; doubles each time."""
+    longest_pause: float = 600.0
+    """Upper limit of this pause. After so long with all devices, the next pause is the first one again."""
+
+
+class Confirmation:
+    """What the kubelet has of one plugin's devices. Written in the event loop; the attributes are for any thread."""
+
+    def __init__(self, observer: Observer = NULL_OBSERVER) -> None:
+        self._observer = observer
+        self._bad_rounds = 0
+        self._pause = 0.0
+        self._attempted = float("-inf")
+        self.allocatable: int | None = None
+        """Number of healthy devices that the kubelet has; None if it is unknown."""
+        self.published = 0
+        """Number of healthy devices that the plugin had published at that time."""
+        self.unknown = "the kubelet has not been asked yet"
+        """Why the kubelet's number is unknown; empty if it is known."""
+        self.problem = ""
+        """That the kubelet has fewer devices than published; empty if it has not, or if that is unknown."""
+
+    def __str__(self) -> str:
+        """Return the numbers in a few words, for the readiness probe."""
+        if self.unknown:
+            return f"the kubelet's number of devices is unknown: {self.unknown}"
+        return f"{self.allocatable} of {self.published} devices allocatable"
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next round follows sooner than usual."""
+        return bool(self._bad_rounds or self.problem)
+
+    def unavailable(self, reason: str) -> None:
+        """Record that the kubelet did not answer."""
+        self.allocatable, self.unknown, self.problem, self._bad_rounds = None, reason, "", 0
+        self._observer.confirmed(None)
+
+    def record(self, allocatable: int, published: int) -> None:
+        """Record the numbers of healthy devices that the kubelet has, and that the plugin published."""
+        self.allocatable, self.published, self.unknown = allocatable, published, ""
+        self._observer.confirmed(allocatable)
+
+    def compare(self, allocatable: int, published: int, now: float, timings: ViewTimings = ViewTimings()) -> bool:
+        """Record and compare these numbers; return whether to register again.
+
+        ``now`` is a monotonic time in seconds. A kubelet that keeps answering less must not make the plugin register
+        again and again, so the pause between two such registrations doubles, up to a limit.
+        """
+        self.record(allocatable, published)
+        if allocatable >= published:
+            if self.problem:
+                LOG.info("kubelet has all devices again", extra={"allocatable": allocatable, "published": published})
+            if now - self._attempted >= timings.longest_pause:
+                self._pause = 0.0
+            self.problem, self._bad_rounds = "", 0
+            return False
+        self._bad_rounds += 1
+        if self._bad_rounds < BAD_ROUNDS:
+            return False
+        if not self.problem:
+            extra = {"allocatable": allocatable, "published": published}
+            LOG.warning("kubelet has fewer devices than published", extra=extra)
+        self.problem = f"the kubelet has {allocatable} of {published} healthy devices"
+        due = self._attempted + self._pause
+        if now < due:
+            self.problem += f", next registration in {due - now:.0f} s"
+            return False
+        self._pause = min(max(self._pause * 2, timings.first_pause), timings.longest_pause)
+        self._attempted, self._bad_rounds = now, 0
+        return True
+
+
+class KubeletView:
+    """Keeps the confirmations of the plugins of one process current. For one event loop."""
+
+    def __init__(
+        self,
+        plugins: Sequence[DevicePlugin],
+        pod_resources: PodResources,
+        timings: ViewTimings = ViewTimings(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask ``pod_resources`` for the devices of ``plugins``. ``clock`` is in seconds."""
+        self._plugins = plugins
+        self._pod_resources = pod_resources
+        self._timings = timings
+        self._clock = clock
+        self._recheck = False
+        self._logged_failure = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Ask the kubelet at intervals, and after each registration, until ``stop`` is set."""
+        registered = [plugin.newly_registered for plugin in self._plugins]
+        while not stop.is_set():
+            interval = self._timings.recheck if self._recheck else self._timings.interval
+            if await wait_any(*registered, stop, timeout=interval):
+                for event in registered:
+                    event.clear()
+                await wait_any(stop, timeout=self._timings.after_registration - self._timings.settle)
+            await self._round(stop)
+
+    async def _round(self, stop: asyncio.Event) -> None:
+        """Ask the kubelet once, and compare its answer with the devices of each plugin.
+
+        The comparison does not count if the devices changed, or the plugin registered, during the round.
+        """
+        before = list(map(_state, self._plugins))
+        await wait_any(stop, timeout=self._timings.settle)
+        if stop.is_set():
+            return
+        answer = await self._pod_resources.allocatable()
+        self._recheck = False
+        for plugin, state in zip(self._plugins, before, strict=True):
+            confirmation = plugin.confirmation
+            if answer.problem:
+                confirmation.unavailable(answer.problem)
+                continue
+            allocatable, published = answer.devices[plugin.resource_name], plugin.inventory.snapshot.healthy
+            if not plugin.endpoint or _state(plugin) != state:
+                confirmation.record(allocatable, published)
+                self._recheck |= bool(plugin.endpoint)
+                continue
+            with working_for(plugin.resource_name):
+                if confirmation.compare(allocatable, published, self._clock(), self._timings):
+                    plugin.reregister(DisconnectReason.FEWER_DEVICES)
+            self._recheck |= confirmation.in_doubt
+        self._log_failure(answer.problem)
+
+    def _log_failure(self, problem: str) -> None:
+        """Log once that the kubelet does not answer, unless no plugin is registered: the kubelet may be down."""
+        if problem and not any(plugin.endpoint for plugin in self._plugins):
+            return
+        if problem != self._logged_failure:
+            self._logged_failure = problem
+            if problem:
+                LOG.warning("devices of the kubelet are unknown", extra={"reason": problem})
+            else:
+                LOG.info("devices of the kubelet are known again")
+
+
+def _state(plugin: DevicePlugin) -> tuple[str, int]:
+    """Return the registration and the devices of a plugin."""
+    return plugin.endpoint, plugin.inventory.snapshot.revision
