@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from aosp_plugin.framework.events.mount_events import MountEvents
+from tests import hanging_fs
 from tests.support import Clock, DeviceDirectory
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def device_directory(tmp_path: Path) -> DeviceDirectory:
     """Return an empty device directory."""
     return DeviceDirectory(tmp_path / "dev")
+
+
+@pytest.fixture
+def hanging_file_system(tmp_path: Path) -> Iterator[hanging_fs.HangingFileSystem]:
+    """Mount a FUSE file system that hangs on request, at ``tmp_path/hanging``."""
+    if not hanging_fs.available():
+        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
+    with hanging_fs.HangingFileSystem(tmp_path / "hanging") as file_system:
+        yield file_system
 
 
 @pytest.fixture

@@ -235,6 +235,16 @@ def identities(host: Host, resource: Resource) -> dict[Identity, str]:
     return {device.identity: device.path for device in devices if device is not None and device.identity is not None}
 
 
+def expected_devices(resource: Resource) -> int | None:
+    """Return the number of devices that the provisioned binder devices form; None if none are provisioned."""
+    provision = resource.provision
+    if provision is None:
+        return None
+    numbers = range(provision.first, provision.first + provision.count)
+    device_sets = _layout(resource).sets(f"{resource.device_prefix}{number}" for number in numbers)
+    return len(device_sets) * resource.replicas
+
+
 def _store(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceStore:
     return DeviceStore(
         host,

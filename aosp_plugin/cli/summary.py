@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
@@ -27,32 +29,61 @@ class Line(NamedTuple):
     """A color name of ``click.style``."""
 
 
-def summary(report: Report, max_rows: int | None = DEFAULT_ROWS) -> list[Line]:
-    """Return a report as lines of text, with at most ``max_rows`` rows of each table, or all of them if it is None."""
+def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | None = None) -> list[Line]:
+    """Return a report as lines of text, with at most ``max_rows`` rows of each table, or all of them if it is None.
+
+    ``now`` is the time of the report in seconds since the epoch; None is the present.
+    """
+    now = time.time() if now is None else now
     watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
     started = _time(report.started)
     lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
     if not report.allocations.known:
         lines.append(Line(f"  Device allocations are unknown: {report.allocations.problem}", color="red"))
     for resource in report.resources:
-        lines += _resource_lines(resource, max_rows, allocations_known=report.allocations.known)
+        lines += _resource_lines(resource, max_rows, now, allocations_known=report.allocations.known)
     return lines
 
 
-def _resource_lines(resource: ResourceReport, max_rows: int | None, *, allocations_known: bool) -> Iterator[Line]:
-    registration = "registered with the kubelet" if resource.registered else "NOT registered with the kubelet"
+def _resource_lines(
+    resource: ResourceReport, max_rows: int | None, now: float, *, allocations_known: bool
+) -> Iterator[Line]:
     yield Line("")
-    yield Line(f"{resource.name}: {registration}", bold=True)
+    yield Line(f"{resource.name}: {_registration(resource, now)}", bold=True)
     if resource.problem:
-        yield Line(f"  {resource.problem}", color="red")
+        since = "" if resource.problem_since is None else f" (for {age(now, resource.problem_since)})"
+        yield Line(f"  {resource.problem}{since}", color="red")
+    if resource.registered and _kubelet_lacks(resource):
+        yield Line(f"  The kubelet has fewer devices than the {resource.counts.healthy:,} healthy ones", color="red")
     yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")
+    if resource.expected is not None and resource.counts.total < resource.expected:
+        yield Line(f"  {resource.expected:,} devices are provisioned, {resource.counts.total:,} exist", color="yellow")
     if resource.leaks_problem:
         yield Line(f"  {resource.leaks_problem}")
-    leak_rows = [_leak_row(leak) for leak in resource.leaks]
-    yield from _table("Leaked", ("DEVICE", "PID", "USER", "STARTED", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
-    unhealthy_rows = _unhealthy_rows(resource.devices)
-    yield from _table("Unhealthy", ("DEVICE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
-    yield from _table("Pods", ("POD", "CONTAINER", "DEVICES"), _pod_rows(resource.devices), max_rows)
+    leak_rows = [_leak_row(leak, now) for leak in resource.leaks]
+    yield from _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
+    unhealthy_rows = _unhealthy_rows(resource.devices, now)
+    yield from _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
+    yield from _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), _pod_rows(resource.devices, now), max_rows)
+
+
+def _registration(resource: ResourceReport, now: float) -> str:
+    """Return whether the resource is registered, for how long, and what the kubelet has of it."""
+    since = age(now, resource.since)
+    if not resource.registered:
+        return f"NOT registered with the kubelet for {since}"
+    if resource.kubelet_allocatable is None:
+        return f"registered with the kubelet for {since}"
+    total = resource.counts.total - resource.truncated
+    return (
+        f"registered with the kubelet for {since}, which can allocate {resource.kubelet_allocatable:,} of {total:,} "
+        "devices"
+    )
+
+
+def _kubelet_lacks(resource: ResourceReport) -> bool:
+    allocatable = resource.kubelet_allocatable
+    return allocatable is not None and allocatable < resource.counts.healthy
 
 
 def _table(
@@ -78,39 +109,57 @@ def _table(
 
 def _counts(resource: ResourceReport, *, allocations_known: bool) -> str:
     counts = resource.counts
-    parts = [f"{counts.allocated:,} allocated", f"{counts.free:,} free"]
-    if not allocations_known:
-        parts = [f"{counts.unknown:,} healthy (allocation unknown)"]
-    parts.append(f"{counts.unhealthy:,} unhealthy")
+    parts = [f"{counts.healthy:,} healthy", f"{counts.unhealthy:,} unhealthy"]
+    if allocations_known:
+        gone = f" ({counts.gone:,} gone)" if counts.gone else ""
+        parts += [f"{counts.allocated:,} allocated{gone}", f"{counts.free:,} free"]
+    else:
+        parts.append("allocation unknown")
     parts.append(f"{counts.leaked:,} leaked" if resource.leaks_known else "- leaked")
     if resource.truncated:
         parts.append(f"{resource.truncated:,} not advertised (the kubelet's 4 MiB message limit)")
     return f"{counts.total:,} device{'s' * (counts.total != 1)}: {', '.join(parts)}"
 
 
-def _unhealthy_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
+def _unhealthy_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ...]]:
     """Return a row for each device with a reason, including leaked devices."""
     return [
-        (device.id, device.detail or device.reason, ", ".join(map(_pod_name, device.pods)))
+        (
+            device.id,
+            "-" if device.since is None else age(now, device.since),
+            device.detail or device.reason,
+            ", ".join(map(_pod_name, device.pods)),
+        )
         for device in devices
         if device.reason
     ]
 
 
-def _leak_row(leak: LeakReport) -> tuple[str, ...]:
+def _leak_row(leak: LeakReport, now: float) -> tuple[str, ...]:
     location = f"pod {leak.pod_uid}" if leak.pod_uid else f"container {leak.container[:12]}" if leak.container else "-"
-    return (leak.binder_device, str(leak.pid), str(leak.user), _time(leak.started), location, leak.command)
+    return (leak.binder_device, str(leak.pid), str(leak.user), age(now, leak.since), location, leak.command)
 
 
-def _pod_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
-    """Return a row for each container that has devices, sorted by namespace, pod and container."""
+def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ...]]:
+    """Return a row for each container that has devices, sorted by namespace, pod and container.
+
+    Its age is the time since it got the first of its present devices.
+    """
     devices_by_container: dict[PodContainer, list[str]] = {}
+    since: dict[PodContainer, float] = {}
     for device in devices:
         for container in device.pods:
             state = "" if device.state is State.ALLOCATED else f" ({device.state})"
             devices_by_container.setdefault(container, []).append(f"{device.id}{state}")
+            if device.allocated_since is not None:
+                since[container] = min(since.get(container, math.inf), device.allocated_since)
     return [
-        (_pod_name(container), container.container, ", ".join(ranges(names)))
+        (
+            _pod_name(container),
+            container.container,
+            age(now, since[container]) if container in since else "-",
+            ", ".join(ranges(names)),
+        )
         for container, names in sorted(
             devices_by_container.items(),
             key=lambda item: (item[0].namespace, natural_key(item[0].name), item[0].container),
@@ -140,3 +189,12 @@ def ranges(names: Iterable[str]) -> list[str]:
 def _time(seconds: float) -> str:
     """Return seconds since the epoch as local time."""
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age(now: float, since: float) -> str:
+    """Return a duration as ``kubectl get`` shows ages: 12s, 5m, 3h, 2d."""
+    seconds = max(0, int(now - since))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"

@@ -18,19 +18,19 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
-from aosp_plugin.daemon.report import Known, Report, ResourceStatus, resource_report
+from aosp_plugin.daemon.report import Known, Report, resource_report
 from aosp_plugin.framework.service.http import Answer, in_loop
 from aosp_plugin.framework.service.serving import probe_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.daemon.observation import Observation
+    from aosp_plugin.daemon.report import ResourceStatus
     from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.podresources_client import Allocations, PodResources
+    from aosp_plugin.framework.podresources_client import Allocations
     from aosp_plugin.framework.service.http import Route
     from aosp_plugin.framework.service.metrics import Metrics
 
@@ -52,43 +52,16 @@ class Routes(NamedTuple):
 
 
 def routes(
-    backends: Mapping[str, BinderBackend],
-    plugins: Sequence[DevicePlugin],
-    files: FileEvents,
-    leaks: Callable[[], Mapping[str, Leaks]] | None,
-    metrics: Metrics,
-    pod_resources: PodResources,
-    *,
-    stuck: Callable[[], str],
+    plugins: Sequence[DevicePlugin], files: FileEvents, observation: Observation, *, stuck: Callable[[], str]
 ) -> Routes:
     """Return the routes. Must be called in the event loop of the plugins.
 
-    ``plugins`` are those of ``backends``, in the same order. ``leaks`` returns the leaks by resource as of the latest
-    scan; None if leak detection is off. ``stuck`` returns what is wrong with the event loop, and is called in other
-    threads.
+    ``stuck`` returns what is wrong with the event loop, and is called in other threads.
     """
-    # StatusRoute compares states, and two partial objects are never equal: create them once.
-    binder_devices = [partial(_binder_device_names, backend) for backend in backends.values()]
-
-    async def collect() -> tuple[Allocations, tuple[ResourceStatus, ...]]:
-        allocations = await pod_resources.current()
-        latest_leaks = leaks() if leaks else {}
-        return allocations, tuple(
-            ResourceStatus(
-                name=plugin.resource_name,
-                snapshot=plugin.inventory.snapshot,
-                unready=plugin.unready,
-                unhealthy=plugin.unhealthy,
-                leaks=latest_leaks.get(plugin.resource_name),
-                binder_devices=names,
-                leak_detection=leaks is not None,
-            )
-            for plugin, names in zip(plugins, binder_devices, strict=True)
-        )
-
+    collect = in_loop(partial(observation.status, plugins))
     return Routes(
-        probes={"/metrics": _metrics_route(metrics, in_loop(collect)), **probe_routes(plugins, stuck)},
-        status={**page.routes(), "/status": StatusRoute(in_loop(collect), lambda: files.polling).answer},
+        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(plugins, stuck)},
+        status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling).answer},
     )
 
 
@@ -99,15 +72,6 @@ def by_address(config: Config, served: Routes) -> dict[tuple[str, int], dict[str
         if address is not None:
             servers.setdefault(address, {}).update(group)
     return servers
-
-
-def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
-    """Return the names of the existing binder devices by advertised device ID. Replicas have an ID each."""
-    return {
-        advertised_id: tuple(binder_device.name for binder_device in device_set)
-        for device_id, device_set in backend.binder_devices().items()
-        for advertised_id in backend.advertised_ids(device_id)
-    }
 
 
 class StatusRoute:

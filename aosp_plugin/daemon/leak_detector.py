@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.daemon import leaks
@@ -33,6 +34,13 @@ class LeakDetector:
         self._failure = ""
         self.latest: Mapping[str, Leaks] = {}
         """By resource name; empty before the first scan."""
+        self.scanned: float | None = None
+        """When the scan of ``latest`` ended, in seconds since the epoch."""
+
+    @property
+    def problem(self) -> str:
+        """Why ``latest`` may be outdated; empty if it is not. May be read in any thread."""
+        return f"leak scan failed: {self._failure}" if self._failure else ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Scan at every interval until ``stop`` is set. A failed scan leaves ``latest`` as it was."""
@@ -47,6 +55,7 @@ class LeakDetector:
     async def scan(self) -> Mapping[str, Leaks]:
         """Scan once in a worker thread, log what changed, and return the leaks by resource name."""
         self.latest = await run_in_daemon_thread(self._scan_all, "leaks")
+        self.scanned = time.time()
         for resource, resource_leaks in self.latest.items():
             self._log_changes(resource, resource_leaks)
         return self.latest

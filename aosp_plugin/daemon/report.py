@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.daemon.ages import Since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.daemon.leaks import Holder, Leaks
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
+    from aosp_plugin.framework.service.metrics import LeakDetectionState
 
 TRUNCATED, GONE = "truncated", "gone"
 """Reasons in addition to the health reasons of the backend: a device does not fit into the list that the kubelet gets;
@@ -66,6 +68,11 @@ class DeviceReport(Struct, frozen=True, gc=False):
     binder_devices: tuple[str, ...]
     """Names of its binder devices that exist."""
     pods: tuple[PodContainer, ...]
+    since: float | None = None
+    """When the device got into its state, in seconds since the epoch; None if the state is free or unknown. What was
+    so when the plugin started counts from then."""
+    allocated_since: float | None = None
+    """When its present pods got it, in any state; None if no pod has it."""
 
 
 class LeakReport(Struct, frozen=True, gc=False):
@@ -80,18 +87,30 @@ class LeakReport(Struct, frozen=True, gc=False):
     user: int
     """Effective user ID."""
     started: float
-    """Seconds since the epoch."""
+    """When the process started, in seconds since the epoch."""
+    since: float
+    """When a leak scan found the binder device leaked, in seconds since the epoch."""
 
 
 class Counts(Struct, frozen=True, gc=False):
-    """Number of devices in each state, and their total."""
+    """Numbers of devices. They overlap: an allocated device may be unhealthy and leaked, too."""
 
     total: int
-    free: int
-    allocated: int
+    """Devices that exist, or are missing but still listed: ``healthy`` and ``unhealthy`` ones."""
+    healthy: int
+    """Devices that the plugin advertises as healthy to the kubelet."""
     unhealthy: int
-    leaked: int
+    """The other devices, including those that are truncated from the kubelet's list."""
+    allocated: int
+    """Devices that pods have, in any state, including ``gone`` ones. 0 if allocations are unknown."""
+    free: int
+    """Devices in the state ``free``."""
     unknown: int
+    """Devices in the state ``unknown``."""
+    leaked: int
+    """Devices in the state ``leaked``."""
+    gone: int
+    """Devices that pods have and that no longer exist. They are not part of ``total``."""
 
 
 class ResourceReport(Struct, frozen=True, gc=False):
@@ -99,9 +118,17 @@ class ResourceReport(Struct, frozen=True, gc=False):
 
     name: str
     registered: bool
-    """Whether the plugin is registered and the kubelet has the whole device list."""
+    """Whether the plugin is registered and the kubelet has an open stream."""
+    since: float
+    """When ``registered`` changed last, in seconds since the epoch."""
     problem: str
     """Why the plugin is not registered, or why the device list may be out of date."""
+    problem_since: float | None
+    """When the problem began, in seconds since the epoch; None if there is none."""
+    kubelet_allocatable: int | None
+    """Number of healthy devices that the kubelet has; None if it has not answered that."""
+    expected: int | None
+    """Number of devices that ``provision`` orders; None if the plugin provisions none."""
     revision: int
     """Number of the device list; increases with each change."""
     truncated: int
@@ -112,7 +139,9 @@ class ResourceReport(Struct, frozen=True, gc=False):
     leaks_known: bool
     """Whether a leak scan has completed. If not, ``counts.leaked`` is 0 and says nothing."""
     leaks_problem: str
-    """Why leak detection is off or incomplete; empty if it is complete."""
+    """Why leak detection is off, incomplete or out of date; empty if it is complete."""
+    leaks_scanned: float | None
+    """When the last leak scan ended, in seconds since the epoch; None before."""
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -137,56 +166,90 @@ class Report(Struct, frozen=True, gc=False):
     resources: tuple[ResourceReport, ...]
 
 
+class LeakScans(NamedTuple):
+    """What leak detection has found in one resource, and whether that is current."""
+
+    latest: Leaks | None = None
+    """None before the first scan."""
+    scanned: float | None = None
+    """When the last scan ended, in seconds since the epoch; None before."""
+    problem: str = ""
+    """Why there is no newer result; empty if scans succeed."""
+
+
 class ResourceStatus(NamedTuple):
     """Input of a ``ResourceReport``, read from a running plugin in its event loop."""
 
     name: str
     snapshot: Snapshot
     unready: str
-    """Why the plugin is not registered; empty if it is."""
-    unhealthy: str
-    """Why the device list may be out of date; empty if it is not."""
-    leaks: Leaks | None
-    """None before the first leak scan."""
+    """Why the plugin is not registered, or its device list may be out of date; empty if all is well."""
+    leaks: LeakScans | None
+    """None if leak detection is off."""
     binder_devices: Callable[[], Mapping[str, Sequence[str]]]
     """Returns the names of the existing binder devices by device ID."""
-    leak_detection: bool = True
-    """Whether leak detection is on."""
+    since: Since = Since()
+    kubelet_allocatable: int | None = None
+    expected: int | None = None
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
     """Return the report of a resource, with the pods that ``allocations`` names for its devices."""
     owners = None if allocations.problem else allocations.owners.get(status.name, {})
-    devices = (*_current_devices(status, owners), *_gone_devices(status.snapshot, owners or {}))
-    states = collections.Counter(device.state for device in devices)
+    listed = tuple(_listed_devices(status, owners))
+    gone = tuple(_gone_devices(status, owners or {}))
+    states = collections.Counter(device.state for device in (*listed, *gone))
+    healthy = status.snapshot.healthy
+    leaks = status.leaks or LeakScans()
     return ResourceReport(
         name=status.name,
-        registered=not status.unready,
-        problem="; ".join(problem for problem in (status.unready, status.unhealthy) if problem),
+        registered=status.since.registered,
+        since=status.since.registration,
+        problem=status.unready,
+        problem_since=status.since.problem,
+        kubelet_allocatable=status.kubelet_allocatable,
+        expected=status.expected,
         revision=status.snapshot.revision,
         truncated=status.snapshot.truncated,
-        counts=Counts(total=len(devices), **{state.value: states[state] for state in State}),
-        devices=devices,
-        leaks=tuple(
-            LeakReport(
-                binder_device=holder.binder_device,
-                pid=holder.pid,
-                command=holder.command,
-                container=holder.container,
-                pod_uid=holder.pod_uid,
-                user=holder.user,
-                started=holder.started,
-            )
-            for holder in (status.leaks.leaked if status.leaks else ())
+        counts=Counts(
+            total=len(listed),
+            healthy=healthy,
+            unhealthy=len(listed) - healthy,
+            allocated=len(owners or ()),
+            free=states[State.FREE],
+            unknown=states[State.UNKNOWN],
+            leaked=states[State.LEAKED],
+            gone=len(gone),
         ),
-        leaks_known=status.leaks is not None,
-        leaks_problem=_leaks_problem(status),
+        devices=(*listed, *gone),
+        leaks=tuple(_leak_report(holder, status.since) for holder in _leaked(status)),
+        leaks_known=leaks.latest is not None,
+        leaks_problem=_leaks_problem(status.leaks),
+        leaks_scanned=leaks.scanned,
     )
 
 
-def _current_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None) -> Iterator[DeviceReport]:
+def _leaked(status: ResourceStatus) -> Sequence[Holder]:
+    """Return the leaks as of the last scan."""
+    return status.leaks.latest.leaked if status.leaks and status.leaks.latest else ()
+
+
+def _leak_report(holder: Holder, since: Since) -> LeakReport:
+    return LeakReport(
+        binder_device=holder.binder_device,
+        pid=holder.pid,
+        command=holder.command,
+        container=holder.container,
+        pod_uid=holder.pod_uid,
+        user=holder.user,
+        started=holder.started,
+        since=since.leaked.get(holder.binder_device, holder.started),
+    )
+
+
+def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None) -> Iterator[DeviceReport]:
     """Report every device of the snapshot, in its order. ``owners`` is None if they are unknown."""
-    leaked = {holder.binder_device for holder in status.leaks.leaked} if status.leaks else set()
+    leaked = {holder.binder_device for holder in _leaked(status)}
     binder_devices = status.binder_devices()
     published = len(status.snapshot.devices) - status.snapshot.truncated
     for position, device in enumerate(status.snapshot.devices):
@@ -195,23 +258,30 @@ def _current_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner
             reason, detail = TRUNCATED, f"{TRUNCATED}: not in the kubelet's list because of its 4 MiB message limit"
         names = tuple(binder_devices.get(device.id, ()))
         pods = _pods(owners, device.id)
-        yield DeviceReport(
-            device.id,
-            _state(leaked=not leaked.isdisjoint(names), reason=reason, pods=pods, owners_known=owners is not None),
-            reason,
-            detail,
-            device.numa_nodes,
-            names,
-            pods,
-        )
+        state = _state(leaked=not leaked.isdisjoint(names), reason=reason, pods=pods, owners_known=owners is not None)
+        since = _since(status.since, state, device.id, names)
+        allocated = status.since.allocated.get(device.id) if pods else None
+        yield DeviceReport(device.id, state, reason, detail, device.numa_nodes, names, pods, since, allocated)
 
 
-def _gone_devices(snapshot: Snapshot, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
+def _gone_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:
     """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
-    if snapshot.revision:
-        for device_id in sorted(owners.keys() - snapshot.by_id.keys(), key=natural_key):
-            detail = f"{GONE}: allocated to a pod, but the device no longer exists"
-            yield DeviceReport(device_id, State.UNHEALTHY, GONE, detail, (), (), _pods(owners, device_id))
+    if not status.snapshot.revision or not owners:
+        return
+    for device_id in sorted(owners.keys() - status.snapshot.by_id.keys(), key=natural_key):
+        detail = f"{GONE}: allocated to a pod, but the device no longer exists"
+        since = status.since.gone.get(device_id)
+        pods, allocated = _pods(owners, device_id), status.since.allocated.get(device_id)
+        yield DeviceReport(device_id, State.UNHEALTHY, GONE, detail, (), (), pods, since, allocated)
+
+
+def _since(since: Since, state: State, device_id: str, binder_devices: Sequence[str]) -> float | None:
+    """Return when a device that exists got into its state; None if it is not recorded."""
+    if state is State.LEAKED:
+        return min((since.leaked[name] for name in binder_devices if name in since.leaked), default=None)
+    if state is State.UNHEALTHY:
+        return since.unhealthy.get(device_id)
+    return since.allocated.get(device_id) if state is State.ALLOCATED else None
 
 
 def _pods(owners: Mapping[str, Sequence[Owner]] | None, device_id: str) -> tuple[PodContainer, ...]:
@@ -228,17 +298,25 @@ def _state(*, leaked: bool, reason: str, pods: Sequence[PodContainer], owners_kn
     return State.FREE if owners_known else State.UNKNOWN
 
 
-def _leaks_problem(status: ResourceStatus) -> str:
-    leaks = status.leaks
-    if leaks is None:
-        return (
-            "no leak scan has completed yet"
-            if status.leak_detection
-            else "leak detection is off (leak_scan_interval: 0)"
-        )
-    if leaks.incomplete:
+def leak_detection_state(scans: LeakScans | None) -> LeakDetectionState:
+    """Return the state of leak detection; ``scans`` is None if it is off."""
+    if scans is None:
+        return "off"
+    if scans.problem:
+        return "failing"
+    if scans.latest is None:
+        return "pending"
+    return "incomplete" if scans.latest.incomplete or scans.latest.undecided else "complete"
+
+
+def _leaks_problem(scans: LeakScans | None) -> str:
+    """Return what ``leak_detection_state`` is because of; empty if leak detection is complete."""
+    if scans is None:
+        return "leak detection is off (leak_scan_interval: 0)"
+    if scans.problem or scans.latest is None:
+        return scans.problem or "no leak scan has completed yet"
+    if scans.latest.incomplete:
         return "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
-    if leaks.undecided:
-        count = len(leaks.undecided)
+    if count := len(scans.latest.undecided):
         return f"leak detection is incomplete: the pods of {count} process{'es' * (count > 1)} are unknown"
     return ""

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
-from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check, check_overlap, create_backends
+from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
@@ -22,7 +22,6 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import http, logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.framework.service.serving import run_plugins, stop_all, stop_on_signals
 
 if TYPE_CHECKING:
@@ -64,22 +63,18 @@ async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, 
         files = stack.enter_context(contextlib.closing(FileEvents()))
         backends = create_backends(config)
         leak_detector = _create_leak_detector(config, backends)
-        leaks = (lambda: leak_detector.latest) if leak_detector else None
         pod_resources = PodResources(config.pod_resources_socket, backends)
-        metrics = Metrics(
-            Reason,
-            allocated=pod_resources.allocated,
-            leaks=leaks or dict,
-            polling=lambda: files.polling,
+        observation = Observation(
+            config.resources, backends, pod_resources, leak_detector, polling=lambda: files.polling
         )
         heartbeat = Heartbeat()
         plugins = [
-            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=metrics.observer(name))
+            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=observation.observer(name))
             for name, backend in backends.items()
         ]
         stack.callback(pod_resources.close)
         await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run(stop)))
-        routes = endpoints.routes(backends, plugins, files, leaks, metrics, pod_resources, stuck=heartbeat.problem)
+        routes = endpoints.routes(plugins, files, observation, stuck=heartbeat.problem)
         for address, served in endpoints.by_address(config, routes).items():
             stack.enter_context(http.serving(address, served, config.allowed_hosts))
         if leak_detector:

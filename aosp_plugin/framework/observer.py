@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aosp_plugin.framework.inventory import Snapshot
 
@@ -83,5 +83,23 @@ class Observer:
     def answered(self, rpc: str, code: str, seconds: float) -> None:
         """Handle a request that was answered. ``code`` is the name of a ``grpc.StatusCode``."""
 
+
+class Observers(Observer):
+    """Passes each event to several observers, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+
+def _pass_to_each(event: str) -> Callable[..., None]:
+    def handle(self: Observers, *arguments: object, **keywords: object) -> None:
+        for observer in self._observers:
+            getattr(observer, event)(*arguments, **keywords)
+
+    return handle
+
+
+for _event in [name for name in vars(Observer) if not name.startswith("_")]:
+    setattr(Observers, _event, _pass_to_each(_event))
 
 NULL_OBSERVER = Observer()

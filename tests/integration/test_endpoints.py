@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.daemon.leak_detector import LeakDetector
+from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.framework import DevicePlugin, podresources_client
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.service.metrics import Metrics
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
@@ -50,17 +50,17 @@ class Daemon:
         self.files = FileEvents()
         backends = create_backends(config)
         pod_resources = PodResources(config.pod_resources_socket, backends)
-        metrics = Metrics(Reason, allocated=pod_resources.allocated)
+        self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
+        detector = self.leak_detector if config.leak_scan_interval else None
+        observation = Observation(
+            config.resources, backends, pod_resources, detector, polling=lambda: self.files.polling
+        )
         self.plugins = [
-            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=self.files, observer=metrics.observer(name))
+            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=self.files, observer=observation.observer(name))
             for name, backend in backends.items()
         ]
-        self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
         self.stuck = ""
-        leaks = (lambda: self.leak_detector.latest) if config.leak_scan_interval else None
-        served = endpoints.routes(
-            backends, self.plugins, self.files, leaks, metrics, pod_resources, stuck=lambda: self.stuck
-        )
+        served = endpoints.routes(self.plugins, self.files, observation, stuck=lambda: self.stuck)
         self.routes = served.probes | served.status
 
     async def get(self, path: str) -> Answer:

@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from aosp_plugin.cli import status
+from aosp_plugin.cli.summary import summary
+from aosp_plugin.daemon.report import Counts
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer, serving
 from aosp_plugin.testing import Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from aosp_plugin.daemon.report import ResourceReport
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"
@@ -93,20 +97,80 @@ async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in out.splitlines()]
     assert lines[0].startswith("node-7: aosp-plugin ")
-    assert lines[1:] == [
+    assert [re.sub(r"\b\d+s ", "0s ", f"{line} ").rstrip() for line in lines[1:]] == [
         "",
-        f"{RESOURCE}: registered with the kubelet",
-        "  3 devices: 2 allocated, 0 free, 1 unhealthy, - leaked",
+        f"{RESOURCE}: registered with the kubelet for 0s",
+        "  3 devices: 2 healthy, 1 unhealthy, 2 allocated, 0 free, - leaked",
         "  leak detection is off (leak_scan_interval: 0)",
         "",
         "  Unhealthy",
-        "    DEVICE        REASON   POD",
-        "    aosp_binder2  missing",
+        "    DEVICE        AGE  REASON   POD",
+        "    aosp_binder2  0s   missing",
         "",
         "  Pods",
-        "    POD            CONTAINER  DEVICES",
-        "    games/phone-1  android    aosp_binder0..1",
+        "    POD            CONTAINER  AGE  DEVICES",
+        "    games/phone-1  android    0s   aosp_binder0..1",
     ]
+
+
+async def test_all_views_count_allocated_and_gone_devices_alike(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """Of the four devices of a pod, one is healthy, one is missing, one is leaked, and one is gone."""
+    device_directory.add(*range(6))
+    address = f"127.0.0.1:{free_port()}"
+    socket = os.path.join(kubelet_dir, "pods.sock")
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket, "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.1"}
+    pod = Pod("phone-1", [Container("android", {RESOURCE: 4})])
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResources(kubelet, socket),
+        Serve(device_directory, kubelet_dir, "--listen", address, environment=environment) as serve,
+    ):
+        await listed(kubelet, 6)
+        await kubelet.admit(pod)
+        held = os.open(device_directory.directory / "aosp_binder2", os.O_RDONLY)
+        with contextlib.closing(os.fdopen(held)):
+            device_directory.remove(3)
+            await listed(kubelet, 5)
+            serve.signal(signal.SIGHUP)  # forgets missing devices
+            await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 5, PATIENCE)
+            device_directory.remove(1)
+            await listed(kubelet, 4)
+            resource = await fetched(address, lambda resource: resource.counts.leaked and resource.counts.allocated)
+            counts = resource.counts
+            _, _, metrics = await http_get(int(address.split(":")[1]), "/metrics")
+            (line,) = (line for line in await asyncio.to_thread(lines_of, address) if " devices: " in line)
+    states = {device.id: (str(device.state), device.reason, len(device.pods)) for device in resource.devices}
+    assert states == {
+        "aosp_binder0": ("allocated", "", 1),
+        "aosp_binder1": ("unhealthy", "missing", 1),
+        "aosp_binder2": ("leaked", "", 1),
+        "aosp_binder4": ("free", "", 0),
+        "aosp_binder5": ("free", "", 0),
+        "aosp_binder3": ("unhealthy", "gone", 1),
+    }
+    assert counts == Counts(total=5, healthy=4, unhealthy=1, allocated=4, free=2, unknown=0, leaked=1, gone=1)
+    assert line == "  5 devices: 4 healthy, 1 unhealthy, 4 allocated (1 gone), 2 free, 1 leaked"
+    label = f'{{resource="{RESOURCE}"}}'
+    assert f"aosp_plugin_devices_allocated{label} 4.0\n" in metrics
+    assert f"aosp_plugin_devices_gone{label} 1.0\n" in metrics
+    assert f"aosp_plugin_leaked_devices{label} 1.0\n" in metrics
+    assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{RESOURCE}"}} 4.0\n' in metrics
+
+
+async def fetched(address: str, condition: Callable[[ResourceReport], object]) -> ResourceReport:
+    """Return the first report of the resource that meets a condition."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            (resource,) = (await asyncio.to_thread(status.fetch, f"http://{address}")).resources
+            if condition(resource):
+                return resource
+
+
+def lines_of(address: str) -> list[str]:
+    """Return the lines that the command prints."""
+    return [line.text for line in summary(status.fetch(f"http://{address}"))]
 
 
 async def test_status_of_one_resource(node: Node) -> None:
@@ -127,16 +191,16 @@ async def test_status_on_a_terminal_has_colors_and_fits_its_width(node: Node) ->
     lines = re.sub(r"\x1b\[\d+m", "", out).splitlines()
     assert max(map(len, lines)) == 40
     assert lines[0].endswith("…")
-    assert "    games/phone-1  android    aosp_bind…" in lines
+    assert any(re.fullmatch(r"    games/phone-1  android    \d+s +aosp…", line) for line in lines)
 
 
 async def test_watch_appends_reports_and_errors_until_interrupted(node: Node) -> None:
     process = await asyncio.create_subprocess_exec(*WATCH, "--url", node.url, stdout=-1, stderr=-1)
     assert process.stdout is not None
     assert process.stderr is not None
-    await line_with(process.stdout, "3 devices: 2 allocated, 1 free")
+    await line_with(process.stdout, "3 devices: 3 healthy, 0 unhealthy, 2 allocated, 1 free")
     node.device_directory.remove(2)
-    await line_with(process.stdout, "0 free, 1 unhealthy")
+    await line_with(process.stdout, "1 unhealthy, 2 allocated, 0 free")
     node.serve.signal(signal.SIGTERM)
     await line_with(process.stderr, "no plugin answers at")
     process.send_signal(signal.SIGINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.inventory import Device, Snapshot
-from aosp_plugin.framework.service.metrics import CODES, Metrics
+from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -35,6 +36,7 @@ LABEL_VALUES = {
     "reason": {"", *Reason},
     "result": {"ok", "failed", "refused", "hung"},
     "code": set(CODES),
+    "state": set(get_args(LeakDetectionState)),
 }
 
 
@@ -42,7 +44,15 @@ def exposed() -> dict[str, set[str]]:
     """Return the labels of each sample that the plugin exposes, by sample name."""
     resource = "aosp.io/binder"
     leaks = Leaks((), (), 0, all_visible=True)
-    metrics = Metrics(Reason, leaks=lambda: {resource: leaks}, allocated=lambda: {resource: 1})
+    counts = {resource: 1}
+    metrics = Metrics(
+        Reason,
+        allocated=lambda: counts,
+        gone=lambda: counts,
+        expected=counts,
+        leaks=lambda: {resource: leaks},
+        leak_detection=lambda: LeakDetection("complete", 5.0),
+    )
     observer = metrics.observer(resource)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)
@@ -62,7 +72,7 @@ def test_an_expression_uses_existing_metrics_labels_and_values(expression: str) 
     for name, selector in re.findall(r"\b((?:aosp_plugin|process)_\w+)\{([^}]*)\}", expression):
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
         assert labels <= EXPOSED[name] | {"node", "instance"}, name
-    for label, value in re.findall(r'\b(health|reason|result|code)(?:=~|!=|=)"([^"]*)"', expression):
+    for label, value in re.findall(r'\b(health|reason|result|code|state)(?:=~|!=|=)"([^"]*)"', expression):
         assert set(value.split("|")) <= LABEL_VALUES[label], f"{label}={value}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from aosp_plugin.cli.summary import ranges, summary
+from aosp_plugin.cli.summary import age, ranges, summary
 from aosp_plugin.daemon.report import (
     Counts,
     DeviceReport,
@@ -19,11 +19,16 @@ from aosp_plugin.daemon.report import (
     State,
 )
 
-COUNTS = Counts(total=0, free=0, allocated=0, unhealthy=0, leaked=0, unknown=0)
+NOW = 1700000000.0
+COUNTS = Counts(total=0, healthy=0, unhealthy=0, allocated=0, free=0, unknown=0, leaked=0, gone=0)
 EMPTY = ResourceReport(
     name="a.io/x",
     registered=True,
+    since=NOW - 7200,
     problem="",
+    problem_since=None,
+    kubelet_allocatable=None,
+    expected=None,
     revision=1,
     truncated=0,
     counts=COUNTS,
@@ -31,6 +36,7 @@ EMPTY = ResourceReport(
     leaks=(),
     leaks_known=True,
     leaks_problem="",
+    leaks_scanned=NOW,
 )
 NODE = Report(
     version="1.2.3",
@@ -40,19 +46,21 @@ NODE = Report(
     allocations=Known(known=True, problem=""),
     resources=(),
 )
-LEAK = LeakReport("n1", 4711, "adbd --root", "c" * 64, "uid-1", 2000, 1700000000.5)
+LEAK = LeakReport("n1", 4711, "adbd --root", "c" * 64, "uid-1", 2000, NOW - 90000.5, NOW - 90)
 PHONE_9 = PodContainer("b", "phone-9", "android")
 PHONE_10 = PodContainer("b", "phone-10", "android")
 
 
-def device(device_id: str, state: State, *pods: PodContainer, reason: str = "", detail: str = "") -> DeviceReport:
-    return DeviceReport(device_id, state, reason, detail, (), (device_id,), pods)
+def device(
+    device_id: str, state: State, *pods: PodContainer, reason: str = "", detail: str = "", **since: float
+) -> DeviceReport:
+    return DeviceReport(device_id, state, reason, detail, (), (device_id,), pods, **since)
 
 
 def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> list[str]:
     """Return the lines of one resource; ``known`` is whether the allocations are."""
     report = replace(NODE, allocations=Known(known, ""), resources=(replace(EMPTY, **fields),))
-    return [line.text for line in summary(report, max_rows)][3 - known :]
+    return [line.text for line in summary(report, max_rows, NOW)][3 - known :]
 
 
 @pytest.mark.parametrize(
@@ -68,56 +76,72 @@ def test_first_line_describes_the_plugin(watching: str, text: str) -> None:
 
 def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
     lines = text_of(known=False, counts=replace(COUNTS, total=1, unhealthy=1))
-    assert "  1 device: 0 healthy (allocation unknown), 1 unhealthy, 0 leaked" in lines
+    assert "  1 device: 0 healthy, 1 unhealthy, allocation unknown, 0 leaked" in lines
 
 
 def test_problems_come_before_the_pods() -> None:
     """Pods are in natural order, consecutive devices are joined, and other states than allocated are shown."""
     lines = text_of(
-        counts=replace(COUNTS, total=1234, free=1200, allocated=29, unhealthy=4, leaked=1),
+        counts=Counts(total=1234, healthy=1230, unhealthy=4, allocated=29, free=1200, unknown=0, leaked=1, gone=2),
         devices=(
             device("n0", State.ALLOCATED, PHONE_10),
-            device("n1", State.LEAKED, PHONE_9, reason="missing"),
-            device("n2", State.ALLOCATED, PHONE_9),
+            device("n1", State.LEAKED, PHONE_9, reason="missing", since=NOW - 300),
+            device("n2", State.ALLOCATED, PHONE_9, since=NOW - 7300, allocated_since=NOW - 7300),
             device("n3", State.ALLOCATED, PHONE_9),
-            device("n4", State.UNHEALTHY, PHONE_9, PHONE_10, reason="not-binder", detail="not-binder: is a disk"),
+            device(
+                "n4", State.UNHEALTHY, PHONE_9, PHONE_10, reason="not-binder", detail="not-binder: disk", since=NOW - 3
+            ),
         ),
         leaks=(LEAK,),
     )
     assert [line for line in lines if "4711" not in line] == [
-        "a.io/x: registered with the kubelet",
-        "  1,234 devices: 29 allocated, 1,200 free, 4 unhealthy, 1 leaked",
+        "a.io/x: registered with the kubelet for 2h",
+        "  1,234 devices: 1,230 healthy, 4 unhealthy, 29 allocated (2 gone), 1,200 free, 1 leaked",
         "",
         "  Leaked",
-        "    DEVICE  PID   USER  STARTED              LOCATION   COMMAND",
+        "    DEVICE  PID   USER  AGE  LOCATION   COMMAND",
         "",
         "  Unhealthy",
-        "    DEVICE  REASON                 POD",
-        "    n1      missing                b/phone-9",
-        "    n4      not-binder: is a disk  b/phone-9, b/phone-10",
+        "    DEVICE  AGE  REASON            POD",
+        "    n1      5m   missing           b/phone-9",
+        "    n4      3s   not-binder: disk  b/phone-9, b/phone-10",
         "",
         "  Pods",
-        "    POD         CONTAINER  DEVICES",
-        "    b/phone-9   android    n1 (leaked), n2..3, n4 (unhealthy)",
-        "    b/phone-10  android    n0, n4 (unhealthy)",
+        "    POD         CONTAINER  AGE  DEVICES",
+        "    b/phone-9   android    2h   n1 (leaked), n2..3, n4 (unhealthy)",
+        "    b/phone-10  android    -    n0, n4 (unhealthy)",
     ]
 
 
 def test_unregistered_resource_shows_its_problem() -> None:
     truncated = "1 not advertised (the kubelet's 4 MiB message limit)"
-    counts = replace(COUNTS, total=1, unknown=1)
-    lines = text_of(known=False, registered=False, problem="no kubelet", counts=counts, truncated=1)
+    counts = replace(COUNTS, total=1, healthy=1, unknown=1)
+    fields: dict[str, Any] = {"registered": False, "problem": "no kubelet", "problem_since": NOW - 59}
+    lines = text_of(known=False, counts=counts, truncated=1, **fields)
     assert lines == [
-        "a.io/x: NOT registered with the kubelet",
-        "  no kubelet",
-        f"  1 device: 1 healthy (allocation unknown), 0 unhealthy, 0 leaked, {truncated}",
+        "a.io/x: NOT registered with the kubelet for 2h",
+        "  no kubelet (for 59s)",
+        f"  1 device: 1 healthy, 0 unhealthy, allocation unknown, 0 leaked, {truncated}",
     ]
+
+
+@pytest.mark.parametrize(("allocatable", "warned"), [(8, False), (0, True), (9, False)])
+def test_registered_resource_shows_what_the_kubelet_can_allocate(allocatable: int, *, warned: bool) -> None:
+    lines = text_of(kubelet_allocatable=allocatable, counts=replace(COUNTS, total=9, healthy=8, unhealthy=1))
+    assert lines[0] == (f"a.io/x: registered with the kubelet for 2h, which can allocate {allocatable} of 9 devices")
+    assert ("  The kubelet has fewer devices than the 8 healthy ones" in lines) is warned
+
+
+def test_missing_provisioned_devices_are_counted() -> None:
+    counts = replace(COUNTS, total=9, healthy=9)
+    assert "  12 devices are provisioned, 9 exist" in text_of(expected=12, counts=counts)
+    assert [line for line in text_of(expected=9, counts=counts) if "provisioned" in line] == []
 
 
 def test_leaks_are_not_counted_without_a_leak_scan() -> None:
     lines = text_of(leaks_known=False, leaks_problem="leak detection is off (leak_scan_interval: 0)")
     assert lines[1:] == [
-        "  0 devices: 0 allocated, 0 free, 0 unhealthy, - leaked",
+        "  0 devices: 0 healthy, 0 unhealthy, 0 allocated, 0 free, - leaked",
         "  leak detection is off (leak_scan_interval: 0)",
     ]
 
@@ -132,16 +156,24 @@ def test_leaks_are_not_counted_without_a_leak_scan() -> None:
 )
 def test_leak_row_shows_the_location_of_the_process(leak: LeakReport, location: str) -> None:
     row = text_of(leaks=(leak,))[-1]
-    assert row.startswith("    n1      4711  2000  2023-11-1")
-    assert row.split(maxsplit=5)[-1].split("  ")[0] == location
+    assert row.split(maxsplit=4)[:4] == ["n1", "4711", "2000", "90s"]
+    assert row.split(maxsplit=4)[-1].split("  ")[0] == location
     assert row.endswith("  adbd --root")
 
 
 def test_long_tables_are_cut_to_the_maximum_of_rows() -> None:
     devices = tuple(device(f"n{number}", State.UNHEALTHY, reason="missing") for number in range(1025))
     lines = text_of(devices=devices)
-    assert (lines[-2].split(), lines[-1]) == (["n19", "missing"], "    ... and 1,005 more; use --all to show them")
-    assert text_of(None, devices=devices)[-1].split() == ["n1024", "missing"]
+    assert (lines[-2].split(), lines[-1]) == (["n19", "-", "missing"], "    ... and 1,005 more; use --all to show them")
+    assert text_of(None, devices=devices)[-1].split() == ["n1024", "-", "missing"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5.0, "0s"), (0.9, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172800, "2d")],
+)
+def test_age_has_one_unit_as_in_kubectl(seconds: float, text: str) -> None:
+    assert age(NOW, NOW - seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import platform
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,7 +27,7 @@ from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Literal, Protocol
+    from typing import Protocol
 
     from prometheus_client import Metric
 
@@ -51,6 +51,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
 """Status codes of Allocate. Every series exists from the start, because ``rate`` ignores a series' first value."""
 
+LeakDetectionState = Literal["off", "complete", "pending", "incomplete", "failing"]
+"""From the best to the worst: ``pending`` until the first scan has ended, ``incomplete`` if it could not inspect or
+attribute some processes, ``failing`` while scans fail or hang, so that the result is outdated."""
+
+
+class LeakDetection(NamedTuple):
+    """Whether leaks are detected."""
+
+    state: LeakDetectionState = "off"
+    age: float | None = None
+    """Seconds since the last scan ended; None before."""
+
+
 _ALLOCATION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _SCAN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _UPDATE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -64,21 +77,31 @@ class Metrics:
         reasons: Iterable[str] = (),
         *,
         allocated: Callable[[], Mapping[str, int]] = dict,
+        gone: Callable[[], Mapping[str, int]] = dict,
+        expected: Mapping[str, int] | None = None,
         leaks: Callable[[], Mapping[str, LeakCounts]] = dict,
+        leak_detection: Callable[[], LeakDetection] = LeakDetection,
         polling: Callable[[], bool] = bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the metrics.
 
-        ``reasons`` are the health reasons of the backend; each has a series from the start. ``allocated`` returns the
-        number of allocated devices by resource, without resources for which it is unknown. ``leaks`` returns the
-        latest leak scan by resource, empty before the first one. ``polling`` returns whether inotify is unavailable.
+        ``reasons`` are the health reasons of the backend; each has a series from the start. By resource, and without
+        resources for which it is unknown: ``allocated`` returns the number of devices that pods have, ``gone`` how many
+        of them no longer exist; ``expected`` is the number of devices that are provisioned; ``leaks`` returns the
+        latest leak scan, empty before the first one. ``leak_detection`` returns whether leaks are detected, ``polling``
+        whether inotify is unavailable.
         ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call] # a series per counter that the text format cannot mark
         self._reasons = ("", *reasons)
-        self._allocated = allocated
+        self._counts = (
+            ("aosp_plugin_devices_allocated", "Devices allocated to pods, in any state.", allocated),
+            ("aosp_plugin_devices_gone", "Devices allocated to pods that no longer exist.", gone),
+            ("aosp_plugin_devices_expected", "Devices that the configuration provisions.", lambda: expected or {}),
+        )
         self._leaks = leaks
+        self._leak_detection = leak_detection
         self._polling = polling
         self._clock = clock
         self._registry = CollectorRegistry()
@@ -101,10 +124,11 @@ class Metrics:
         yield from self._collect_devices()
         yield from self._collect_kubelet_view()
         yield from self._collect_leaks()
-        allocated = _gauge("aosp_plugin_devices_allocated", "Devices allocated to pods.", "resource")
-        for resource, count in self._allocated().items():
-            allocated.add_metric([resource], count)
-        yield allocated
+        for name, help_text, counts in self._counts:
+            gauge = _gauge(name, help_text, "resource")
+            for resource, count in counts().items():
+                gauge.add_metric([resource], count)
+            yield gauge
         polling = _gauge("aosp_plugin_polling", "1 if inotify is unavailable and directories are polled.")
         polling.add_metric([], self._polling())
         yield polling
@@ -150,6 +174,15 @@ class Metrics:
             unreadable.add_metric([], max(counts.unreadable for counts in leaks.values()))
         yield leaked
         yield unreadable
+        detection = self._leak_detection()
+        states = _gauge("aosp_plugin_leak_detection", "1 for the state of leak detection, else 0.", "state")
+        for state in get_args(LeakDetectionState):
+            states.add_metric([state], state == detection.state)
+        yield states
+        age = _gauge("aosp_plugin_leak_scan_age_seconds", "Time since the last leak scan ended.")
+        if detection.age is not None:
+            age.add_metric([], detection.age)
+        yield age
 
 
 class EventMetrics:
@@ -183,6 +216,7 @@ class EventMetrics:
             "update_latency_seconds", "Time from a file event to the device list that contains it.", _UPDATE_BUCKETS
         )
         self.scans = counter("scans_total", "Device scans by result.", "result")
+        self.host_updates = counter("host_updates_total", "Updates of the host after device scans by result.", "result")
         self.scan_duration = histogram("scan_duration_seconds", "Duration of device scans.", _SCAN_BUCKETS)
 
 
@@ -195,15 +229,18 @@ class ResourceMetrics(Observer):
         self._changed_since: float | None = None
         self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(self._reasons, 0))
         self.snapshot: Snapshot | None = None
-        self.allocatable: int | None = None
-        self.others = 0
         """The devices as of the latest change."""
+        self.allocatable: int | None = None
+        """Number of healthy devices that the kubelet has; None if it is unknown."""
+        self.others = 0
+        """Number of other plugins of the resource on this node."""
         self._allocations = {code: events.allocations.labels(resource, code) for code in CODES}
         self._recreations = {result: events.recreations.labels(resource, result) for result in ("ok", "failed")}
         self._registrations = {
             result: events.registrations.labels(resource, result) for result in ("ok", "failed", "refused")
         }
         self._scans = {result: events.scans.labels(resource, result) for result in ("ok", "failed", "hung")}
+        self._host_updates = {result: events.host_updates.labels(resource, result) for result in ("ok", "failed")}
         self._allocation_duration = events.allocation_duration.labels(resource)
         self._registered = events.registered.labels(resource)
         self._kubelet_restarts = events.kubelet_restarts.labels(resource)
@@ -228,6 +265,10 @@ class ResourceMetrics(Observer):
         self._scans[result].inc()
         if result != "hung":
             self._scan_duration.observe(seconds)
+
+    def host_updated(self, result: Literal["ok", "failed"]) -> None:
+        """Count an update of the host."""
+        self._host_updates[result].inc()
 
     def published(self, snapshot: Snapshot, since: float | None) -> None:
         """Keep the snapshot, and when the first change in it happened that the kubelet does not know yet."""

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from aosp_plugin.daemon.ages import Since
 from aosp_plugin.daemon.leaks import Holder, Leaks
-from aosp_plugin.daemon.report import Counts, Report, ResourceReport, ResourceStatus, resource_report
+from aosp_plugin.daemon.report import (
+    Counts,
+    LeakScans,
+    Report,
+    ResourceReport,
+    ResourceStatus,
+    leak_detection_state,
+    resource_report,
+)
 from aosp_plugin.framework.inventory import Device, Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 
@@ -37,7 +46,7 @@ def reported(
 ) -> ResourceReport:
     """Return the report of a resource whose devices are binder devices of the same name."""
     names = binder_devices if binder_devices is not None else {device.id: (device.id,) for device in devices}
-    fields: dict[str, Any] = {"name": RESOURCE, "unready": "", "unhealthy": "", "leaks": leaks()} | status
+    fields: dict[str, Any] = {"name": RESOURCE, "unready": "", "leaks": LeakScans(leaks(), 2.0)} | status
     return resource_report(
         ResourceStatus(snapshot=Snapshot(revision, devices, limit), binder_devices=lambda: names, **fields),
         allocations or Allocations("", {RESOURCE: owners or {}}),
@@ -49,12 +58,12 @@ def states(resource: ResourceReport) -> dict[str, str]:
 
 
 def test_device_reports_the_first_state_that_applies() -> None:
-    """Leaks come before health, health before allocation. Pods are reported in every state."""
+    """Leaks come before health, health before allocation. Pods are reported, and counted, in every state."""
     owners = {"n1": (PHONE,), "n2": (PHONE, OTHER), "n3": (PHONE,)}
     devices = [Device("n1", "missing"), Device("n2", "missing"), Device("n3"), Device("n4")]
-    resource = reported(devices, owners=owners, leaks=leaks(HOLDER))
+    resource = reported(devices, owners=owners, leaks=LeakScans(leaks(HOLDER)))
     assert states(resource) == {"n1": "leaked", "n2": "unhealthy", "n3": "allocated", "n4": "free"}
-    assert resource.counts == Counts(total=4, free=1, allocated=1, unhealthy=1, leaked=1, unknown=0)
+    assert resource.counts == Counts(total=4, healthy=2, unhealthy=2, allocated=3, free=1, unknown=0, leaked=1, gone=0)
     pods = [[pod.name for pod in device.pods] for device in resource.devices]
     assert pods == [["phone-1"], ["phone-1", "phone-2"], ["phone-1"], []]
 
@@ -62,7 +71,9 @@ def test_device_reports_the_first_state_that_applies() -> None:
 def test_device_set_is_leaked_if_one_of_its_binder_devices_is() -> None:
     """All replicas of the device set are leaked then; other device sets are not."""
     names = {"a::0": ("n0", "n1"), "a::1": ("n0", "n1"), "b": ("n2",)}
-    resource = reported([Device(device_id) for device_id in names], binder_devices=names, leaks=leaks(HOLDER))
+    resource = reported(
+        [Device(device_id) for device_id in names], binder_devices=names, leaks=LeakScans(leaks(HOLDER))
+    )
     assert states(resource) == {"a::0": "leaked", "a::1": "leaked", "b": "free"}
     assert resource.devices[0].binder_devices == ("n0", "n1")
 
@@ -85,7 +96,7 @@ def test_allocated_device_that_no_longer_exists_is_gone() -> None:
         ("n10", "unhealthy", "gone"),
     ]
     assert resource.devices[1].pods[0].name == "phone-2"
-    assert resource.counts.total == 3
+    assert (resource.counts.total, resource.counts.allocated, resource.counts.gone) == (1, 3, 2)
     assert reported([], owners=owners, revision=0).devices == ()
 
 
@@ -101,42 +112,70 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
     ]
 
 
-@pytest.mark.parametrize("unready", ["", "no kubelet"])
-def test_problem_joins_registration_and_scan(unready: str) -> None:
-    resource = reported([], unready=unready, unhealthy="scan failed")
-    assert resource.registered is not bool(unready)
-    assert resource.problem == "; ".join(filter(None, [unready, "scan failed"]))
-
-
 MISSING_RIGHTS = "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("scans", "state", "problem"),
     [
-        (leaks(), ""),
-        (leaks(unreadable=1), MISSING_RIGHTS),
-        (leaks(all_visible=False), MISSING_RIGHTS),
-        (leaks(undecided=(HOLDER,)), "leak detection is incomplete: the pods of 1 process are unknown"),
-        (None, "no leak scan has completed yet"),
+        (LeakScans(leaks()), "complete", ""),
+        (LeakScans(leaks(unreadable=1)), "incomplete", MISSING_RIGHTS),
+        (LeakScans(leaks(all_visible=False)), "incomplete", MISSING_RIGHTS),
+        (
+            LeakScans(leaks(undecided=(HOLDER,))),
+            "incomplete",
+            "leak detection is incomplete: the pods of 1 process are unknown",
+        ),
+        (LeakScans(), "pending", "no leak scan has completed yet"),
+        (LeakScans(leaks(), problem="leak scan failed: EIO"), "failing", "leak scan failed: EIO"),
+        (None, "off", "leak detection is off (leak_scan_interval: 0)"),
     ],
 )
-def test_incomplete_leak_detection_is_reported(found: Leaks | None, problem: str) -> None:
-    resource = reported([], leaks=found)
-    assert (resource.leaks_known, resource.leaks_problem) == (found is not None, problem)
+def test_state_of_leak_detection_is_reported(scans: LeakScans | None, state: str, problem: str) -> None:
+    resource = reported([], leaks=scans)
+    known = scans is not None and scans.latest is not None
+    assert (leak_detection_state(scans), resource.leaks_known, resource.leaks_problem) == (state, known, problem)
 
 
 def test_json_has_these_fields() -> None:
     """Other programs read them: the names must not change."""
     devices = [Device("n1", "not-binder", (0, 1), "not-binder: n1 is a disk")]
-    report = reported(devices, owners={"n1": (PHONE,)}, revision=7, leaks=leaks(HOLDER._replace(binder_device="n9")))
+    report = reported(
+        devices,
+        owners={"n1": (PHONE,)},
+        revision=7,
+        leaks=LeakScans(leaks(HOLDER._replace(binder_device="n9")), 8.0),
+        since=Since(
+            registered=True,
+            registration=1.0,
+            problem=2.0,
+            unhealthy={"n1": 3.0},
+            allocated={"n1": 4.0},
+            leaked={"n9": 5.0},
+        ),
+        kubelet_allocatable=6,
+        expected=7,
+    )
     assert msgspec.to_builtins(report) == {
         "name": RESOURCE,
         "registered": True,
+        "since": 1.0,
         "problem": "",
+        "problem_since": 2.0,
+        "kubelet_allocatable": 6,
+        "expected": 7,
         "revision": 7,
         "truncated": 0,
-        "counts": {"total": 1, "free": 0, "allocated": 0, "unhealthy": 1, "leaked": 0, "unknown": 0},
+        "counts": {
+            "total": 1,
+            "healthy": 0,
+            "unhealthy": 1,
+            "allocated": 1,
+            "free": 0,
+            "unknown": 0,
+            "leaked": 0,
+            "gone": 0,
+        },
         "devices": (
             {
                 "id": "n1",
@@ -146,6 +185,8 @@ def test_json_has_these_fields() -> None:
                 "numa": (0, 1),
                 "binder_devices": ("n1",),
                 "pods": ({"namespace": "games", "name": "phone-1", "container": "android"},),
+                "since": 3.0,
+                "allocated_since": 4.0,
             },
         ),
         "leaks": (
@@ -157,10 +198,12 @@ def test_json_has_these_fields() -> None:
                 "pod_uid": "uid-1",
                 "user": 2000,
                 "started": 1700000000.5,
+                "since": 5.0,
             },
         ),
         "leaks_known": True,
         "leaks_problem": "",
+        "leaks_scanned": 8.0,
     }
     assert Report.__struct_fields__ == ("version", "node", "started", "watching", "allocations", "resources")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
 from aosp_plugin.framework.inventory import Device, Snapshot
-from aosp_plugin.framework.service.metrics import CODES, Metrics, ResourceMetrics
+from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, ResourceMetrics
 from tests.support import Clock
 
 if TYPE_CHECKING:
@@ -179,7 +179,14 @@ def test_allocations_are_counted_by_code_and_timed(metrics: Metrics, observer: R
 @pytest.fixture(scope="module")
 def complete() -> Metrics:
     """Return metrics with a value in every series."""
-    metrics = Metrics(REASONS, leaks=lambda: {A: LeakCounts(1, 0), B: LeakCounts(0, 0)}, allocated=lambda: {A: 3})
+    metrics = Metrics(
+        REASONS,
+        allocated=lambda: {A: 3},
+        gone=lambda: {A: 1},
+        expected={A: 4},
+        leaks=lambda: {A: LeakCounts(1, 0), B: LeakCounts(0, 0)},
+        leak_detection=lambda: LeakDetection("complete", 5.0),
+    )
     for resource in (A, B):
         observer = metrics.observer(resource)
         observer.published(Snapshot(1, devices(2)), None)
@@ -219,4 +226,5 @@ def documented() -> Iterator[tuple[str, str, frozenset[str]]]:
 def test_documentation_lists_every_metric_and_label_value(complete: Metrics) -> None:
     assert sorted(documented()) == sorted(exposed(complete))
     text = TABLE.read_text(encoding="utf-8")
-    assert [word for word in ("ok", "failed", "refused", "hung", *CODES) if f"`{word}`" not in text] == []
+    words = ("ok", "failed", "refused", "hung", *CODES, *get_args(LeakDetectionState))
+    assert [word for word in words if f"`{word}`" not in text] == []

@@ -1,0 +1,128 @@
+"""What ``/status`` and ``/metrics`` show of the running plugins: one source, so that both show the same numbers."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, get_args
+
+from aosp_plugin.backend import expected_devices
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.daemon.ages import ResourceAges
+from aosp_plugin.daemon.report import LeakScans, ResourceStatus, leak_detection_state
+from aosp_plugin.framework.observer import Observers
+from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.config import Resource
+    from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.framework import DevicePlugin
+    from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.podresources_client import Allocations, PodResources
+
+
+class Detector(Protocol):
+    """The results of leak detection."""
+
+    @property
+    def latest(self) -> Mapping[str, Leaks]:
+        """The leaks by resource as of the last scan; empty before the first one."""
+
+    @property
+    def scanned(self) -> float | None:
+        """When that scan ended, in seconds since the epoch."""
+
+    @property
+    def problem(self) -> str:
+        """Why ``latest`` is outdated; empty if it is not."""
+
+
+class Observation:
+    """The metrics, the ages and the status of the resources of one configuration."""
+
+    def __init__(
+        self,
+        resources: Sequence[Resource],
+        backends: Mapping[str, BinderBackend],
+        pod_resources: PodResources,
+        detector: Detector | None,
+        *,
+        polling: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``detector`` is None if leak detection is off. ``polling`` returns whether inotify is unavailable.
+
+        ``clock`` returns seconds since the epoch.
+        """
+        self._pod_resources = pod_resources
+        self._detector = detector
+        self._clock = clock
+        orders = {resource.resource_name: expected_devices(resource) for resource in resources}
+        self._expected = {name: count for name, count in orders.items() if count is not None}
+        self._ages = {name: ResourceAges(clock) for name in backends}
+        # The status is compared with the previous one, and two partial objects are never equal: create them once.
+        self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
+        self.metrics = Metrics(
+            Reason,
+            allocated=pod_resources.allocated,
+            gone=self._gone,
+            expected=self._expected,
+            leaks=lambda: detector.latest if detector else {},
+            leak_detection=self._leak_detection,
+            polling=polling,
+        )
+
+    def observer(self, resource: str) -> Observer:
+        """Return the observer for the plugin of a resource."""
+        return Observers(self.metrics.observer(resource), self._ages[resource])
+
+    async def status(self, plugins: Sequence[DevicePlugin]) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
+        """Return which pods have which devices, and the status of each plugin. For the plugins' event loop."""
+        allocations = await self._pod_resources.current()
+        return allocations, tuple(self._resource_status(plugin, allocations) for plugin in plugins)
+
+    def _resource_status(self, plugin: DevicePlugin, allocations: Allocations) -> ResourceStatus:
+        name = plugin.resource_name
+        unready = "; ".join(problem for problem in (plugin.unready, plugin.unhealthy) if problem)
+        ages, scans = self._ages[name], self._leak_scans(name)
+        if not allocations.problem:
+            ages.allocated(allocations.owners[name])
+        if scans and scans.latest and scans.scanned is not None:
+            ages.leaked({holder.binder_device for holder in scans.latest.leaked}, scans.scanned)
+        ages.has_problem(problem=bool(unready))
+        return ResourceStatus(
+            name=name,
+            snapshot=plugin.inventory.snapshot,
+            unready=unready,
+            leaks=scans,
+            binder_devices=self._binder_devices[name],
+            since=ages.since,
+            kubelet_allocatable=plugin.confirmation.allocatable,
+            expected=self._expected.get(name),
+        )
+
+    def _leak_scans(self, resource: str) -> LeakScans | None:
+        detector = self._detector
+        return LeakScans(detector.latest.get(resource), detector.scanned, detector.problem) if detector else None
+
+    def _gone(self) -> dict[str, int]:
+        return {name: len(self._ages[name].since.gone) for name in self._pod_resources.allocated()}
+
+    def _leak_detection(self) -> LeakDetection:
+        """Return the worst state of a resource, which is the last one in their order."""
+        order = get_args(LeakDetectionState)
+        states = [leak_detection_state(self._leak_scans(name)) for name in self._ages]
+        scanned = self._detector.scanned if self._detector else None
+        return LeakDetection(max(states, key=order.index), None if scanned is None else self._clock() - scanned)
+
+
+def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
+    """Return the names of the existing binder devices by advertised device ID. Replicas have an ID each."""
+    return {
+        advertised_id: tuple(binder_device.name for binder_device in device_set)
+        for device_id, device_set in backend.binder_devices().items()
+        for advertised_id in backend.advertised_ids(device_id)
+    }

@@ -1,0 +1,99 @@
+"""A FUSE file system that hangs on request: a directory shown at a mount point, until its server stops answering.
+
+A process of its own serves it (``fuse_server``), so that neither a hang of the tested process nor one of the test stops
+the server. The entries of ``source``, a plain directory, appear at the mount point: files, directories, links, and
+devices with their numbers. The test changes ``source`` at any time, also during a hang. The kernel caches neither names
+nor attributes, so every stat reaches the server. Locks stay in the kernel.
+
+During a hang each call waits, as with a network file system whose server is gone: signals do not end it, except one
+that kills the process. With ``killable=False`` not even SIGKILL does (state D), as with a server that holds requests in
+its hands: such a process stays until the hang ends. Requires CAP_SYS_ADMIN (in a user namespace too) and /dev/fuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+SERVER = os.path.join(os.path.dirname(__file__), "fuse_server.py")
+
+
+def available() -> bool:
+    """Return whether this process may mount a FUSE file system."""
+    return os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+class HangingFileSystem:
+    """A mount of the file system; a context manager. Each call returns after the server has acted on it."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, killable: bool = True) -> None:
+        """Mount at ``directory``, which is created; ``source`` is next to it."""
+        self.directory = os.fspath(directory)
+        """The mount point."""
+        self.source = f"{self.directory}.source"
+        """The directory with the contents. Accessing it never hangs."""
+        self._killable = killable
+        self._server: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        for directory in (self.directory, self.source):
+            os.makedirs(directory, exist_ok=True)
+        command = [sys.executable, "-I", "-S", SERVER, self.directory, self.source, str(int(self._killable))]
+        self._server = subprocess.Popen(  # noqa: S603 - our own
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,  # a signal to the test's process group must not end it before it has unmounted
+        )
+        self._answer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Fail all calls that wait, and unmount."""
+        assert self._server
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
+
+    def hang(self) -> None:
+        """Answer no request from now on."""
+        self._command("hang")
+
+    def release(self) -> None:
+        """Answer all requests that wait, and further ones."""
+        self._command("release")
+
+    def waiting(self) -> int:
+        """Return the number of requests that wait for an answer: one for each thread that hangs."""
+        return self._command("waiting")
+
+    async def until_waiting(self, count: int = 1) -> None:
+        """Wait until at least this many requests wait."""
+        waiting = await asyncio.to_thread(self._command, f"await {count}")
+        assert waiting >= count, f"{waiting} requests wait instead of {count}"
+
+    def _command(self, command: str) -> int:
+        assert self._server
+        assert self._server.stdin
+        self._server.stdin.write(f"{command}\n")
+        return self._answer()
+
+    def _answer(self) -> int:
+        assert self._server
+        assert self._server.stdout
+        line = self._server.stdout.readline()
+        assert line, "the server of the file system ended; its error is above"
+        return int(line)
