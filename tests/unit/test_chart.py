@@ -74,3 +74,13 @@ def test_the_network_policy_opens_the_container_s_port() -> None:
     templates = CHART / "templates"
     policy, daemon_set = ((templates / name).read_text() for name in ("networkpolicy.yaml", "daemonset.yaml"))
     assert re.findall(r" port: (\d+)", policy) == re.findall(r"containerPort: (\d+)", daemon_set)
+
+
+def test_the_chart_s_container_has_the_arguments_and_variables_of_the_base() -> None:
+    """So the same addresses serve metrics and status; ``make test-deploy`` compares everything that Helm renders."""
+    base = (DEPLOY / "base/daemonset.yaml").read_text()
+    parts = []
+    for text in (base, (CHART / "templates/daemonset.yaml").read_text()):
+        (part,) = re.findall(r"\n +args:\n(.*?)\n +ports:\n", text, re.DOTALL)
+        parts.append(re.sub(r"\n +#.*", "", part))
+    assert parts[0] == parts[1]

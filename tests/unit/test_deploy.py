@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from aosp_plugin import config
+from aosp_plugin.binder.provision import bulk
 from aosp_plugin.daemon.endpoints import NODE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +34,9 @@ POD = DAEMON_SET["spec"]["template"]["spec"]
 VOLUMES = {volume["name"]: volume for volume in POD["volumes"]}
 MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
 FLAGS = dict(argument.split("=", 1) for argument in CONTAINER["args"][1:])
+VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAINER["env"]}
+LISTEN = config.variable("listen")
+POLICY = load("base/networkpolicy.yaml")["spec"]
 
 PATCH_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
 (PATCHED,) = PATCH_POD["containers"]
@@ -83,39 +88,92 @@ def test_the_plugin_survives_taints_and_starts_before_phones() -> None:
     assert POD["priorityClassName"] == "system-node-critical"
 
 
-def test_probes_and_status_use_the_address_on_which_the_plugin_listens() -> None:
-    host, _, port = FLAGS["--listen"].rpartition(":")
+def test_probes_use_the_address_on_which_the_plugin_listens() -> None:
+    """The command ``status`` has the same variables as ``serve``, and so the address of its status."""
+    host, _, port = VARIABLES[LISTEN].rpartition(":")
     assert host == "$(POD_IP)"
     assert CONTAINER["ports"] == [{"name": "http", "containerPort": int(port)}]
     for probe, path in (("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
         assert CONTAINER[probe]["httpGet"] == {"path": path, "port": "http"}
-    environment = {variable["name"]: variable for variable in CONTAINER["env"]}
-    assert list(environment) == ["POD_IP", config.variable("listen"), NODE_VARIABLE]
-    assert environment[config.variable("listen")]["value"] == FLAGS["--listen"]
+    assert list(VARIABLES) == ["POD_IP", "AOSP_PLUGIN_CONFIG", LISTEN, NODE_VARIABLE]
+    assert FLAGS.keys() == {"--host-root"}
 
 
 @pytest.mark.parametrize("variant", ["base", "provision"])
-def test_the_configuration_is_accepted_with_the_container_s_flags(variant: str) -> None:
+def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(variant: str) -> None:
     assert CONTAINER["args"][0] == "serve"
-    flags = {flag[2:].replace("-", "_"): value for flag, value in FLAGS.items() if flag != "--config"}
-    flags["listen"] = flags["listen"].replace("$(POD_IP)", "10.0.0.1")
-    effective, _ = config.load(flags, {}, str(DEPLOY / variant / "config.yaml"))
+    flags = {flag[2:].replace("-", "_"): value for flag, value in FLAGS.items()}
+    variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
+    effective, _ = config.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
     assert resource.resource_name == "aosp.io/binder"
     assert (resource.provision is not None) == (variant == "provision")
+    assert (effective.listen, config.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
+
+
+def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_metrics_only() -> None:
+    """The kubelet's probes come from the node, which a policy does not restrict; the chart has the same policy."""
+    assert POLICY["podSelector"]["matchLabels"].items() <= DAEMON_SET["spec"]["template"]["metadata"]["labels"].items()
+    assert POLICY["policyTypes"] == ["Ingress", "Egress"]
+    assert POLICY["egress"] == []
+    (rule,) = POLICY["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["containerPort"]}]
+    values = load("chart/values.yaml")["networkPolicy"]
+    assert values == {"enabled": True, "from": rule["from"]}
+    assert "networkpolicy.yaml" in load("base/kustomization.yaml")["resources"]
+
+
+def configurations() -> dict[str, Any]:
+    """Return each configuration of the plugin in deploy/ and in the documents, by its place."""
+    found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision")}
+    for name in ("values.yaml", "ci/provision-values.yaml"):
+        found[f"chart/{name}"] = load(f"chart/{name}")["config"]
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        blocks = re.findall(r"```yaml\n(version: v1\n.*?)```", text, re.DOTALL)
+        blocks += map(textwrap.dedent, re.findall(r"(?m)^    version: v1\n(?:    .*\n|\n)*", text))
+        found |= {f"{path.name} {number}": yaml.safe_load(block) for number, block in enumerate(blocks)}
+    return found
+
+
+@pytest.mark.parametrize("place", configurations())
+def test_configurations_accept_binder_devices_only(place: str) -> None:
+    """A device of another driver, such as a copy of /dev/null, is never healthy with them."""
+    document = configurations()[place]
+    verified = [document | entry for entry in document.get("resources", [{}])]
+    assert {entry.get("verify") for entry in verified} <= {"binder", "probe"}
+
+
+def test_every_document_has_the_same_directory_of_provisioned_devices() -> None:
+    """It is below the directory that the pod mounts, as docs/deploy.md requires; `nodes create` has one beside it."""
+    directory = config.Provision(count=1).directory
+    (volume,) = (volume["hostPath"]["path"] for volume in POD["volumes"] if volume["name"] == "binderfs")
+    assert load("provision/config.yaml")["provision"]["directory"] == directory
+    assert load("chart/ci/provision-values.yaml")["config"]["provision"]["directory"] == directory
+    assert f'"directory" "{directory}"' in (DEPLOY / "chart/templates/_names.tpl").read_text(encoding="utf-8")
+    assert Path(directory).parent == Path(bulk.BINDERFS_DIR).parent == Path(volume)
+    assert directory != bulk.BINDERFS_DIR
+    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    assert f"**Mount a binderfs below `{volume}`, not directly on it.**" in text
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(DEPLOY / "systemd").iterdir()):
+        assert not re.search(rf"binderfs-dir {volume}(?![/\w-])|binder {volume} ", path.read_text(encoding="utf-8"))
 
 
 def test_the_configuration_is_mounted_where_the_flag_expects_it() -> None:
     (generator,) = load("base/kustomization.yaml")["configMapGenerator"]
     assert VOLUMES["config"]["configMap"]["name"] == generator["name"]
-    assert [FLAGS["--config"]] == [f"{MOUNTS['config']['mountPath']}/{file}" for file in generator["files"]]
+    assert [VARIABLES["AOSP_PLUGIN_CONFIG"]] == [
+        f"{MOUNTS['config']['mountPath']}/{file}" for file in generator["files"]
+    ]
 
 
 def test_commented_keys_show_their_defaults() -> None:
     text = (DEPLOY / "base/config.yaml").read_text(encoding="utf-8")
     keys = dict(re.findall(r"^# (\w+): (\S+)$", text, flags=re.MULTILINE))
     assert keys
-    assert keys == {name: str(config.DEFAULTS[name]) for name in keys}
+    assert {name: yaml.safe_load(value) for name, value in keys.items()} == {
+        name: [*default] if isinstance(default := config.DEFAULTS[name], tuple) else default for name in keys
+    }
 
 
 def test_provision_adds_the_documented_rights_only() -> None:

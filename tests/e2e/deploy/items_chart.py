@@ -63,11 +63,13 @@ def files_are_rendered() -> None:
 
 
 def selectors_select() -> None:
-    """PodMonitor and NetworkPolicy select the plugin's pods."""
+    """PodMonitor and NetworkPolicy select the plugin's pods. The policy can be left out."""
     rendered = charted(*VALUES["everything"])
     labels = the("DaemonSet", rendered)["spec"]["template"]["metadata"]["labels"]
     for kind, field in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
         assert the(kind, rendered)["spec"][field]["matchLabels"].items() <= labels.items(), kind
+    without = charted("--set", "networkPolicy.enabled=false")
+    assert not [manifest for manifest in without if manifest["kind"] == "NetworkPolicy"]
 
 
 def cdi_needs_no_privilege() -> None:
@@ -153,6 +155,7 @@ def notes() -> None:
     assert r".status.allocatable.aosp\.io/phone" in text, text
     assert "kubectl label node NODE example.com/phones=yes" in text, text
     assert "networkPolicy.enabled" in text, text
+    assert "kubectl -n kube-system port-forward POD 9478" in text, text
     assert "privileged" not in text, text
     assert "privileged" in _notes(*VALUES["provision"])
 

@@ -19,6 +19,7 @@ from tests.e2e.deploy.manifests import (
     configuration,
     differences,
     kustomized,
+    policy_spec,
     require_schema,
     the,
 )
@@ -28,7 +29,7 @@ from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
 def api_server_takes_kustomize() -> None:
     """The API server accepts deploy/base, deploy/provision and the example pods."""
     for name in ("base", "provision"):
-        assert len(accepted(kustomized(name))) == 2, name
+        assert len(accepted(kustomized(name))) == 3, name
     for path in sorted((DEPLOY / "examples").glob("*.yaml")):
         accepted(yaml.safe_load_all(path.read_text()))
 
@@ -78,7 +79,7 @@ def _refused(manifest: dict[str, Any], message: str) -> None:
 
 
 def same_as_base() -> None:
-    """The chart with its default values renders the DaemonSet and the configuration of deploy/base."""
+    """The chart with its default values renders DaemonSet, NetworkPolicy and configuration of deploy/base."""
     _same(kustomized("base"), charted())
 
 
@@ -89,6 +90,8 @@ def same_as_provision() -> None:
 
 def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
     left, right = (comparable(the("DaemonSet", accepted(manifests))) for manifests in (kustomize, chart))
+    assert left == right, "; ".join(differences(left, right))
+    left, right = (policy_spec(accepted(manifests)) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))
     left, right = (yaml.safe_load(configuration(manifests)) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))

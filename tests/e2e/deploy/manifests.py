@@ -92,6 +92,14 @@ def comparable(daemon_set: Manifest) -> Manifest:
     return {"name": daemon_set["metadata"]["name"], "namespace": daemon_set["metadata"]["namespace"], "spec": spec}
 
 
+def policy_spec(manifests: Iterable[Manifest]) -> Manifest:
+    """Return the spec of the NetworkPolicy, without Helm's label."""
+    spec: Manifest = json.loads(json.dumps(the("NetworkPolicy", manifests)["spec"]))
+    for name in _OF_HELM:
+        spec["podSelector"]["matchLabels"].pop(name, None)
+    return spec
+
+
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
     """Return the paths at which two values differ."""
     if isinstance(left, dict) and isinstance(right, dict):

@@ -86,7 +86,7 @@ def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
     kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
     kubelet.start()
     plugin = AsPod(WORK, kubelet, runtime)
-    plugin.configure(configuration(""))
+    plugin.configure(configuration("", verify="binder"))
     return PodWorld(Node(kubelet, runtime, plugin), plugin, probe)
 
 
@@ -145,7 +145,8 @@ def vandals(world: PodWorld) -> None:
 
 
 def port(world: PodWorld) -> None:
-    """Other pods reach the plugin's port at its pod's address, and not on their own or the host's loopback address."""
+    """Other pods reach probes and metrics at the plugin's pod's address, not the status, and nothing on loopback."""
+    items_daemonset.exposure(world.node)
     address = world.plugin.status()["podIP"]
     pod, _ = world.node.phones
     world.tries(pod, {f"connect {address} 9478": "ok", "connect 127.0.0.1 9478": "ECONNREFUSED"})
@@ -206,7 +207,7 @@ def strict(world: PodWorld) -> None:
     """With isolation strict a pod can use, but not change, its devices, and cannot reach those of others."""
     world.node.clear()
     world.plugin.stop()
-    world.plugin.configure(configuration("isolation: strict"))
+    world.plugin.configure(configuration("isolation: strict", verify="binder"))
     world.plugin.start()
     world.node.wait_allocatable(ALL)
     first, second = world.node.phones

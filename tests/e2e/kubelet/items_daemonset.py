@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.kubelet.items import Items
@@ -26,14 +28,26 @@ def ready(node: Node) -> None:
     plugin, _, spec = _parts(node)
     until(lambda: plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
     address = plugin.status()["podIP"]
-    assert f"--listen={address}:9478" in spec["process"]["args"], f"{spec['process']['args']}"
+    assert f"AOSP_PLUGIN_LISTEN={address}:9478" in spec["process"]["env"], f"{spec['process']['env']}"
+
+
+@item("The pod's address answers /metrics but not /status; `aosp-plugin status` in the container prints the status")
+def exposure(node: Node) -> None:
+    plugin, _, _ = _parts(node)
+    statuses = {}
+    for path in ("/metrics", "/", "/status"):
+        with contextlib.closing(http.client.HTTPConnection(plugin.status()["podIP"], 9478, timeout=10)) as connection:
+            connection.request("GET", path)
+            statuses[path] = connection.getresponse().status
+    assert statuses == {"/metrics": 200, "/": 404, "/status": 404}, f"{statuses}"
+    text = node.runtime.execute(plugin.container_id(), "aosp-plugin", "status")
+    assert "registered with the kubelet" in text, text
 
 
 @item("The container runs the image's program with the DaemonSet's arguments")
 def command(node: Node) -> None:
-    plugin, template, spec = _parts(node)
-    arguments = [argument.replace("$(POD_IP)", plugin.status()["podIP"]) for argument in template["args"]]
-    assert spec["process"]["args"] == ["aosp-plugin", *arguments], f"{spec['process']['args']}"
+    _, template, spec = _parts(node)
+    assert spec["process"]["args"] == ["aosp-plugin", *template["args"]], f"{spec['process']['args']}"
 
 
 @item("The process has no capability and no way to gain privileges, and a seccomp filter; it runs as uid 0")

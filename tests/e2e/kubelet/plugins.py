@@ -58,9 +58,11 @@ def sockets() -> list[str]:
     return [name for name in os.listdir(PLUGINS) if name.startswith("aosp")]
 
 
-def configuration(more: str = SHARING) -> str:
-    """Return deploy/base/config.yaml with more keys, by default with one more shared directory."""
-    return f"{(PROJECT / 'deploy/base/config.yaml').read_text()}\n{more}\n"
+def configuration(more: str = SHARING, *, verify: str = "char") -> str:
+    """Return deploy/base/config.yaml for stand-ins, with more keys, by default with one more shared directory."""
+    text = (PROJECT / "deploy/base/config.yaml").read_text()
+    assert "\nverify: binder\n" in text, text
+    return text.replace("\nverify: binder\n", f"\nverify: {verify}\n") + f"\n{more}\n"
 
 
 def unhealthy_by_reason(resource: str) -> dict[str, int]:
