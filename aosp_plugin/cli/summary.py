@@ -53,6 +53,8 @@ def _resource_lines(
     if resource.problem:
         since = "" if resource.problem_since is None else f" (for {age(now, resource.problem_since)})"
         yield Line(f"  {resource.problem}{since}", color="red")
+    if resource.notice:
+        yield Line(f"  {resource.notice}", color="red")
     if resource.registered and _kubelet_lacks(resource):
         yield Line(f"  The kubelet has fewer devices than the {resource.counts.healthy:,} healthy ones", color="red")
     yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")

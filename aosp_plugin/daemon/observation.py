@@ -85,8 +85,7 @@ class Observation:
         return allocations, tuple(self._resource_status(plugin, allocations) for plugin in plugins)
 
     def _resource_status(self, plugin: DevicePlugin, allocations: Allocations) -> ResourceStatus:
-        name = plugin.resource_name
-        unready = "; ".join(problem for problem in (plugin.unready, plugin.unhealthy) if problem)
+        name, unready = plugin.resource_name, plugin.unready
         ages, scans = self._ages[name], self._leak_scans(name)
         if not allocations.problem:
             ages.allocated(allocations.owners[name])
@@ -97,6 +96,7 @@ class Observation:
             name=name,
             snapshot=plugin.inventory.snapshot,
             unready=unready,
+            notice=plugin.notice,
             leaks=scans,
             binder_devices=self._binder_devices[name],
             since=ages.since,

@@ -125,6 +125,8 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """Why the plugin is not registered, or why the device list may be out of date."""
     problem_since: float | None
     """When the problem began, in seconds since the epoch; None if there is none."""
+    notice: str
+    """Which other plugins of the resource run on the node; empty if there is none."""
     kubelet_allocatable: int | None
     """Number of healthy devices that the kubelet has; None if it has not answered that."""
     expected: int | None
@@ -189,6 +191,7 @@ class ResourceStatus(NamedTuple):
     binder_devices: Callable[[], Mapping[str, Sequence[str]]]
     """Returns the names of the existing binder devices by device ID."""
     since: Since = Since()
+    notice: str = ""
     kubelet_allocatable: int | None = None
     expected: int | None = None
 
@@ -207,6 +210,7 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
         since=status.since.registration,
         problem=status.unready,
         problem_since=status.since.problem,
+        notice=status.notice,
         kubelet_allocatable=status.kubelet_allocatable,
         expected=status.expected,
         revision=status.snapshot.revision,

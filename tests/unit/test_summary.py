@@ -27,6 +27,7 @@ EMPTY = ResourceReport(
     since=NOW - 7200,
     problem="",
     problem_since=None,
+    notice="",
     kubelet_allocatable=None,
     expected=None,
     revision=1,

@@ -89,8 +89,8 @@ class Metrics:
         ``reasons`` are the health reasons of the backend; each has a series from the start. By resource, and without
         resources for which it is unknown: ``allocated`` returns the number of devices that pods have, ``gone`` how many
         of them no longer exist; ``expected`` is the number of devices that are provisioned; ``leaks`` returns the
-        latest leak scan, empty before the first one. ``leak_detection`` returns whether leaks are detected, ``polling``
-        whether inotify is unavailable.
+        latest leak scan, empty before the first one.
+        ``leak_detection`` returns whether leaks are detected, ``polling`` whether inotify is unavailable.
         ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call] # a series per counter that the text format cannot mark
@@ -229,11 +229,9 @@ class ResourceMetrics(Observer):
         self._changed_since: float | None = None
         self._devices: tuple[int, Mapping[str, int]] = (0, dict.fromkeys(self._reasons, 0))
         self.snapshot: Snapshot | None = None
-        """The devices as of the latest change."""
         self.allocatable: int | None = None
-        """Number of healthy devices that the kubelet has; None if it is unknown."""
         self.others = 0
-        """Number of other plugins of the resource on this node."""
+        """The devices as of the latest change."""
         self._allocations = {code: events.allocations.labels(resource, code) for code in CODES}
         self._recreations = {result: events.recreations.labels(resource, result) for result in ("ok", "failed")}
         self._registrations = {

@@ -162,6 +162,7 @@ def test_json_has_these_fields() -> None:
         "since": 1.0,
         "problem": "",
         "problem_since": 2.0,
+        "notice": "",
         "kubelet_allocatable": 6,
         "expected": 7,
         "revision": 7,
