@@ -3,7 +3,7 @@
 ::
 
     PluginError                      see framework.errors for the tree below it
-    ├── BackendError, CdiError, ServiceError, KubeletError, AllocationError
+    ├── BackendError, CdiError, ServiceError, WorkerTimeoutError, KubeletError, AllocationError
     └── ConfigError                  a flag, variable or file is invalid: exit code 2
     HostError                        see binder.errors; the host is not set up as required: exit code 1
 
@@ -35,6 +35,7 @@ from aosp_plugin.framework.errors import (
     ServiceError,
     UnhealthyDeviceError,
     UnknownDeviceError,
+    WorkerTimeoutError,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "ServiceError",
     "UnhealthyDeviceError",
     "UnknownDeviceError",
+    "WorkerTimeoutError",
 ]
 
 

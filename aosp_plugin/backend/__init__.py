@@ -1,5 +1,5 @@
 """Binder devices as a backend of the framework: the only package that imports both ``binder`` and ``framework``."""
 
-from aosp_plugin.backend.binder_backend import BinderBackend, expected_devices, identities
+from aosp_plugin.backend.binder_backend import BinderBackend, expected_devices
 
-__all__ = ["BinderBackend", "expected_devices", "identities"]
+__all__ = ["BinderBackend", "expected_devices"]

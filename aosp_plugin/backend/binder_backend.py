@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
 from aosp_plugin.config import NumberedSets, Recreate
-from aosp_plugin.errors import BackendError, DeviceDirectoryError, HostError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.errors import BackendError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.health import Reason
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
@@ -59,7 +60,7 @@ class BinderBackend(Backend):
         self._provisioner = _provisioner(host, resource, clock)
         self._provisioning_error = ""
         self._edits = EditsBuilder(resource)
-        self._spec = SpecFile(host.process_path(host.resolve(cdi_dir)), resource.resource_name)
+        self._cdi_dir = cdi_dir
         self._last_spec: tuple[object, bytes | None] = (None, None)
         self._present = self._edits.shared_paths
         """The shared paths that existed at the last scan."""
@@ -152,6 +153,15 @@ class BinderBackend(Backend):
         if self._edits.needs_spec:
             self._spec.rewrite()
 
+    def check_spec(self) -> None:
+        """Check that the CDI spec of the last scan could be written, if the resource requires one. Raises CdiError.
+
+        May block. For a backend whose plugin does not run yet.
+        """
+        if self._edits.needs_spec:
+            content, _ = self._build_spec()
+            self._spec.check(content or b"")
+
     def close(self) -> None:
         """Remove the CDI spec. Provisioned binder devices are kept. Raises CdiError."""
         if self._edits.needs_spec:
@@ -193,10 +203,18 @@ class BinderBackend(Backend):
             LOG.info("provisioned binder devices", extra={"devices": created})
             self._provisioning_error = ""
 
+    @functools.cached_property
+    def _spec(self) -> SpecFile:
+        """The file of the CDI spec. Created in the worker thread, because the path of its directory may have links."""
+        return SpecFile(self._host.process_path(self._host.resolve(self._cdi_dir)), self.resource_name)
+
     def _write_spec(self) -> None:
         """Write the CDI spec of the healthy devices. Raises CdiError."""
-        if not self._edits.needs_spec:
-            return
+        if self._edits.needs_spec:
+            self._spec.write(*self._build_spec())
+
+    def _build_spec(self) -> tuple[bytes | None, list[int]]:
+        """Return the CDI spec of the healthy devices, None if there are none, and the numbers of its device nodes."""
         table, replicas = self._table, self._resource.replicas
         healthy = {sets.replicated_id(device.id, replicas) for device in table.devices if device.healthy}
         allocatable = [
@@ -210,8 +228,7 @@ class BinderBackend(Backend):
             spec = self._edits.cdi_spec(allocatable, self._present, self._host.resolve)
             self._last_spec = (key, spec)
         members = [member for device in allocatable for member in device.members]
-        numbers = [member.identity.number for member in members if member.identity is not None]
-        self._spec.write(self._last_spec[1], numbers)
+        return self._last_spec[1], [member.identity.number for member in members if member.identity is not None]
 
     def _find_shared_paths(self) -> None:
         """Find out which shared paths exist. Log once for each that does not."""
@@ -219,20 +236,6 @@ class BinderBackend(Backend):
         for path in sorted(self._present - present):
             LOG.info("shared path not found, not mounted", extra={"path": path})
         self._present = present
-
-
-def identities(host: Host, resource: Resource) -> dict[Identity, str]:
-    """Scan the binder devices of one resource, without side effects, and return their paths by identity.
-
-    Empty if the device directory does not exist yet. Raises OSError.
-    """
-    store = _store(host, resource, time.monotonic)
-    try:
-        store.scan()
-    except DeviceDirectoryError:
-        return {}
-    devices = map(store.device, store.names)
-    return {device.identity: device.path for device in devices if device is not None and device.identity is not None}
 
 
 def expected_devices(resource: Resource) -> int | None:

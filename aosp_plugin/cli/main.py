@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,14 @@ from aosp_plugin import __version__, config
 from aosp_plugin.cli import nodes as nodes_command
 from aosp_plugin.cli.kubelet import kubelet, stand_in_kubelet
 from aosp_plugin.errors import HostError, PluginError
+from aosp_plugin.framework.aio import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.config import Config
+
+LOG = logging.getLogger(__name__)
 
 # Modules that only one command needs are imported in its function: grpc, for example, takes longer to load than the
 # other commands take to run.
@@ -136,15 +140,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cli.main(args=arguments, prog_name="aosp-plugin", standalone_mode=False)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except (PluginError, HostError) as error:
-        return _fail(str(error), getattr(error, "exit_code", 1))
-    except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except ExceptionGroup as group:  # of the tasks of serve
+        return max([_report(error) for error in leaves(group)])
+    except (PluginError, HostError, OSError) as error:
+        return _report(error)
     except click.Abort:
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+def _report(error: BaseException) -> int:
+    """Report an error, a bug with its traceback, and return the exit code."""
+    if isinstance(error, OSError):
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    if isinstance(error, (PluginError, HostError)):
+        return _fail(str(error), getattr(error, "exit_code", 1))
+    LOG.error("task failed, exiting", exc_info=error)
+    return 1
 
 
 def _fail(message: str, exit_code: int) -> int:

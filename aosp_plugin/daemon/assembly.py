@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend import BinderBackend, identities
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.errors import ConfigError, DeviceDirectoryError
+from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aosp_plugin.config import Config
 
 
@@ -21,32 +24,28 @@ def create_backends(config: Config) -> dict[str, BinderBackend]:
     }
 
 
-def check(config: Config) -> None:
-    """Check whether a configuration can be served on this host, without changing anything.
+def check_host(config: Config, backends: Mapping[str, BinderBackend]) -> None:
+    """Check what a running plugin would report and retry, because the host may be about to change.
 
-    Raises ConfigError if two resources share a binder device, and HostError or KubeletError if a directory is missing.
-    Scans all binder devices.
+    Raises KubeletDirectoryError and CdiError. May block.
     """
-    host = Host(config.host_root)
-    for resource in config.resources:
-        PluginDirectory(config.kubelet_dir, resource.resource_name).check()
-        if resource.provision is None and not host.exists(resource.device_dir):
-            raise DeviceDirectoryError(f"the device directory {resource.device_dir} does not exist")
-    check_overlap(config)
+    for name, backend in backends.items():
+        PluginDirectory(config.kubelet_dir, name).check()
+        backend.check_spec()
 
 
-def check_overlap(config: Config) -> None:
-    """Check that no binder device belongs to two resources, under the same or different names. Raises ConfigError."""
-    if len(config.resources) == 1:
-        return
+def check_overlap(backends: Mapping[str, BinderBackend]) -> None:
+    """Check that no binder device found by the last scans belongs to two resources, under the same or different names.
+
+    Raises ConfigError.
+    """
     owners: dict[object, tuple[str, str]] = {}
-    for resource in config.resources:
-        name = resource.resource_name
-        for identity, path in identities(Host(config.host_root), resource).items():
-            owner, owner_path = owners.setdefault(identity, (name, path))
+    for name, backend in backends.items():
+        for device in itertools.chain.from_iterable(backend.binder_devices().values()):
+            owner, owner_path = owners.setdefault(device.identity, (name, device.path))
             if owner != name:
-                alias = "" if owner_path == path else f" ({owner_path} of {owner})"
+                alias = "" if owner_path == device.path else f" ({owner_path} of {owner})"
                 raise ConfigError(
-                    f"resources: binder device {path}{alias} belongs to both {owner} and {name}: use different "
+                    f"resources: binder device {device.path}{alias} belongs to both {owner} and {name}: use different "
                     f"prefixes or directories"
                 )

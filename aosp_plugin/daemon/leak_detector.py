@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 from typing import TYPE_CHECKING
 
+import psutil
+
 from aosp_plugin.daemon import leaks
-from aosp_plugin.errors import HostError
-from aosp_plugin.framework.aio import run_in_daemon_thread, wait_any
+from aosp_plugin.errors import HostError, WorkerTimeoutError
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
@@ -20,15 +22,26 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+SCAN_TIMEOUT = 60.0
+"""Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s."""
+
+SURVIVED = (OSError, WorkerTimeoutError, psutil.Error, *leaks.UNEXPECTED_CONTENT)
+"""Errors after which the next scan may succeed: descriptors or memory ran out, a file system hangs, or /proc has
+unexpected content. Any other error is a bug, and ends the process."""
+
 
 class LeakDetector:
     """Keeps the leaks of all resources as of the latest scan."""
 
-    def __init__(self, backends: Mapping[str, BinderBackend], kubelet_dir: str, interval: float) -> None:
+    def __init__(
+        self, backends: Mapping[str, BinderBackend], kubelet_dir: str, interval: float, timeout: float = SCAN_TIMEOUT
+    ) -> None:
         """Prepare scans of ``backends``, by resource name, every ``interval`` seconds."""
         self._backends = backends
         self._checkpoint = os.path.join(kubelet_dir, leaks.CHECKPOINT)
         self._interval = interval
+        self._timeout = timeout
+        self._worker = Worker("leaks")
         self._open_leaks: dict[str, Sequence[Holder]] = {}
         self._incomplete = False
         self._failure = ""
@@ -40,21 +53,28 @@ class LeakDetector:
     @property
     def problem(self) -> str:
         """Why ``latest`` may be outdated; empty if it is not. May be read in any thread."""
-        return f"leak scan failed: {self._failure}" if self._failure else ""
+        return self._worker.hanging(self._timeout) or self._failure
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Scan at every interval until ``stop`` is set. A failed scan leaves ``latest`` as it was."""
-        while not await wait_any(stop, timeout=self._interval):
-            try:
-                await self.scan()
-            except OSError as error:
-                self._log_failure(str(error))
-            else:
-                self._log_failure("")
+    async def run(self) -> None:
+        """Scan at every interval until cancelled. A failed scan leaves ``latest`` as it was."""
+        try:
+            while True:
+                await asyncio.sleep(self._interval)
+                try:
+                    await self.scan()
+                except SURVIVED as error:
+                    self._failed(str(error) or repr(error))
+                else:
+                    self._recovered()
+        finally:
+            self._worker.close()
 
     async def scan(self) -> Mapping[str, Leaks]:
-        """Scan once in a worker thread, log what changed, and return the leaks by resource name."""
-        self.latest = await run_in_daemon_thread(self._scan_all, "leaks")
+        """Scan once in the worker thread, log what changed, and return the leaks by resource name.
+
+        Raises WorkerTimeoutError if the scan, or the one before it, hangs. There is never more than one scan.
+        """
+        self.latest = await self._worker.run(self._scan_all, self._timeout, label="leak scan")
         self.scanned = time.time()
         for resource, resource_leaks in self.latest.items():
             self._log_changes(resource, resource_leaks)
@@ -87,14 +107,15 @@ class LeakDetector:
             LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
             return None
 
-    def _log_failure(self, failure: str) -> None:
-        """Log why the scan failed, or (empty) that it succeeds again; once for each change."""
-        if failure == self._failure:
-            return
-        self._failure = failure
-        if failure:
-            LOG.error("leak scan failed, retrying", extra={"error": failure})
-        else:
+    def _failed(self, error: str) -> None:
+        failure = f"leak scan failed: {error}"
+        if failure != self._failure:
+            self._failure = failure
+            LOG.error("leak scan failed, retrying", extra={"error": error})
+
+    def _recovered(self) -> None:
+        if self._failure:
+            self._failure = ""
             LOG.info("leak scan recovered")
 
     def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:

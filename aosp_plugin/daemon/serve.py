@@ -1,125 +1,129 @@
-"""``aosp-plugin serve``: runs the plugins of a configuration, and handles the signals that stop or reload it."""
+"""``aosp-plugin serve``: runs the generations of the configuration, and handles the signals that stop or reload it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
-from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin import __version__
-from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import check, check_overlap, create_backends
-from aosp_plugin.daemon.observation import Observation
+from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.errors import HostError, PluginError
-from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.aio import background_task, run_in_daemon_thread, wait_any
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.service import http, logs, systemd
+from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
+from aosp_plugin.framework.service import logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.serving import run_plugins, stop_all, stop_on_signals
+from aosp_plugin.framework.service.serving import stop_on_signals
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.leak_detector import LeakDetector
 
 LOG = logging.getLogger(__name__)
 
 GC_THRESHOLD = 20_000
 """Surviving allocations before the garbage collector runs."""
 
+LOAD_TIMEOUT = 10.0
+"""Seconds for reading the configuration again. Its file may be on a file system that hangs."""
+
 
 async def serve(load: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. ``load`` reads the configuration at the start and after each SIGHUP.
 
-    Raises PluginError or HostError if the plugin cannot start, or can never register.
+    Raises an ExceptionGroup of everything that failed: PluginError, HostError or OSError if the plugin cannot start, or
+    can never register; any other error is a bug.
     """
     # Modules stay loaded and devices have no reference cycles. Collecting them would take a third of each scan.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    stop, reload = asyncio.Event(), asyncio.Event()
-    stop_on_signals(stop.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
-    config = load()
-    while not stop.is_set():
-        config = await _run(config, load, stop, reload)
+    await Daemon(load).run()
 
 
-async def _run(config: Config, load: Callable[[], Config], stop: asyncio.Event, reload: asyncio.Event) -> Config:
-    """Serve with one configuration until ``stop`` is set or a reload changes it. Return the next configuration."""
-    logs.set_up(config.log_level, config.log_format)
-    names = ",".join(resource.resource_name for resource in config.resources)
-    LOG.info("starting", extra={"version": __version__, "resources": names})
-    await run_in_daemon_thread(partial(check_overlap, config), "overlap")
-    async with contextlib.AsyncExitStack() as stack:
-        files = stack.enter_context(contextlib.closing(FileEvents()))
-        backends = create_backends(config)
-        leak_detector = _create_leak_detector(config, backends)
-        pod_resources = PodResources(config.pod_resources_socket, backends)
-        observation = Observation(
-            config.resources, backends, pod_resources, leak_detector, polling=lambda: files.polling
-        )
-        heartbeat = Heartbeat()
-        plugins = [
-            DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=observation.observer(name))
-            for name, backend in backends.items()
-        ]
-        stack.callback(pod_resources.close)
-        await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run(stop)))
-        routes = endpoints.routes(plugins, files, observation, stuck=heartbeat.problem)
-        for address, served in endpoints.by_address(config, routes).items():
-            stack.enter_context(http.serving(address, served, config.allowed_hosts))
-        if leak_detector:
-            await stack.enter_async_context(background_task(leak_detector.run(stop)))
-        await stack.enter_async_context(background_task(heartbeat.run()))
-        notifications = systemd.notify(lambda: [plugin.unready for plugin in plugins], stop)
-        await stack.enter_async_context(background_task(notifications))
-        ended = asyncio.Event()
-        running = asyncio.create_task(run_plugins(plugins, require_devices=config.require_devices))
-        running.add_done_callback(lambda _: ended.set())
-        next_config = config
-        while next_config == config and not (stop.is_set() or ended.is_set()):
-            await wait_any(reload, stop, ended)
-            if reload.is_set():
-                reload.clear()
-                reloaded = await _reload(config, load)
-                if reloaded is not None:
-                    next_config = reloaded
-                    for backend, plugin in zip(backends.values(), plugins, strict=True):
-                        backend.reset()
-                        plugin.rescan()
-        stop_all(plugins)
-        await running
-    LOG.info("stopped", extra={"resources": names})
-    return next_config
+class Daemon:
+    """The process: one generation at a time, and what outlives it."""
 
+    def __init__(self, load: Callable[[], Config]) -> None:
+        """``load`` reads the configuration; it is called in a worker thread."""
+        self._load = load
+        self._loader = Worker("configuration")
+        self._stop, self._reload = asyncio.Event(), asyncio.Event()
+        self._heartbeat = Heartbeat()
+        self._generation: Generation | None = None
+        self._replacement: Generation | None = None
 
-def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend]) -> LeakDetector | None:
-    """Return the leak detector, or None if leak detection is off."""
-    if not config.leak_scan_interval:
-        return None
-    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil takes a megabyte of memory
+    async def run(self) -> None:
+        """Serve until a signal stops the process. All its tasks are in one group, so that none can fail unnoticed."""
+        stop_on_signals(self._stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload.set)
+        async with asyncio.TaskGroup() as tasks:
+            heartbeat = tasks.create_task(self._heartbeat.run())
+            tasks.create_task(systemd.notify(self._unready, self._stop))
+            if await complete_unless(self._stop, self._first_generation(tasks)):
+                await self._serve(tasks)
+            heartbeat.cancel()
 
-    return LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
+    def _unready(self) -> list[str]:
+        return [plugin.unready for plugin in self._generation.plugins] if self._generation else ["starting"]
 
+    async def _first_generation(self, tasks: asyncio.TaskGroup) -> None:
+        """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
+        config = await self._loader.run(self._load)
+        logs.set_up(config.log_level, config.log_format)
+        generation = Generation(config, self._heartbeat.problem)
+        generation.listen({})
+        generation.serve_http()
+        self._generation = generation
+        if len(generation.plugins) > 1:
+            await generation.prepare(strict=False)
+        generation.start(tasks, require_devices=config.require_devices)
 
-async def _reload(config: Config, load: Callable[[], Config]) -> Config | None:
-    """Read the configuration again; return None if it is invalid or cannot be served."""
-    try:
-        reloaded = load()
-        await run_in_daemon_thread(partial(check, reloaded), "check")
-    except (PluginError, HostError, OSError) as error:
-        LOG.error(  # noqa: TRY400
-            "configuration reload rejected, keeping the current configuration", extra={"error": str(error)}
-        )
-        return None
-    LOG.info("configuration reloaded", extra={"changed": reloaded != config})
-    return reloaded
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
+        """Handle reloads until the process is stopped."""
+        while generation := self._generation:
+            await wait_any(self._stop, self._reload)
+            if self._stop.is_set() or not await complete_unless(self._stop, self._reloaded(generation)):
+                await generation.stop(replaced=False)
+                return
+            if self._replacement is not None:
+                await generation.stop(replaced=True)
+                self._generation, self._replacement = self._replacement, None
+                logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
+                self._generation.start(tasks, require_devices=False)
+
+    async def _reloaded(self, generation: Generation) -> None:
+        """Read the configuration again and build its generation, or rescan if it has not changed.
+
+        Whatever fails, the current generation is not affected.
+        """
+        self._reload.clear()
+        try:
+            config = await self._loader.run(self._load, LOAD_TIMEOUT, label="reading the configuration")
+            if config == generation.config:
+                generation.rescan()
+            else:
+                self._replacement = await self._built(config, generation)
+        except Exception as error:  # also a bug that only this configuration reveals
+            errors = leaves(error)
+            bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
+            LOG.error(  # noqa: TRY400 - a traceback only of a bug
+                "configuration reload rejected, keeping the current configuration",
+                extra={"error": "; ".join(str(error) or repr(error) for error in errors)},
+                exc_info=bugs[0] if bugs else None,
+            )
+        else:
+            LOG.info("configuration reloaded", extra={"changed": config != generation.config})
+
+    async def _built(self, config: Config, current: Generation) -> Generation:
+        """Return a generation that only has to be started. Raises what keeps it from serving."""
+        generation = Generation(config, self._heartbeat.problem)
+        try:
+            generation.listen(current.listeners)
+            await generation.prepare(strict=True)
+            generation.serve_http()
+        except Exception:
+            await generation.discard()
+            raise
+        return generation

@@ -54,6 +54,13 @@ async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, None]
         return task.done()
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """Return the errors in an exception group, however nested, or the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for member in error.exceptions for leaf in leaves(member)]
+
+
 async def debounce(changed: asyncio.Event, quiet: float, cap: float) -> None:
     """Wait until ``changed`` has not been set for ``quiet`` seconds, but no longer than ``cap`` seconds.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
+import resource
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import pytest
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
 from tests.support import RESOURCE, DeviceDirectory, until
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
+FAILED, RECOVERED = "leak scan failed, retrying", "leak scan recovered"
 
 
 @pytest.fixture
@@ -79,38 +80,38 @@ async def test_leak_is_logged_when_it_appears_and_when_it_is_released(
     assert [{name: vars(record)[name] for name in expected} for record in records] == [expected] * 2
 
 
-async def test_detector_scans_at_every_interval_until_stopped(detector: LeakDetector, devices: DeviceDirectory) -> None:
-    stop = asyncio.Event()
-    assert detector.latest == {}
-    async with holding(devices.directory / "aosp_binder2"):
-        task = asyncio.create_task(detector.run(stop))
+async def test_detector_scans_at_every_interval(detector: LeakDetector, devices: DeviceDirectory) -> None:
+    assert (detector.latest, detector.scanned) == ({}, None)
+    async with holding(devices.directory / "aosp_binder2"), background_task(detector.run()):
         await until(lambda: bool(detector.latest and detector.latest[RESOURCE].leaked))
-        stop.set()
-        await task
+        assert detector.scanned is not None
 
 
-async def test_detector_continues_after_a_failed_scan(
-    detector: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_detector_continues_after_descriptors_ran_out(
+    detector: LeakDetector, devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failure and the recovery are logged once each."""
+    """The failure and the recovery are logged once each, and the status shows the failure."""
     caplog.set_level(logging.INFO)
-    stop, scans = asyncio.Event(), 0
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with holding(devices.directory / "aosp_binder2"), background_task(detector.run()):
+        await until(lambda: APPEARED in caplog.messages)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            await until(lambda: FAILED in caplog.messages)
+            assert "Too many open files" in detector.problem
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await until(lambda: RECOVERED in caplog.messages)
+        assert detector.problem == ""
+    assert [message for message in caplog.messages if "scan" in message] == [FAILED, RECOVERED]
+    assert detector.latest[RESOURCE].leaked
 
-    def scan(_devices: object, _owners: object, proc: str = "/proc") -> Leaks:
-        nonlocal scans
-        scans += 1
-        if 2 <= scans <= 3:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), proc)
-        return Leaks((), (), 0, all_visible=True)
 
-    monkeypatch.setattr(leaks, "scan", scan)
-    task = asyncio.create_task(detector.run(stop))
-    await until(lambda: "leak scan recovered" in caplog.messages)
-    stop.set()
-    await task
-    assert caplog.messages == ["leak scan failed, retrying", "leak scan recovered"]
-    assert vars(caplog.records[0])["error"] == "[Errno 24] Too many open files: '/proc'"
-    assert detector.latest[RESOURCE].leaked == ()
+async def test_bug_in_a_scan_ends_the_task(detector: LeakDetector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon then ends with a traceback, instead of going on without leak detection."""
+    monkeypatch.setattr(detector, "_scan_backend", None)
+    with pytest.raises(TypeError):
+        await detector.run()
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the owners that the detector passes to each scan."""
     passed: list[object] = []
 
-    def scan(_devices: Iterable[BinderDevice], owners: Callable[[], object], proc: str = "/proc") -> Leaks:
+    def scan(_devices: Iterable[BinderDevice], owners: Callable[[], object]) -> Leaks:
         passed.append(owners())
         return Leaks((), (), 0, all_visible=True)
 

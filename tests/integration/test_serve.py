@@ -125,7 +125,7 @@ async def test_sighup_with_an_unchanged_configuration_does_not_reregister(
     [
         ("resource_name: nonsense", "resource_name: 'nonsense' is not allowed"),
         ("kubelet_dir: /nowhere", "the kubelet's plugin directory /nowhere does not exist"),
-        ("device_dir: /nowhere", "the device directory /nowhere does not exist"),
+        ("device_dir: /nowhere", "cannot read the device directory /nowhere"),
         (
             "resources: [{resource_name: a.io/a}, {resource_name: a.io/b, device_prefix: alias}]",
             "belongs to both a.io/a and a.io/b",

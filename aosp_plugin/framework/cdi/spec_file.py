@@ -58,6 +58,11 @@ class SpecFile:
             if self._written is not None:
                 self._replace(self._written[0])
 
+    def check(self, content: bytes) -> None:
+        """Check that ``content`` could be written, without changing the file. Raises CdiError."""
+        with self._translate_errors():
+            _remove(self._write_temporary(content)[0])
+
     def close(self) -> None:
         """Remove the file, unless a successor has replaced it. Raises CdiError."""
         with self._translate_errors(), contextlib.suppress(FileNotFoundError):
@@ -72,7 +77,17 @@ class SpecFile:
                 _remove(os.path.join(self._directory, name))
 
     def _replace(self, content: bytes) -> None:
-        """Replace the file atomically.
+        """Replace the file atomically."""
+        temporary, identity = self._write_temporary(content)
+        try:
+            os.rename(temporary, self.path)
+        except OSError:
+            _remove(temporary)
+            raise
+        self._identity = identity
+
+    def _write_temporary(self, content: bytes) -> tuple[str, tuple[int, int, int]]:
+        """Write a temporary file, and return its path and identity. Creates the directory if it is missing.
 
         The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
         (pkg/cdi/cache.go). Its name ends in neither .json nor .yaml, so that no library reads it. ``mkstemp`` opens it
@@ -88,12 +103,10 @@ class SpecFile:
                 file.flush()
                 os.fchmod(descriptor, 0o644)
                 os.fsync(descriptor)
-                identity = _identity(os.fstat(descriptor))
-            os.rename(temporary, self.path)
+                return temporary, _identity(os.fstat(descriptor))
         except OSError:
             _remove(temporary)
             raise
-        self._identity = identity
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:

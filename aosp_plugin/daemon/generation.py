@@ -1,0 +1,161 @@
+"""Everything that serves one configuration: HTTP servers, plugins, leak detection.
+
+A generation is built completely, and can fail, while the one before it still serves. See ``serve`` for the replacement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aosp_plugin import __version__
+from aosp_plugin.daemon import endpoints
+from aosp_plugin.daemon.assembly import check_host, check_overlap, create_backends
+from aosp_plugin.daemon.observation import Observation
+from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.service import http
+from aosp_plugin.framework.service.serving import stop_all
+from aosp_plugin.framework.worker import Worker
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.config import Config
+    from aosp_plugin.daemon.leak_detector import LeakDetector
+
+LOG = logging.getLogger(__name__)
+
+CHECK_TIMEOUT = 10.0
+"""Seconds for the check of the kubelet's and the CDI directory."""
+
+
+class Generation:
+    """What serves one configuration. To be used in one event loop.
+
+    Call ``listen``, ``serve_http`` and ``prepare``, then ``start`` and ``stop``; or ``discard`` instead of ``start``.
+    """
+
+    def __init__(self, config: Config, stuck: Callable[[], str]) -> None:
+        """``stuck`` returns what is wrong with the event loop, and is called in other threads."""
+        self.config = config
+        self.names = ",".join(resource.resource_name for resource in config.resources)
+        self.listeners: dict[tuple[str, int], socket.socket] = {}
+        self._stack = contextlib.ExitStack()
+        self._files = self._stack.enter_context(contextlib.closing(FileEvents()))
+        self._backends = create_backends(config)
+        self._leak_detector = _create_leak_detector(config, self._backends)
+        pod_resources = PodResources(config.pod_resources_socket, self._backends)
+        self._stack.callback(pod_resources.close)
+        observation = Observation(
+            config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: self._files.polling
+        )
+        self.plugins = [
+            DevicePlugin(
+                backend, kubelet_dir=config.kubelet_dir, files=self._files, observer=observation.observer(name)
+            )
+            for name, backend in self._backends.items()
+        ]
+        self._kubelet_view = KubeletView(self.plugins, pod_resources)
+        routes = endpoints.routes(self.plugins, self._files, observation, stuck=stuck)
+        self._served = endpoints.by_address(config, routes)
+        self._plugin_tasks: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._replaced = False
+
+    def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
+        """Bind the addresses, or share those that are ``present`` in this process. Raises ServiceError and OSError."""
+        for address in self._served:
+            shared = present.get(address)
+            listener = shared.dup() if shared else http.listen(address, beside=list(present.values()))
+            self.listeners[address] = self._stack.enter_context(listener)
+
+    def serve_http(self) -> None:
+        """Answer HTTP requests from now on. Raises OSError."""
+        for address, routes in self._served.items():
+            host_names = {address[0], *self.config.allowed_hosts}
+            self._stack.enter_context(http.serving(self.listeners[address], routes, host_names))
+
+    async def prepare(self, *, strict: bool) -> None:
+        """Scan all resources for the first time, side by side, and check that they share no binder device.
+
+        A scan that hangs is an error only if ``strict``. Then, all that a running plugin only reports is an error as
+        well: a kubelet's or CDI directory that is not writable. Raises an ExceptionGroup of PluginError, HostError and
+        OSError.
+        """
+        tolerated = () if strict else (WorkerTimeoutError,)
+        scans = [plugin.prepare(require_devices=self.config.require_devices) for plugin in self.plugins]
+        results = await asyncio.gather(*scans, return_exceptions=True)
+        errors = [error for error in results if isinstance(error, Exception) and not isinstance(error, tolerated)]
+        if errors:
+            raise ExceptionGroup("the configuration cannot be served", errors)
+        check_overlap(self._backends)
+        if strict:
+            worker = Worker("check")
+            try:
+                await worker.run(partial(check_host, self.config, self._backends), CHECK_TIMEOUT, label="host check")
+            finally:
+                worker.close()
+
+    def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool) -> None:
+        """Start the plugins and all else as ``tasks``; an error of one of them is raised there."""
+        LOG.info("starting", extra={"version": __version__, "resources": self.names})
+        self._plugin_tasks = [
+            tasks.create_task(self._run(plugin, require_devices=require_devices)) for plugin in self.plugins
+        ]
+        self._background = [tasks.create_task(self._kubelet_view.run(asyncio.Event()))]
+        if self._leak_detector:
+            self._background.append(tasks.create_task(self._leak_detector.run()))
+
+    async def _run(self, plugin: DevicePlugin, *, require_devices: bool) -> None:
+        try:
+            await plugin.run(require_devices=require_devices)
+        except (PluginError, HostError, OSError) as error:
+            if not self._replaced:
+                raise
+            extra = {"resource": plugin.resource_name, "error": str(error)}
+            LOG.error("cleanup of the previous configuration failed", extra=extra)  # noqa: TRY400 - no traceback
+
+    def rescan(self) -> None:
+        """Forget the history of all devices, and scan them."""
+        for backend, plugin in zip(self._backends.values(), self.plugins, strict=True):
+            backend.reset()
+            plugin.rescan()
+
+    async def stop(self, *, replaced: bool) -> None:
+        """End all tasks and servers. If the generation is ``replaced``, errors of its plugins are only logged."""
+        self._replaced = replaced
+        stop_all(self.plugins)
+        await _ended(self._plugin_tasks)
+        for task in self._background:
+            task.cancel()
+        await _ended(self._background)
+        self._stack.close()
+        LOG.info("stopped", extra={"resources": self.names})
+
+    async def discard(self) -> None:
+        """Release all resources of a generation that has not been started."""
+        await asyncio.gather(*(plugin.discard() for plugin in self.plugins), return_exceptions=True)
+        self._stack.close()
+
+
+def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend]) -> LeakDetector | None:
+    """Return the leak detector, or None if leak detection is off."""
+    if not config.leak_scan_interval:
+        return None
+    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil takes a megabyte of memory
+
+    return LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
+
+
+async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
