@@ -110,7 +110,8 @@ def read_only(node: Node) -> None:
 
 def answers(node: Node) -> None:
     """systemd: the loopback address serves probes, metrics and status."""
-    assert (node.get("readyz"), node.get("healthz")) == ("ok\n", "ok\n")
+    assert node.get("readyz").startswith("ok"), node.get("readyz")
+    assert node.get("healthz") == "ok\n"
     assert f'aosp_plugin_registered{{resource="{RESOURCE}"}} 1.0' in node.get("metrics")
     assert json.loads(node.get("status"))["resources"]
 
@@ -134,7 +135,7 @@ def reloads(node: Node) -> None:
     for keys in ("log_level: debug\n", "log_levl: debug\n"):
         configure(keys)
         run("systemctl", "reload", UNIT)
-        until(lambda: node.get("readyz") == "ok\n", "ready")
+        until(lambda: node.get("readyz").startswith("ok"), "ready")
     assert node.pid() == before
     configure()
     run("systemctl", "reload", UNIT)
