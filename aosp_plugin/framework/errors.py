@@ -14,7 +14,8 @@
     └── AllocationError              the answer to a request of the kubelet: a gRPC status code and a message
         ├── InvalidRequestError      INVALID_ARGUMENT
         ├── UnknownDeviceError       NOT_FOUND
-        └── UnhealthyDeviceError     FAILED_PRECONDITION
+        ├── UnhealthyDeviceError     FAILED_PRECONDITION
+        └── PreStartTimeoutError     DEADLINE_EXCEEDED
 
 An error has a class of its own only if some caller handles it separately. An ``OSError`` is not wrapped if callers
 would handle the wrapper in the same way.
@@ -87,3 +88,9 @@ class UnhealthyDeviceError(AllocationError):
     """The requested device is known but unhealthy."""
 
     code = "FAILED_PRECONDITION"
+
+
+class PreStartTimeoutError(AllocationError):
+    """A device could not be prepared for a container in time. The preparation may still go on."""
+
+    code = "DEADLINE_EXCEEDED"

@@ -33,7 +33,8 @@ class HostCalls:
     def __init__(self, worker: Worker, observer: Observer) -> None:
         self._worker = worker
         self._observer = observer
-        self._failures: dict[Label, str] = {}  # replaced by a single assignment: other threads read it
+        # Other threads read both; each is replaced by a single assignment.
+        self._failures: dict[Label, str] = {}
         self._hanging: dict[Label, float] = {}
 
     @property
@@ -44,7 +45,12 @@ class HostCalls:
     @property
     def problem(self) -> str:
         """What hangs or has failed; empty if nothing. May be read in any thread."""
-        return "; ".join(filter(None, [self._worker.hanging(SCAN_TIMEOUT), *self._failures.values()]))
+        waiting = [
+            f"{label} has been hanging for {time.monotonic() - started:.0f} s"
+            for label, started in self._hanging.items()
+        ]
+        hanging = self._worker.hanging(SCAN_TIMEOUT) or "; ".join(waiting)
+        return "; ".join(filter(None, [hanging, *self._failures.values()]))
 
     async def run(self, label: Label, function: Callable[[], T], timeout: float | None) -> T:
         """Run a call in the worker thread, and return its result. A failure is in ``problem`` until a call succeeds.
@@ -72,7 +78,7 @@ class HostCalls:
     def _log_hanging(self, label: Label, started: float) -> None:
         if label in self._hanging:
             return
-        self._hanging[label] = started
+        self._hanging = {**self._hanging, label: started}
         if label == "device scan":
             self._observer.scanned("hung", time.monotonic() - started)
             LOG.error("device scan is hanging", extra=_duration(started))
@@ -80,9 +86,10 @@ class HostCalls:
             LOG.error("host update is hanging", extra=_duration(started))
 
     def _log_no_longer_hanging(self, label: Label) -> None:
-        started = self._hanging.pop(label, None)
+        started = self._hanging.get(label)
         if started is None:
             return
+        self._hanging = {other: since for other, since in self._hanging.items() if other != label}
         if label == "device scan":
             LOG.info("device scan is no longer hanging", extra=_duration(started))
         else:

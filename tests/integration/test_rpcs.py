@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import pytest
@@ -163,14 +164,37 @@ async def test_invalid_request_is_refused(
     assert refused.value.code().name == code
 
 
-async def test_second_stream_replaces_the_first(connection: Connection) -> None:
-    """No event is lost between the two streams, and the first one does not count as lost."""
-    kubelet = connection.kubelet
-    await kubelet.open_second_stream(RESOURCE)
-    await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 1)
-    connection.devices.add(1)
-    await kubelet.wait_for(lambda k: len(k.resource(RESOURCE).devices) == 1)
-    assert len(kubelet.registrations) == 1
+@contextlib.asynccontextmanager
+async def foreign_stream(
+    kubelet: Kubelet,
+) -> AsyncIterator[Any]:
+    """Call ListAndWatch as a debugging tool on the host does, from when its first message has arrived."""
+    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stream = DevicePluginStub(channel).ListAndWatch(pb.Empty())
+        await asyncio.wait_for(stream.read(), PATIENCE)
+        yield stream
+
+
+@pytest.mark.parametrize("behaviour", list(Behaviour))
+async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
+    device_directory: DeviceDirectory, kubelet_dir: str, behaviour: Behaviour
+) -> None:
+    """Neither its begin nor its end does. Both get each change, and the kubelet's stream still counts alone."""
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir, behaviour=behaviour) as kubelet, running(device_directory, kubelet_dir) as plugin:
+        await listed(kubelet, 1)
+        async with foreign_stream(kubelet) as ending, foreign_stream(kubelet) as lasting:
+            ending.cancel()
+            device_directory.add(1)
+            await listed(kubelet, 2)
+            assert len((await asyncio.wait_for(lasting.read(), PATIENCE)).devices) == 2
+            view = kubelet.resource(RESOURCE)
+            assert (len(kubelet.registrations), view.streams_opened, plugin.unready) == (1, 1, "")
+            await kubelet.drop_streams()
+            await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+            assert not await asyncio.wait_for(lasting.read(), PATIENCE)  # the end of the stream
+            await listed(kubelet, 2)
 
 
 async def test_scan_without_changes_sends_and_logs_nothing(

@@ -109,7 +109,8 @@ class RandomWalk:
             case Event.VANISHES:
                 os.unlink(sock)
             case Event.RECREATED:
-                os.chmod(sock, 0o700)  # changes ctime, which distinguishes a socket from its successor
+                status = os.stat(sock)  # a successor has another time of creation, even with the same inode number
+                os.utime(sock, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
             case Event.DROPS:
                 await self.kubelet.drop_streams()
             case Event.SWEPT:
@@ -160,7 +161,7 @@ class RandomWalk:
     async def _settled(self, expected: set[State]) -> set[State]:
         """Wait until the walk matches some of the expected states; return these."""
         self._clock.moved.clear()
-        self._supervisor._files.notify()  # check again, for changes that inotify has not reported yet
+        self._supervisor._monitor._files.notify()  # check again, for changes that inotify has not reported yet
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._clock.moved.wait()

@@ -32,21 +32,25 @@ _PERMANENT = re.compile(
 
 
 class SocketIdentity(NamedTuple):
-    """Distinguishes a kubelet's socket from that of its successor. Inode numbers are reused at once; ctime is not."""
+    """Distinguishes a socket from its successor at the same path.
+
+    File systems reuse inode numbers at once. st_mtime of a socket is the time of bind(2): neither connections nor a new
+    mode, owner, label or hard link change it, unlike st_ctime.
+    """
 
     device: int
     inode: int
-    changed: int
-    """st_ctime in nanoseconds."""
+    created: int
+    """st_mtime in nanoseconds."""
 
 
 def identify(path: str) -> SocketIdentity | None:
-    """Return the identity of the file at ``path``; None if there is no file."""
+    """Return the identity of the socket at ``path``; None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return SocketIdentity(status.st_dev, status.st_ino, status.st_ctime_ns)
+    return SocketIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 def socket_address(path: str) -> str:

@@ -65,6 +65,7 @@ class DevicePlugin:
             self.inventory,
             directory=directory,
             files=self._subscriptions[1],
+            worker=self._worker,
             stop=self._stop,
             rescan=self.rescan,
             timings=timings,
@@ -126,7 +127,7 @@ class DevicePlugin:
     @property
     def registered(self) -> bool:
         """Whether the kubelet is registered and has an open stream of the devices."""
-        return not self._supervisor.problem
+        return self._supervisor.connected
 
     @property
     def unready(self) -> str:
@@ -204,7 +205,7 @@ class DevicePlugin:
             raise group.exceptions[0] from None
 
     async def _close(self, close: Callable[[], None]) -> None:
-        """Close in the worker thread, after the call that runs there."""
+        """Release everything. ``close`` runs in the worker thread, after the call that runs there now."""
         self._files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self._files.close()
@@ -212,11 +213,11 @@ class DevicePlugin:
             await self._worker.run(close, CLOSE_TIMEOUT, label="close")
         finally:
             self._worker.close()
+            await self._supervisor.close()
 
     def _close_all(self) -> None:
         self._close_files()
         self._backend.close()
 
     def _close_files(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.close()
+        self._subscriptions[0].close()

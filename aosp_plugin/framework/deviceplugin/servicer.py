@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -21,21 +22,27 @@ from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,
     PluginError,
+    PreStartTimeoutError,
     UnhealthyDeviceError,
     UnknownDeviceError,
+    WorkerTimeoutError,
 )
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 
 SERVICE = "v1beta1.DevicePlugin"
+
+PRE_START_TIMEOUT = 10.0
+"""Seconds for ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 Request = TypeVar("Request", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -45,18 +52,25 @@ class Servicer:
     """The service of one registration."""
 
     def __init__(
-        self, backend: Backend, inventory: Inventory, rescan: Callable[[], None], observer: Observer = NULL_OBSERVER
+        self,
+        backend: Backend,
+        inventory: Inventory,
+        worker: Worker,
+        rescan: Callable[[], None],
+        observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``rescan`` is called after a failed PreStartContainer: the device may be unhealthy."""
+        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy."""
         self._backend = backend
         self._inventory = inventory
+        self._worker = worker
         self._rescan = rescan
         self._observer = observer
-        self._newest: asyncio.Event | None = None
+        self._finished = asyncio.Event()
         self.stream_opened = asyncio.Event()
-        """Set when the kubelet has called ListAndWatch."""
+        """Set when ListAndWatch was called for the first time. Any number of clients may call it; the first stream is
+        the kubelet's, which calls it as soon as it has the name of the socket."""
         self.stream_ended = asyncio.Event()
-        """Set when the newest stream has ended unexpectedly: the kubelet will not open another one."""
+        """Set when the first stream has ended unexpectedly: the kubelet will not open another one."""
 
     @property
     def options(self) -> pb.DevicePluginOptions:
@@ -82,24 +96,22 @@ class Servicer:
         )
 
     def finish(self) -> None:
-        """End the open stream."""
-        if self._newest is not None:
-            self._newest.set()
+        """End all streams."""
+        self._finished.set()
 
     async def _get_options(self, _request: bytes, _context: Context) -> bytes:
         return self.options.SerializeToString()
 
     async def _list_and_watch(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
-        """Send the current snapshot and each newer one, until the kubelet, a newer stream or ``finish`` ends it."""
-        self.finish()
-        finished = self._newest = asyncio.Event()
+        """Send the current snapshot and each newer one, until the client or ``finish`` ends the stream."""
+        first = not self.stream_opened.is_set()
         self.stream_opened.set()
         self._observer.stream_opened()
         revision = 0
         try:
             while True:
-                await wait_any(self._inventory.superseded(revision), finished)
-                if finished.is_set():
+                await wait_any(self._inventory.superseded(revision), self._finished)
+                if self._finished.is_set():
                     return
                 snapshot = self._inventory.snapshot
                 self._observer.sent(len(snapshot.message), first=not revision)
@@ -108,11 +120,11 @@ class Servicer:
                 revision = snapshot.revision
         finally:
             self._observer.stream_closed()
-            if not finished.is_set():
+            if first and not self._finished.is_set():
                 self.stream_ended.set()
 
     def _unary(
-        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Message]
+        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Message | Awaitable[Message]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Return an RPC handler that calls ``answer`` with the decoded request.
 
@@ -125,7 +137,8 @@ class Servicer:
             request: Request | None = None
             try:
                 request = _decode(request_type, data)
-                reply = answer(request).SerializeToString()
+                message = answer(request)
+                reply = (message if isinstance(message, Message) else await message).SerializeToString()
                 code = "OK"
             except AllocationError as rejection:
                 code, error = rejection.code, str(rejection)
@@ -167,11 +180,17 @@ class Servicer:
             ]
         )
 
-    def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+    async def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+        """Prepare the devices in the worker thread. The end of the client's call does not end the preparation."""
         (ids,) = _ids_per_container([request.devices_ids])
         self._check(ids)
         try:
-            self._backend.pre_start(ids)
+            await self._worker.run(
+                partial(self._backend.pre_start, ids), PRE_START_TIMEOUT, label="preparation of a device"
+            )
+        except WorkerTimeoutError as error:
+            self._rescan()
+            raise PreStartTimeoutError(f"{_named(ids)} could not be prepared: {error}") from error
         except AllocationError:
             self._rescan()
             raise
@@ -185,6 +204,10 @@ class Servicer:
                 raise UnknownDeviceError(f"device {device_id!r} is unknown")
             if not device.healthy:
                 raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.why}")
+
+
+def _named(ids: Sequence[str]) -> str:
+    return f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
 
 
 def _decode(request_type: type[Request], data: bytes) -> Request:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import backoff
-from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, SocketIdentity, identify, register
+from aosp_plugin.framework.deviceplugin.directory_monitor import DirectoryMonitor
+from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, register
 from aosp_plugin.framework.deviceplugin.server import serving
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+    from aosp_plugin.framework.deviceplugin.directory_monitor import DirectoryView
+    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, SocketIdentity
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
 
@@ -72,23 +75,26 @@ class Supervisor:
         *,
         directory: PluginDirectory,
         files: Subscription,
+        worker: Worker,
         stop: asyncio.Event,
         rescan: Callable[[], None],
         timings: Timings = Timings(),
         rng: random.Random | None = None,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for ``rescan``."""
+        """``files`` is used by this object alone; ``stop`` ends ``run``; see Servicer for ``worker`` and ``rescan``."""
         self._backend = backend
         self._inventory = inventory
         self._directory = directory
-        self._files = files
+        self._monitor = DirectoryMonitor(directory, files, stop, f"{backend.resource_name} kubelet")
+        self._worker = worker
         self._stop = stop
         self._rescan = rescan
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._observer = observer
         self._kubelet: SocketIdentity | None = None
+        self._kubelet_now: SocketIdentity | None = None
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
         self._requested: DisconnectReason | None = None
@@ -98,21 +104,30 @@ class Supervisor:
         """Name of the plugin's socket while it is registered, and else empty."""
         self.directory_changed = asyncio.Event()
         """Set when the kubelet's directory may have changed during a registration; the subscriber clears it."""
-        self.problem = "not registered yet"
-        """Why the kubelet does not have the devices; empty while it has."""
+        self._problem = "not registered yet"
+
+    @property
+    def connected(self) -> bool:
+        """Whether the kubelet has the devices."""
+        return not self._problem
+
+    @property
+    def problem(self) -> str:
+        """Why the kubelet does not have the devices, and what hangs; empty if neither. May be read in any thread."""
+        return "; ".join(filter(None, [self._problem, self._monitor.problem]))
 
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set.
 
         Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
         """
-        self._directory.check()
-        self._sweep()
+        await self._monitor.check()
+        await self._monitor.sweep()
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
         while await self._wait_for_kubelet():
             self._started = time.monotonic()
             with contextlib.suppress(OSError):  # the directory is unreadable now; the next iteration tries again
-                self._sweep()
+                await self._monitor.sweep()
             await self._run_registration()
             if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
@@ -121,42 +136,40 @@ class Supervisor:
 
     def reregister(self, reason: DisconnectReason) -> None:
         """End the current registration, and register again; no effect if the plugin is not registered."""
-        if not self.problem:
+        if not self._problem:
             self._requested = reason
-            self._files.changed.set()
+            self._monitor.changed.set()
 
-    def _sweep(self) -> None:
-        """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
-
-        gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
-        """
-        for name in self._directory.sweep():
-            LOG.info("removed stale socket", extra={"endpoint": name})
+    async def close(self) -> None:
+        """Release the file events and the worker thread, after ``run`` or instead of it."""
+        await self._monitor.close()
 
     async def _wait_for_kubelet(self) -> bool:
         """Wait until kubelet.sock exists; return False if ``stop`` is set first."""
         while not self._stop.is_set():
-            self._watch_directory()
-            if identify(self._directory.kubelet_socket) is not None:
+            self._kubelet_now = (await self._monitor.view()).kubelet
+            if self._stop.is_set():
+                break
+            if self._kubelet_now is not None:
                 return True
             reason = f"there is no {self._directory.kubelet_socket}"
             if self._set_problem(f"waiting for kubelet: {reason}"):
                 LOG.warning("waiting for kubelet", extra={"reason": reason})
-            await wait_any(self._files.changed, self._stop, timeout=self._files.interval)
+            await wait_any(self._monitor.changed, self._stop, timeout=self._monitor.interval)
         return False
 
     async def _run_registration(self) -> None:
         """Serve on a new socket, register it, and return when the registration has ended."""
-        self._kubelet = identify(self._directory.kubelet_socket)
+        self._kubelet = self._kubelet_now
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
-        servicer = Servicer(self._backend, self._inventory, self._rescan, self._observer)
+        servicer = Servicer(self._backend, self._inventory, self._worker, self._rescan, self._observer)
         try:
-            async with (
-                serving(servicer, path, self._timings.stop),
-                background_task(self._register(endpoint, servicer)) as response,
-            ):
-                self._disconnected(await self._monitor(endpoint, servicer, response))
+            async with serving(servicer, path, self._monitor, self._timings.stop):
+                view = await self._monitor.view(path)
+                self._kubelet_now = view.kubelet
+                async with background_task(self._register(endpoint, servicer)) as response:
+                    self._disconnected(await self._watch(endpoint, view, servicer, response))
         except RegistrationRefusedError:
             self._observer.registration("refused")
             raise
@@ -167,7 +180,7 @@ class Supervisor:
 
     def _register(self, endpoint: str, servicer: Servicer) -> Coroutine[None, None, None]:
         """Record with which kubelet the plugin registers now, and return the call of ``register``, not yet started."""
-        self._kubelet = identify(self._directory.kubelet_socket)
+        self._kubelet = self._kubelet_now
         if self._kubelet is not None:
             if self._last_kubelet not in {None, self._kubelet}:
                 self._observer.kubelet_restarted()
@@ -177,23 +190,23 @@ class Supervisor:
         )
         return register(self._directory.kubelet_socket, request, self._timings.register)
 
-    async def _monitor(self, endpoint: str, servicer: Servicer, response: asyncio.Task[None]) -> DisconnectReason:
+    async def _watch(
+        self, endpoint: str, view: DirectoryView, servicer: Servicer, response: asyncio.Task[None]
+    ) -> DisconnectReason:
         """Return the first sign that the kubelet has lost, or will never get, what this socket serves.
 
         The socket is monitored from the first moment, not only after Register has returned: a kubelet that starts may
-        have removed the socket before it handles Register, and would then try to dial it for 10 s.
-        Raises RegistrationFailedError and RegistrationRefusedError.
+        have removed the socket before it handles Register, and would then try to dial it for 10 s. ``view`` is that of
+        the moment before Register. Raises RegistrationFailedError and RegistrationRefusedError.
         """
-        path = os.path.join(self._directory.path, endpoint)
-        own_socket = identify(path)
+        path, own_socket = os.path.join(self._directory.path, endpoint), view.own
         answered = asyncio.Event()
         response.add_done_callback(lambda _: answered.set())
         stream_deadline: float | None = None
         while True:
-            self._watch_directory()
-            if reason := self._detect_failure(path, own_socket, servicer):
+            if reason := self._detect_failure(view, own_socket, servicer):
                 return reason
-            events, timeout = [self._files.changed, self._stop, servicer.stream_ended], self._files.interval
+            events, timeout = [self._monitor.changed, self._stop, servicer.stream_ended], self._monitor.interval
             if not answered.is_set():
                 events.append(answered)
             elif response.result() is None and servicer.stream_opened.is_set():
@@ -206,18 +219,19 @@ class Supervisor:
                 timeout = min(timeout, stream_deadline - time.monotonic())
             await wait_any(*events, timeout=timeout)
             self.directory_changed.set()
+            view = await self._monitor.view(path)
 
     def _detect_failure(
-        self, path: str, own_socket: SocketIdentity | None, servicer: Servicer
+        self, view: DirectoryView, own_socket: SocketIdentity | None, servicer: Servicer
     ) -> DisconnectReason | None:
         """Return why the registration has ended; None if it has not."""
         if self._stop.is_set():
             return DisconnectReason.STOPPED
         if servicer.stream_ended.is_set():
             return DisconnectReason.STREAM_ENDED
-        if own_socket is None or identify(path) != own_socket:
+        if own_socket is None or view.own != own_socket:
             return DisconnectReason.SOCKET_GONE
-        if self._kubelet_restarted():
+        if self._is_other_kubelet(view):
             return DisconnectReason.KUBELET_RESTARTED
         return self._requested
 
@@ -225,25 +239,19 @@ class Supervisor:
         """Wait before the next attempt; return at once if the kubelet restarts."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
-            self._watch_directory()
+            restarted = self._is_other_kubelet(await self._monitor.view())
             remaining = end - time.monotonic()
-            if remaining <= 0 or self._kubelet_restarted():
+            if remaining <= 0 or restarted:
                 return
-            await wait_any(self._files.changed, self._stop, timeout=min(remaining, self._files.interval))
+            await wait_any(self._monitor.changed, self._stop, timeout=min(remaining, self._monitor.interval))
 
-    def _kubelet_restarted(self) -> bool:
+    def _is_other_kubelet(self, view: DirectoryView) -> bool:
         """Return whether another kubelet has started since the last Register; a missing kubelet.sock does not count."""
-        return identify(self._directory.kubelet_socket) not in {None, self._kubelet}
-
-    def _watch_directory(self) -> None:
-        """Make sure that the next change of the directory sets ``changed``."""
-        self._files.changed.clear()
-        self._files.watch([self._directory.path])
-        self._files.changes()  # the paths are not needed: each iteration checks the sockets themselves
+        return view.kubelet not in {None, self._kubelet}
 
     def _registered(self, endpoint: str) -> None:
-        if self.problem:
-            self.problem = ""
+        if self._problem:
+            self._problem = ""
             self.endpoint = endpoint
             self.registered.set()
             self._observer.registration("ok")
@@ -252,7 +260,7 @@ class Supervisor:
 
     def _disconnected(self, reason: DisconnectReason) -> None:
         """Report the end of a registration, before its server stops."""
-        if self.problem and reason is not DisconnectReason.STOPPED:
+        if self._problem and reason is not DisconnectReason.STOPPED:
             self._observer.registration("failed")
         self._observer.unregistered()
         self.endpoint = ""
@@ -264,5 +272,5 @@ class Supervisor:
 
     def _set_problem(self, problem: str) -> bool:
         """Set why the kubelet does not have the devices; return whether that differs from the last reason."""
-        before, self.problem = self.problem, problem
+        before, self._problem = self._problem, problem
         return problem != before

@@ -139,19 +139,39 @@ def test_sweep_keeps_directories_and_implausible_numbers(kubelet_dir: str) -> No
     assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == []
 
 
-def test_file_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
+def listen(path: Path) -> socket.socket:
+    """Return a socket that listens at ``path``, as that of a kubelet."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+def test_socket_keeps_its_identity_until_it_is_replaced(tmp_path: Path) -> None:
+    """A new mode, owner, label or hard link, and connections, do not replace it. A restart of the kubelet does."""
     path = tmp_path / "kubelet.sock"
     assert identify(str(path)) is None
-    path.touch()
-    identity = identify(str(path))
-    assert identity is not None
-    assert identify(str(path / "none")) is None
-    (tmp_path / "link").symlink_to(path)
-    assert identify(str(path)) == identify(str(tmp_path / "link")) == identity
-    assert identity.changed == path.stat().st_ctime_ns
-    (tmp_path / "other").touch()
-    os.replace(tmp_path / "other", path)
-    assert identify(str(path)) != identity
+    with contextlib.closing(listen(path)):
+        identity = identify(str(path))
+        assert identity is not None
+        changed = path.stat().st_ctime_ns
+        while path.stat().st_ctime_ns == changed:  # the clock of the file system has steps of milliseconds
+            path.chmod(0o600)
+            path.chmod(0o700)
+        os.link(path, tmp_path / "hard-link")
+        (tmp_path / "link").symlink_to(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(path))
+            client.send(b"x")
+        if os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+            with contextlib.suppress(OSError):  # not on every file system
+                os.setxattr(path, "trusted.label", b"relabelled")
+        assert identify(str(path)) == identify(str(tmp_path / "link")) == identity
+    (tmp_path / "hard-link").unlink()
+    path.unlink()
+    with contextlib.closing(listen(path)):
+        assert identify(str(path)) not in {None, identity}
 
 
 REQUEST = pb.RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="aosp.io/binder")

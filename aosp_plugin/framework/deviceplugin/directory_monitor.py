@@ -1,0 +1,134 @@
+"""Access to the kubelet's plugin directory for the supervisor, in a worker thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.deviceplugin.kubelet_client import SocketIdentity, identify
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+    from aosp_plugin.framework.events.file_events import Subscription
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HANG_TIMEOUT = 10.0
+"""Seconds after which an access to the directory counts as hanging."""
+
+CLOSE_TIMEOUT = 0.5
+"""Seconds for the end of the file events; a thread that hangs ends with the process."""
+
+SOCKET_MODE = 0o600
+"""For the kubelet alone, which runs as root like the plugin."""
+
+
+class DirectoryView(NamedTuple):
+    """The sockets in the directory at one moment."""
+
+    kubelet: SocketIdentity | None
+    """The kubelet's socket; None if it does not exist."""
+    own: SocketIdentity | None
+    """The socket of the registration; None if it does not exist, or there is none."""
+
+
+class DirectoryMonitor:
+    """The directory as one supervisor sees it. A directory that hangs delays nothing but this supervisor."""
+
+    def __init__(self, directory: PluginDirectory, files: Subscription, stop: asyncio.Event, name: str) -> None:
+        """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
+        self._directory = directory
+        self._files = files
+        self._stop = stop
+        self._worker = Worker(name)
+        self._hanging_since: float | None = None
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set after each change of the directory since the last ``view``."""
+        return self._files.changed
+
+    @property
+    def interval(self) -> float:
+        """Seconds after which to call ``view`` without a change."""
+        return self._files.interval
+
+    @property
+    def problem(self) -> str:
+        """Whether an access hangs; empty if none does. May be read in any thread."""
+        return self._worker.hanging(HANG_TIMEOUT)
+
+    async def view(self, own_path: str = "") -> DirectoryView:
+        """Return which sockets exist now. The next change of the directory sets ``changed``.
+
+        Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods.
+        """
+        self.changed.clear()
+        return await self._run(partial(self._view, own_path)) or DirectoryView(None, None)
+
+    async def check(self) -> None:
+        """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
+        await self._run(self._directory.check)
+
+    async def sweep(self) -> None:
+        """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
+
+        gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
+        Raises OSError.
+        """
+        for name in await self._run(self._directory.sweep) or ():
+            LOG.info("removed stale socket", extra={"endpoint": name})
+
+    async def restrict(self, path: str) -> None:
+        """Make a socket accessible for root alone. It may be gone: a kubelet that starts removes all sockets."""
+
+        def chmod() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(path, SOCKET_MODE)
+
+        await self._run(chmod)
+
+    async def close(self) -> None:
+        """End the file events and the thread, now or when its last call returns."""
+        with contextlib.suppress(WorkerTimeoutError):
+            await self._worker.run(self._files.close, CLOSE_TIMEOUT, label="close")
+        self._worker.close()
+
+    def _view(self, own_path: str) -> DirectoryView:
+        self._files.watch([self._directory.path])
+        self._files.changes()  # the paths are not needed: each view checks the sockets themselves
+        return DirectoryView(identify(self._directory.kubelet_socket), identify(own_path) if own_path else None)
+
+    async def _run(self, function: Callable[[], T]) -> T | None:
+        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first."""
+        label = "access to the kubelet's plugin directory"
+        async with (
+            background_task(self._worker.run(function, label=label)) as call,
+            background_task(self._stop.wait()) as stopped,
+        ):
+            timeout = None if self._hanging_since else HANG_TIMEOUT
+            done, _ = await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                self._hanging_since = time.monotonic() - HANG_TIMEOUT
+                LOG.error("kubelet directory is hanging", extra={"path": self._directory.path})
+                await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                return None
+            if self._hanging_since is not None:
+                duration = milliseconds(time.monotonic() - self._hanging_since)
+                LOG.info("kubelet directory is no longer hanging", extra={"duration_ms": duration})
+                self._hanging_since = None
+            return call.result()

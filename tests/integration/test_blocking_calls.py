@@ -1,0 +1,297 @@
+"""A backend that blocks or fails on the host: what the kubelet, the loop and other calls notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.observer import Observer
+from aosp_plugin.testing import Behaviour, Kubelet
+from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from pathlib import Path
+
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
+
+RESOURCE = "example.com/thing"
+
+HOLD_LOCK = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.asynccontextmanager
+async def locked_by_another_process(path: Path) -> AsyncIterator[Callable[[], None]]:
+    """Hold a lock on a file in another process; yield the function that releases it."""
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLD_LOCK, str(path), stdin=pipe, stdout=pipe)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert await asyncio.wait_for(holder.stdout.readline(), PATIENCE) == b"locked\n"
+        yield holder.stdin.close
+    finally:
+        holder.stdin.close()
+        await asyncio.wait_for(holder.wait(), PATIENCE)
+
+
+class LockedThings(ListedDevices):
+    """Two devices. Each kind of call on the host waits for a lock of its own, without a deadline."""
+
+    pre_start_required = True
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(RESOURCE, self._list, directories=[str(directory)], missing_device_ttl=0)
+        self._directory = directory
+        self.preparing = asyncio.Event()
+        self.prepared: list[Sequence[str]] = []
+        self._loop = asyncio.get_running_loop()
+        self.updates = 0
+        self.update_error: OSError | None = None
+
+    def lock(self, kind: str) -> Path:
+        """Return the lock that ``kind`` waits for: scan, update, pre_start or close."""
+        return self._directory.parent / f"{kind}.lock"
+
+    def _list(self) -> list[str]:
+        self._wait_for_lock("scan")
+        return [f"/dev/{path.name}" for path in self._directory.iterdir()]
+
+    def update_host(self) -> None:
+        """Fail on request."""
+        self._wait_for_lock("update")
+        self.updates += 1
+        if self.update_error is not None:
+            raise self.update_error
+
+    def pre_start(self, ids: Sequence[str]) -> None:
+        """Record the IDs."""
+        self._loop.call_soon_threadsafe(self.preparing.set)
+        self._wait_for_lock("pre_start")
+        self.prepared.append(ids)
+
+    def close(self) -> None:
+        """Wait."""
+        self._wait_for_lock("close")
+
+    def _wait_for_lock(self, kind: str) -> None:
+        with self.lock(kind).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+@pytest.fixture
+async def things(tmp_path: Path) -> LockedThings:
+    """Return a backend with two devices."""
+    directory = tmp_path / "things"
+    directory.mkdir()
+    (directory / "thing0").touch()
+    (directory / "thing1").touch()
+    return LockedThings(directory)
+
+
+@contextlib.asynccontextmanager
+async def connected(kubelet: Kubelet) -> AsyncIterator[DevicePluginAsyncStub]:
+    """Connect to the plugin beside its kubelet."""
+    path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        yield DevicePluginStub(channel)
+
+
+def allocation(*ids: str) -> pb.AllocateRequest:
+    """Return a request for one container."""
+    return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+
+
+async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc(
+    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds a lock. The preparation that started is finished, and done again at the next request."""
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.servicer.PRE_START_TIMEOUT", 0.2, raising=False)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+        async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
+            request = pb.PreStartContainerRequest(devices_ids=["thing1"])
+            preparing = asyncio.ensure_future(stub.PreStartContainer(request, timeout=PATIENCE))
+            response = await stub.Allocate(allocation("thing0"), timeout=PATIENCE)
+            assert response.container_responses[0].devices[0].host_path == "/dev/thing0"
+            with pytest.raises(grpc.aio.AioRpcError, match="device 'thing1' could not be prepared") as late:
+                await preparing
+            assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert kubelet.resource(RESOURCE).allocatable == 2
+            release()
+            monkeypatch.setattr("aosp_plugin.framework.deviceplugin.servicer.PRE_START_TIMEOUT", PATIENCE)
+            await stub.PreStartContainer(request, timeout=PATIENCE)
+        assert things.prepared == [["thing1"], ["thing1"]]
+
+
+async def test_pre_start_goes_on_when_the_kubelet_cancels_its_call(things: LockedThings, kubelet_dir: str) -> None:
+    """The next call for the device waits for its end."""
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+        async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
+            cancelled = stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["thing0"]))
+            await asyncio.wait_for(things.preparing.wait(), PATIENCE)
+            cancelled.cancel()
+            release()
+            await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["thing1"]), timeout=PATIENCE)
+        assert things.prepared == [["thing0"], ["thing1"]]
+
+
+async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
+    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The plugin even registers again with a new kubelet meanwhile."""
+    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
+    other_directory = tmp_path / "others"
+    other_directory.mkdir()
+    others = ListedDevices(
+        "example.com/other",
+        lambda: [f"/dev/{name}" for name in os.listdir(other_directory)],
+        directories=[str(other_directory)],
+    )
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with (
+        Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet,
+        run(plugin),
+        run(DevicePlugin(others, kubelet_dir=kubelet_dir, timings=IN_LIFE)) as other,
+    ):
+        await listed(kubelet, 2, RESOURCE)
+        async with locked_by_another_process(things.lock("scan")) as release:
+            (things._directory / "thing2").touch()
+            await problem(plugin, "device scan has been hanging for")
+            assert plugin.registered
+            await kubelet.restart()
+            await listed(kubelet, 2, RESOURCE)
+            async with connected(kubelet) as stub:
+                await stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE)
+            (other_directory / "a").touch()
+            await listed(kubelet, 1, "example.com/other")
+            assert other.unready == ""
+            release()
+        await listed(kubelet, 3, RESOURCE)
+        await ready(plugin)
+
+
+async def test_first_scan_that_hangs_is_refused_by_prepare_and_endured_by_run(
+    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
+    async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("scan")) as release:
+        refused = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+        with pytest.raises(WorkerTimeoutError, match=r"^device scan timed out after 0\.2 s$"):
+            await refused.prepare()
+        with contextlib.suppress(WorkerTimeoutError):
+            await refused.discard()
+        async with run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+            await listed(kubelet, 0, RESOURCE)
+            release()
+            await listed(kubelet, 2, RESOURCE)
+
+
+class Updates(Observer):
+    """Counts host updates."""
+
+    def __init__(self) -> None:
+        self.results: list[str] = []
+        self.retried = asyncio.Event()
+
+    def host_updated(self, result: str) -> None:
+        """Record the result."""
+        self.results.append(result)
+        if self.results.count("failed") == 3:
+            self.retried.set()
+
+
+async def test_failed_host_update_is_reported_and_retried_and_delays_no_publishing(
+    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, for example. It is logged once, and the devices stay as they are found."""
+    monkeypatch.setattr("aosp_plugin.framework.refresher.RETRY_INTERVAL", 0.05)
+    things.update_error = OSError(28, "No space left on device")
+    observer = Updates()
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE, observer=observer)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+        await problem(plugin, "host update failed: [Errno 28] No space left on device")
+        (things._directory / "thing1").unlink()
+        await listed(kubelet, 1, RESOURCE)
+        await asyncio.wait_for(observer.retried.wait(), PATIENCE)
+        things.update_error = None
+        await ready(plugin)
+    assert observer.results[-1] == "ok"
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("host update failed, retrying") == 1
+
+
+async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
+    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        locked_by_another_process(things.lock("update")) as release,
+        run(plugin),
+    ):
+        await listed(kubelet, 2, RESOURCE)
+        await problem(plugin, "host update has been hanging for")
+        release()
+        await ready(plugin)
+        assert things.updates
+
+
+async def test_plugin_whose_close_hangs_reports_it_at_the_end(things: LockedThings, kubelet_dir: str) -> None:
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("close")):
+        task = asyncio.create_task(plugin.run())
+        await listed(kubelet, 2, RESOURCE)
+        plugin.stop()
+        with pytest.raises(WorkerTimeoutError, match=r"^close timed out after 0\.7 s"):
+            await asyncio.wait_for(task, PATIENCE)
+
+
+class Fading(ListedDevices):
+    """A device that fades: its state depends on time alone."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(RESOURCE, lambda: ["/dev/thing"], directories=[str(directory)])
+        self.due: list[float | None] = [0.0, 0.05, None]
+        self.over = asyncio.Event()
+        self.scans: list[Collection[str] | None] = []
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Record the scan."""
+        self.scans.append(changed)
+        super().scan(changed)
+
+    def seconds_until_scan(self) -> float | None:
+        """Return the next entry."""
+        if len(self.due) == 1:
+            self.over.set()
+        return self.due.pop(0) if self.due else None
+
+
+async def test_scan_that_is_due_without_an_event_is_a_full_one(kubelet_dir: str, tmp_path: Path) -> None:
+    backend = Fading(tmp_path)
+    async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        await asyncio.wait_for(backend.over.wait(), PATIENCE)
+    assert backend.scans[:3] == [None, None, None]
