@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+import yaml
 
-from tests.support import unprivileged
+from aosp_plugin.testing import Kubelet
+from tests.support import RESOURCE, DeviceDirectory, Serve, unprivileged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +66,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="runs the command as a
 needs_system_python = pytest.mark.skipif(
     not _has_system_python(), reason="requires a system Python of version 3.11 or later, which every user can run"
 )
+no_binderfs = pytest.mark.skipif(
+    "\tbinder\n" in Path("/proc/filesystems").read_text(encoding="ascii"), reason="requires a kernel without binderfs"
+)
 both = pytest.mark.parametrize("front_end", [PLUGIN, HACK], ids=["aosp-plugin", "hack"])
 
 
@@ -107,6 +112,55 @@ def test_a_failure_is_one_line_and_exit_code_1(front_end: FrontEnd) -> None:
         "",
         f"{front_end.prefix}cannot read the device directory /nope: No such file or directory\n",
     )
+
+
+@both
+@pytest.mark.parametrize(
+    "command", [("create", "--count", "2"), ("list",), ("delete",)], ids=lambda command: command[0]
+)
+@pytest.mark.parametrize("stand_ins", [False, True])
+def test_a_directory_that_cannot_be_read_is_one_line(
+    front_end: FrontEnd, command: tuple[str, ...], tmp_path: Path, *, stand_ins: bool
+) -> None:
+    """It is a link to itself, a file, or missing."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    for name, reason in (("loop", "Too many levels"), ("file", "Not a directory"), ("none/x", "No such file")):
+        flags = ["--stand-ins"] if stand_ins and command[0] == "create" else []
+        done = front_end.run(*command, *flags, "--device-dir", f"{tmp_path}/{name}")
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert done.err.startswith(f"{front_end.prefix}cannot read the device directory {tmp_path}/{name}: {reason}")
+
+
+@both
+@no_binderfs
+def test_create_on_a_host_without_binder_says_what_to_load(front_end: FrontEnd, dev: Path) -> None:
+    """Also as root: stand-ins, copies of /dev/null, are created on request only."""
+    done = front_end.run("create", "--count", "360", "--device-dir", str(dev))
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"{front_end.prefix}this kernel has no binderfs: modprobe binder_linux, or boot a kernel with "
+        "CONFIG_ANDROID_BINDERFS; --stand-ins creates test devices that are not binder\n"
+    )
+    assert not os.listdir(dev)
+
+
+@needs_root
+@pytest.mark.parametrize("variant", ["base", "provision"])
+async def test_stand_ins_are_unhealthy_with_the_configuration_of_the_manifests(
+    variant: str, device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """Null devices in the device directory never reach a container as binder devices."""
+    dev = str(device_directory.directory)
+    assert PLUGIN.run("create", "--count", "3", "--stand-ins", "--device-dir", dev).code == 0
+    assert {os.stat(entry).st_rdev for entry in os.scandir(dev)} == {os.makedev(1, 3)}
+    document = yaml.safe_load((CHECKOUT / f"deploy/{variant}/config.yaml").read_text())
+    document |= {"device_dir": dev, "kubelet_dir": kubelet_dir, "listen": "", "provision": None}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(document | {"recreate": "never"}))
+    flags = ("--config", str(tmp_path / "config.yaml"))
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags, usual_flags=False):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 3)
+        assert kubelet.resource(RESOURCE).allocatable == 0
 
 
 @both

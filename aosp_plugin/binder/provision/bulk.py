@@ -216,8 +216,8 @@ class DevicePool:
     def _mount(self, max_devices: int | None) -> None:
         if not self._is_mounted() and not _has_binderfs():
             raise BinderMissingError(
-                "this kernel has no binderfs: load binder_linux or boot a kernel with CONFIG_ANDROID_BINDERFS, or use "
-                "--stand-ins for test devices that are not binder"
+                "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS; "
+                "--stand-ins creates test devices that are not binder"
             )
         mount_if_missing(self._binderfs, max_devices, self._source)
 
