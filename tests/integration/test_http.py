@@ -412,8 +412,8 @@ def test_requests_are_not_logged(
 # -- start and end
 
 
-def test_end_closes_connections_and_joins_only_the_server_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait for clients, also if the context ends with an error."""
+def test_end_joins_only_the_server_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for clients, also if the context ends with an error. Those that are connected get an answer."""
     joined: list[str] = []
     join = threading.Thread.join
 
@@ -424,11 +424,12 @@ def test_end_closes_connections_and_joins_only_the_server_thread(monkeypatch: py
     monkeypatch.setattr(threading.Thread, "join", record)
     context = serving(LOCAL, {"/": hello})
     port = context.__enter__()
-    with connected(port) as idle:
+    with connected(port) as slow:
         assert "http" in {thread.name for thread in threading.enumerate()}
         get(port, "/")
         assert not context.__exit__(ValueError, ValueError("error"), None)
-        assert idle.recv(1) == b""
+        slow.sendall(REQUEST)
+        assert slow.recv(12) == b"HTTP/1.0 200"
     assert "http" not in {thread.name for thread in threading.enumerate()}
     assert joined == ["http"]
     with pytest.raises(ConnectionRefusedError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import resource
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ import pytest
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from tests.hanging_fs import HangingFileSystem
 
 APPEARED, RELEASED = "leaked device: held open by a process outside its pod", "leaked device released"
 FAILED, RECOVERED = "leak scan failed, retrying", "leak scan recovered"
@@ -112,6 +116,35 @@ async def test_bug_in_a_scan_ends_the_task(detector: LeakDetector, monkeypatch: 
     monkeypatch.setattr(detector, "_scan_backend", None)
     with pytest.raises(TypeError):
         await detector.run()
+
+
+async def test_hanging_scan_is_reported_and_the_next_one_waits_for_it(
+    devices: DeviceDirectory,
+    kubelet_dir: str,
+    hanging_file_system: HangingFileSystem,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A process has a file of a file system open that stops answering. There is one thread, however long it hangs."""
+    caplog.set_level(logging.INFO)
+    backend = binder_backend(devices.directory)
+    backend.scan()
+    detector = LeakDetector({RESOURCE: backend}, kubelet_dir, 0.01, timeout=1.0)
+    Path(hanging_file_system.source, "file").touch()  # noqa: ASYNC240 - does not hang
+    async with holding(Path(hanging_file_system.directory, "file")), background_task(detector.run()):
+        await until(lambda: detector.scanned is not None)
+        threads = threading.active_count()
+        hanging_file_system.hang()
+        await until(lambda: FAILED in caplog.messages)
+        assert re.fullmatch(r"leak scan has been hanging for \d+ s", detector.problem)
+        for _ in range(2):
+            with pytest.raises(WorkerTimeoutError):
+                await detector.scan()
+        assert hanging_file_system.waiting() == 1
+        assert threading.active_count() == threads
+        hanging_file_system.release()
+        await until(lambda: RECOVERED in caplog.messages)
+        assert detector.problem == ""
+    assert [message for message in caplog.messages if "scan" in message] == [FAILED, RECOVERED]
 
 
 @pytest.fixture

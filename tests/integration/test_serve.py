@@ -120,40 +120,6 @@ async def test_sighup_with_an_unchanged_configuration_does_not_reregister(
         assert len(kubelet.registrations) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("resource_name: nonsense", "resource_name: 'nonsense' is not allowed"),
-        ("kubelet_dir: /nowhere", "the kubelet's plugin directory /nowhere does not exist"),
-        ("device_dir: /nowhere", "cannot read the device directory /nowhere"),
-        (
-            "resources: [{resource_name: a.io/a}, {resource_name: a.io/b, device_prefix: alias}]",
-            "belongs to both a.io/a and a.io/b",
-        ),
-    ],
-)
-async def test_sighup_rejects_a_configuration_that_cannot_be_served(
-    device_directory: DeviceDirectory, kubelet_dir: str, write_config: Callable[[str], str], text: str, error: str
-) -> None:
-    """The current configuration stays in use, without a new registration."""
-    device_directory.add(0, 1)
-    (device_directory.directory / "alias").symlink_to("aosp_binder0")
-    valid = {"kubelet_dir": kubelet_dir, "device_dir": device_directory.directory, "verify": "file", "listen": '""'}
-    changed = text.partition(":")[0]
-    file = write_config("\n".join(f"{key}: {value}" for key, value in valid.items()))
-    async with (
-        Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False) as serve,
-    ):
-        await listed(kubelet, 2)
-        write_config("\n".join([*(f"{key}: {value}" for key, value in valid.items() if key != changed), text]))
-        serve.signal(signal.SIGHUP)
-        assert error in await serve.logged("configuration reload rejected, keeping the current configuration")
-        device_directory.add(2)
-        await listed(kubelet, 3)
-        assert len(kubelet.registrations) == 1
-
-
 @pytest.mark.skipif(os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev, reason="requires two writable file systems")
 async def test_valid_sighup_accepts_replaced_devices(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, write_config: Callable[[str], str]

@@ -78,13 +78,10 @@ class BoundedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Stop listening and close all connections."""
+        """Stop listening. Open connections are answered nevertheless: another server may have taken over the socket."""
         super().server_close()
         self._stop_sender.close()
         self._stop_receiver.close()
-        with self._lock:
-            for connection in self._open:
-                self._shut_down(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
         """Log errors of the plugin. A client that is slow or disconnects is not logged."""

@@ -1,0 +1,297 @@
+"""Reloads of ``aosp-plugin serve`` by SIGHUP: a configuration that cannot be served changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from aosp_plugin.testing import Kubelet
+from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from tests.hanging_fs import HangingFileSystem
+
+REJECTED = "configuration reload rejected, keeping the current configuration"
+RELOADED = "configuration reloaded"
+FOREIGN = "192.0.2.1:9478"
+"""An address of no host (RFC 5737)."""
+
+
+class Served:
+    """A process that serves a configuration file to a kubelet, with two devices."""
+
+    def __init__(self, devices: DeviceDirectory, kubelet_dir: str, file: Path, port: int) -> None:
+        self.file = file
+        self.port = port
+        self._devices = devices
+        self._valid = {
+            "version": "v1",
+            "kubelet_dir": kubelet_dir,
+            "device_dir": str(devices.directory),
+            "verify": "file",
+            "listen": f"127.0.0.1:{port}",
+        }
+        self.write()
+        self.kubelet = Kubelet(kubelet_dir)
+        self.serve = Serve(devices, kubelet_dir, "--config", str(file), usual_flags=False)
+
+    async def __aenter__(self) -> Self:
+        """Start both, and wait until the kubelet has the devices."""
+        self._devices.add(0, 1)
+        await self.kubelet.start()
+        await self.serve.__aenter__()
+        await listed(self.kubelet, 2)
+        await self.serve.logged("registered")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop both."""
+        await self.serve.__aexit__()
+        await self.kubelet.stop()
+
+    def write(self, **changes: Any) -> None:
+        """Write the configuration with other values."""
+        self.file.write_text(json.dumps(self._valid | changes))
+
+    async def rejected(self, **changes: Any) -> str:
+        """Reload a configuration with other values, and return the log line that rejects it."""
+        self.write(**changes)
+        self.serve.signal(signal.SIGHUP)
+        return await self.serve.logged(REJECTED)
+
+    async def check_unaffected(self) -> None:
+        """Check that the kubelet still has its first stream, which reports changes, and HTTP clients their answers."""
+        assert (await http_get(self.port, "/readyz"))[0] == 200
+        assert (await http_get(self.port, "/status"))[0] == 200
+        self._devices.add(2)
+        await listed(self.kubelet, 3)
+        self._devices.remove(2)
+        await listed(self.kubelet, 2)
+        view = self.kubelet.resource(RESOURCE)
+        assert (len(self.kubelet.registrations), view.streams, view.streams_opened) == (1, 1, 1)
+
+
+@pytest.fixture
+async def served(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> AsyncIterator[Served]:
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+        yield served
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Return a function that mounts a tmpfs with options, and returns its path."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts a file system, which requires root")
+    with contextlib.ExitStack() as stack:
+
+        def mount(options: str) -> str:
+            directory = tmp_path / "mounted"
+            directory.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=True)  # noqa: S603, S607
+            stack.callback(lambda: subprocess.run(["umount", "--lazy", directory], check=True))  # noqa: S603, S607
+            return str(directory)
+
+        yield mount
+
+
+# -- configurations that cannot be served
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
+        ({"status_listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
+        ({"device_dir": "/etc/hostname"}, "Not a directory: '/etc/hostname'"),
+        ({"device_dir": "/nowhere"}, "cannot read the device directory /nowhere"),
+        ({"kubelet_dir": "/nowhere"}, "the kubelet's plugin directory /nowhere does not exist"),
+        (
+            {"require_devices": True, "device_prefix": "x"},
+            "/x* (device_dir, device_prefix), and require_devices is set",
+        ),
+        ({"resource_name": "nonsense"}, "resource_name: 'nonsense' is not allowed"),
+        (
+            {"resources": [{"device_dir": "/nowhere"}, {"resource_name": "a.io/b", "device_dir": "/also-nowhere"}]},
+            "No such file or directory: '/nowhere'; cannot read the device directory /also-nowhere",
+        ),
+    ],
+)
+async def test_configuration_that_cannot_be_served_changes_nothing(
+    served: Served, changes: dict[str, Any], error: str
+) -> None:
+    assert error in await served.rejected(**changes)
+    await served.check_unaffected()
+
+
+@pytest.mark.parametrize("key", ["listen", "status_listen"])
+async def test_taken_address_changes_nothing(served: Served, key: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        assert f"cannot listen on {address}: [Errno 98]" in await served.rejected(**{key: address})
+    await served.check_unaffected()
+
+
+def fill(directory: str) -> None:
+    """Write a page into a directory, unless it is read-only."""
+    with contextlib.suppress(OSError):
+        Path(directory, "filler").write_bytes(b"x" * 4096)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [("size=4k", "No space left on device"), ("ro", "Read-only file system"), (None, "Not a directory")],
+)
+async def test_cdi_directory_that_cannot_be_written_changes_nothing(
+    served: Served, request: pytest.FixtureRequest, tmp_path: Path, options: str | None, error: str
+) -> None:
+    """It is full, read-only, or a file. A resource that requires no CDI spec does not need it."""
+    if options is None:
+        directory = str(served.file)
+    else:
+        directory = request.getfixturevalue("mounted")(options)
+        fill(directory)
+    changes = {"cdi_dir": directory, "device_list": ["cdi-cri"]}
+    assert f"cannot update the CDI spec {directory}/aosp.io_binder.json: {error}" in await served.rejected(**changes)
+    await served.check_unaffected()
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
+    served.write(cdi_dir=directory)
+    served.serve.signal(signal.SIGHUP)
+    assert "changed=True" in await served.serve.logged(RELOADED)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("listen: [", "config.yaml"), (None, "No such file or directory"), ("version: v7", "version")],
+)
+async def test_file_that_cannot_be_read_changes_nothing(served: Served, text: str | None, error: str) -> None:
+    if text is None:
+        served.file.unlink()
+    else:
+        served.file.write_text(text)
+    served.serve.signal(signal.SIGHUP)
+    assert error in await served.serve.logged(REJECTED)
+    await served.check_unaffected()
+
+
+# -- file systems that hang
+
+
+async def test_device_directory_that_hangs_changes_nothing(
+    served: Served, hanging_file_system: HangingFileSystem
+) -> None:
+    """The plugin serves as before while the reload waits, and rejects it after some seconds."""
+    hanging_file_system.hang()
+    served.write(device_dir=hanging_file_system.directory)
+    served.serve.signal(signal.SIGHUP)
+    await hanging_file_system.until_waiting()
+    await served.check_unaffected()
+    assert "timed out" in await served.serve.logged(REJECTED)
+    await served.check_unaffected()
+
+
+@pytest.fixture
+async def served_from_hanging_file_system(
+    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem, tmp_path: Path
+) -> AsyncIterator[Served]:
+    """Serve a configuration file on a file system that hangs; ``file`` is where the test writes it."""
+    file = tmp_path / "config.yaml"
+    source = tmp_path / "hanging.source" / "config.yaml"
+    file.symlink_to(hanging_file_system.directory + "/config.yaml")
+    async with Served(device_directory, kubelet_dir, file, free_port()) as served:
+        served.file = source
+        yield served
+        hanging_file_system.release()
+
+
+async def test_configuration_file_that_hangs_changes_nothing(
+    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
+) -> None:
+    """The event loop does not read it."""
+    served = served_from_hanging_file_system
+    hanging_file_system.hang()
+    served.serve.signal(signal.SIGHUP)
+    await hanging_file_system.until_waiting()
+    await served.check_unaffected()
+    assert "reading the configuration timed out" in await served.serve.logged(REJECTED)
+
+
+async def test_sighup_during_a_reload_is_handled_after_it(
+    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
+) -> None:
+    served = served_from_hanging_file_system
+    hanging_file_system.hang()
+    served.serve.signal(signal.SIGHUP)
+    await hanging_file_system.until_waiting()
+    served.serve.signal(signal.SIGHUP)
+    await served.check_unaffected()
+    hanging_file_system.release()
+    for _ in range(2):
+        assert "changed=False" in await served.serve.logged(RELOADED)
+
+
+async def test_sigterm_during_a_reload_ends_the_process_in_time(
+    served_from_hanging_file_system: Served, hanging_file_system: HangingFileSystem
+) -> None:
+    """The exit code would be another one if it had been ended by force."""
+    served = served_from_hanging_file_system
+    hanging_file_system.hang()
+    served.serve.signal(signal.SIGHUP)
+    await hanging_file_system.until_waiting()
+    served.serve.signal(signal.SIGTERM)
+    assert await served.serve.finish() == 0
+    assert served.kubelet.resource(RESOURCE).last_stream_end == "EOF"
+
+
+# -- addresses
+
+
+async def test_clients_of_an_unchanged_address_are_answered_during_a_reload(served: Served) -> None:
+    """Each connection gets an answer, before, during and after the change of generations."""
+    statuses, done = set(), asyncio.Event()
+
+    async def poll() -> None:
+        while not done.is_set():
+            statuses.add((await http_get(served.port, "/healthz"))[0])
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(3):
+            clients.create_task(poll())
+        for name in ("example.com/one", "example.com/two"):
+            served.write(resource_name=name, log_level="debug")
+            served.serve.signal(signal.SIGHUP)
+            await listed(served.kubelet, 2, name)
+        done.set()
+    assert statuses == {200}
+
+
+async def test_reload_moves_the_page_to_other_addresses(served: Served) -> None:
+    """From one address to all of the host with the same port, too."""
+    other = free_port()
+    for changes, page, probes in (
+        ({"status_listen": f"127.0.0.1:{other}"}, other, served.port),
+        ({"listen": f"0.0.0.0:{served.port}", "status_listen": ""}, 0, served.port),
+        ({"listen": f"0.0.0.0:{served.port}", "status_listen": f"0.0.0.0:{served.port}"}, served.port, served.port),
+        ({"listen": f"127.0.0.1:{other}"}, other, other),
+    ):
+        served.write(**changes)
+        served.serve.signal(signal.SIGHUP)
+        await served.serve.logged("registered")
+        assert (await http_get(probes, "/healthz"))[0] == 200
+        for port in {served.port, other} - {probes, page}:
+            with pytest.raises(ConnectionRefusedError):
+                await http_get(port, "/healthz")
+        if page:
+            assert (await http_get(page, "/"))[0] == 200
+        if page != probes:
+            assert (await http_get(probes, "/"))[0] == 404
