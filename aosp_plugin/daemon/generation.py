@@ -111,7 +111,7 @@ class Generation:
         self._plugin_tasks = [
             tasks.create_task(self._run(plugin, require_devices=require_devices)) for plugin in self.plugins
         ]
-        self._background = [tasks.create_task(self._kubelet_view.run(asyncio.Event()))]
+        self._background = [tasks.create_task(self._kubelet_view.run())]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
 

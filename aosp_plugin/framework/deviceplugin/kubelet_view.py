@@ -11,6 +11,7 @@ then counts as registered while the kubelet's stream is open, and ``Confirmation
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,6 @@ from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
@@ -136,26 +136,24 @@ class KubeletView:
         self._recheck = False
         self._logged_failure = ""
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Ask the kubelet at intervals, and after each registration, until ``stop`` is set."""
+    async def run(self) -> None:
+        """Ask the kubelet at intervals, and after each registration, until cancelled."""
         registered = [plugin.newly_registered for plugin in self._plugins]
-        while not stop.is_set():
+        while True:
             interval = self._timings.recheck if self._recheck else self._timings.interval
-            if await wait_any(*registered, stop, timeout=interval):
+            if await wait_any(*registered, timeout=interval):
                 for event in registered:
                     event.clear()
-                await wait_any(stop, timeout=self._timings.after_registration - self._timings.settle)
-            await self._round(stop)
+                await asyncio.sleep(self._timings.after_registration - self._timings.settle)
+            await self._round()
 
-    async def _round(self, stop: asyncio.Event) -> None:
+    async def _round(self) -> None:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
         The comparison does not count if the devices changed, or the plugin registered, during the round.
         """
         before = list(map(_state, self._plugins))
-        await wait_any(stop, timeout=self._timings.settle)
-        if stop.is_set():
-            return
+        await asyncio.sleep(self._timings.settle)
         answer = await self._pod_resources.allocatable()
         self._recheck = False
         for plugin, state in zip(self._plugins, before, strict=True):

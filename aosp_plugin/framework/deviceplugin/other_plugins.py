@@ -9,6 +9,7 @@ so even if it has already sent another list: the kubelet then counts the devices
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -23,7 +24,6 @@ from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Collection
 
     from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-SETTLE = 1.0
-"""Seconds from a change of the directory to the next scan."""
-
-RESCAN = 5.0
-"""Seconds between two scans while there is another plugin: a killed plugin leaves its socket, without an event."""
+MIN_INTERVAL = 1.0
+"""Seconds between two scans after changes: the kubelet writes its checkpoint there with each allocation."""
 
 TIMEOUT = 10.0
 """Seconds for a scan."""
@@ -131,14 +128,13 @@ class OtherPlugins:
         changed: asyncio.Event,
         own_endpoint: Callable[[], str],
         reregister: Callable[[DisconnectReason], None],
+        interval: float,
         observer: Observer = NULL_OBSERVER,
-        settle: float = SETTLE,
-        rescan: float = RESCAN,
     ) -> None:
         """Scan ``directory`` whenever ``changed`` is set, which is cleared then.
 
         ``own_endpoint`` returns the name of the plugin's socket while it is registered, and else an empty string.
-        ``reregister`` is called with the reason when the kubelet has lost the plugin.
+        ``reregister`` is called with the reason when the kubelet has lost the plugin. ``interval`` is in seconds.
         """
         self._directory = directory
         self._changed = changed
@@ -146,8 +142,7 @@ class OtherPlugins:
         self._own_endpoint = own_endpoint
         self._reregister = reregister
         self._observer = observer
-        self._settle = settle
-        self._rescan = rescan
+        self._interval = interval
         self._succession = Succession()
         self.found: tuple[OtherPlugin, ...] = ()
 
@@ -157,12 +152,14 @@ class OtherPlugins:
         found = self.found
         return f"another plugin of this resource runs on this node: {', '.join(map(str, found))}" if found else ""
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Scan after each change of the directory, until ``stop`` is set."""
+    async def run(self) -> None:
+        """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
         try:
-            while not stop.is_set():
+            while True:
                 await self._scan()
-                await self._next_change(stop)
+                await asyncio.sleep(min(MIN_INTERVAL, self._interval))
+                expected = bool(self.found) or self._succession.pending
+                await wait_any(self._changed, timeout=self._interval if expected else None)
         finally:
             self._worker.close()
 
@@ -183,9 +180,3 @@ class OtherPlugins:
                 LOG.info("no other plugin of the resource is running")
         if self._succession.observe(self._directory.number(own_endpoint), found):
             self._reregister(DisconnectReason.LATER_PLUGIN_ENDED)
-
-    async def _next_change(self, stop: asyncio.Event) -> None:
-        """Wait until the directory has changed, or another plugin may have been killed."""
-        expected = bool(self.found) or self._succession.pending
-        if await wait_any(self._changed, stop, timeout=self._rescan if expected else None):
-            await wait_any(stop, timeout=self._settle)

@@ -77,6 +77,7 @@ class DevicePlugin:
             own_endpoint=lambda: self.endpoint,
             reregister=self.reregister,
             observer=observer,
+            interval=timings.other_plugins,
         )
 
     @property
@@ -196,7 +197,7 @@ class DevicePlugin:
             async with asyncio.TaskGroup() as tasks:
                 others = [
                     tasks.create_task(self._refresher.run()),
-                    tasks.create_task(self._other_plugins.run(self._stop)),
+                    tasks.create_task(self._other_plugins.run()),
                 ]
                 await self._supervisor.run()
                 for task in others:

@@ -51,6 +51,9 @@ class Timings(NamedTuple):
     """After which a registration that fails does not count as one more failure in a row."""
     stop: float = 1.0
     """For pending requests when the server stops."""
+    other_plugins: float = 5.0
+    """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
+    a file event."""
 
 
 class DisconnectReason(enum.StrEnum):

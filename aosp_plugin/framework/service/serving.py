@@ -96,7 +96,7 @@ async def _serve(
         stop_on_signals(lambda: stop_all(plugins))
         pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
         stack.callback(pod_resources.close)
-        await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run(asyncio.Event())))
+        await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run()))
         if address is not None and metrics is not None:
             from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 

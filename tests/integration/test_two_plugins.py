@@ -1,0 +1,93 @@
+"""Two plugins of one resource on a node: processes that override each other at the kubelet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
+from aosp_plugin.testing.podresources_server import PodResources
+from tests.support import RESOURCE, DeviceDirectory, Serve, listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
+BEFORE_NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD, Behaviour.BUGGY])
+FOUND, GONE = "another plugin of the resource is running", "no other plugin of the resource is running"
+
+
+@pytest.fixture
+def pod_resources(kubelet_dir: str) -> str:
+    """Return the path of the podresources socket."""
+    return os.path.join(kubelet_dir, "pods.sock")
+
+
+@pytest.fixture
+async def node(kubelet: Kubelet, pod_resources: str, device_directory: DeviceDirectory) -> AsyncIterator[Kubelet]:
+    """Return a kubelet with the podresources API on a node with three devices."""
+    device_directory.add(0, 1, 2)
+    async with PodResources(kubelet, pod_resources):
+        yield kubelet
+
+
+class Plugin(Serve):
+    """A plugin with short intervals, as a process."""
+
+    def __init__(self, node: Kubelet, pod_resources: str, devices: DeviceDirectory) -> None:
+        super().__init__(devices, node.directory)
+        arguments = [node.directory, pod_resources, str(devices.directory)]
+        self._command = [sys.executable, "-m", "tests.plugin_process", *arguments]
+
+    async def has_logged(self, text: str) -> str:
+        """Return the log line that contains ``text``; wait for it if there is none yet."""
+        return next((line for line in self.log if text in line), "") or await self.logged(text)
+
+
+async def admitted(node: Kubelet) -> None:
+    """Start a pod with a device: the kubelet calls Allocate of the current plugin."""
+    pod = Pod("phone", [Container("main", {RESOURCE: 1})])
+    await node.admit(pod)
+    await node.finish(pod)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_end_of_the_first_plugin(
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, end: signal.Signals
+) -> None:
+    """Kubelets with the bug disconnect the second one, which registers again."""
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.logged("INFO registered")
+        async with Plugin(node, pod_resources, device_directory) as second:
+            await second.logged("INFO registered")
+            await second.has_logged(FOUND)
+            first.signal(end)
+            await first.finish()
+            await second.logged(GONE)
+            await listed(node, 3)
+            await admitted(node)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_end_of_the_second_plugin(
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, end: signal.Signals
+) -> None:
+    """Kubelets before 1.37 mark all devices unhealthy, and keep the stream of the first one open.
+
+    The first one registers again; with 1.20, which has no GetAllocatableResources, because the second one is gone.
+    """
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.logged("INFO registered")
+        async with Plugin(node, pod_resources, device_directory) as second:
+            assert "process" in await first.has_logged(FOUND)
+            await node.wait_for(lambda k: k.resource(RESOURCE).streams == 2)
+            second.signal(end)
+            await second.finish()
+            await first.logged(GONE)
+            await node.wait_for(lambda k: k.resource(RESOURCE).streams_opened == 3)
+            await listed(node, 3)
+            await admitted(node)

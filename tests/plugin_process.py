@@ -1,0 +1,41 @@
+"""A device plugin as a process, with short intervals: ``python -m tests.plugin_process KUBELET_DIR SOCKET DEVICE_DIR``.
+
+For tests with several plugins on a node, which distinguish each other by their process IDs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import Config, Resource
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView, ViewTimings
+from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.service import logs
+from tests.support import IN_LIFE, RESOURCE
+
+SHORT = IN_LIFE._replace(other_plugins=0.1)
+VIEW = ViewTimings(interval=0.2, after_registration=0.1, recheck=0.1, settle=0.05, first_pause=0.2, longest_pause=5.0)
+
+
+async def main(kubelet_dir: str, pod_resources_socket: str, device_dir: str) -> None:
+    """Serve the files in a directory until SIGTERM."""
+    logs.set_up("info", "text")
+    resource = Resource(resource_name=RESOURCE, device_dir=device_dir, verify=Verify.FILE)
+    backend = BinderBackend(Host(), resource, cdi_dir=Config().cdi_dir)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=SHORT)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, plugin.stop)
+    with contextlib.closing(PodResources(pod_resources_socket, [RESOURCE])) as pod_resources:
+        async with background_task(KubeletView([plugin], pod_resources, VIEW).run()):
+            await plugin.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
