@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import http.client
 import logging
+import os
 import pkgutil
 import re
 import socket
@@ -14,6 +15,7 @@ import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
 import pytest
 
 from aosp_plugin.daemon import page
@@ -22,9 +24,13 @@ from aosp_plugin.framework.service import connections
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.connections import read_head
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe, serving
+from aosp_plugin.testing import Kubelet
+from tests.support import PATIENCE, Serve, free_port, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support import DeviceDirectory
 
 LOCAL = ("127.0.0.1", 0)
 REQUEST = b"GET / HTTP/1.0\r\n\r\n"
@@ -131,6 +137,23 @@ async def test_route_runs_in_the_event_loop_or_is_503(monkeypatch: pytest.Monkey
         monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 30.0)
         assert (await asyncio.to_thread(get, port, "/healthz")).status == 200
     assert set(threads) == {threading.current_thread()}
+
+
+async def test_request_that_was_answered_with_503_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests do not pile up behind a stuck loop."""
+    ran: list[str] = []
+
+    async def problem() -> str:
+        await asyncio.sleep(0)
+        ran.append("")
+        return ""
+
+    with serving(LOCAL, {"/readyz": probe(in_loop(problem))}) as port:
+        monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 0.2)
+        assert get(port, "/readyz").status == 503  # blocks the loop
+        monkeypatch.setattr(plugin_http, "LOOP_TIMEOUT", 30.0)
+        assert (await asyncio.to_thread(get, port, "/readyz")).status == 200
+    assert len(ran) == 1
 
 
 # -- paths and methods
@@ -385,19 +408,21 @@ def test_number_of_threads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- logging
 
 
-def test_error_in_a_route_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("a bug"), FileNotFoundError("a file of the page")], ids=repr)
+def test_error_in_a_route_is_500_and_logged_with_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """The next request is served."""
 
     def broken() -> Answer:
-        raise ValueError("a bug")
+        raise error
 
     with serving(LOCAL, {"/": broken, "/hello": hello}) as port:
-        assert raw(port, REQUEST) == b""
+        response = get(port, "/")
+        assert (response.status, response.text) == (500, "internal error; the plugin's log has the cause\n")
         assert get(port, "/hello").status == 200
         wait_for_connections()
     (record,) = caplog.records
-    assert (record.levelno, record.getMessage()) == (logging.ERROR, "HTTP request failed")
-    assert "a bug" in caplog.text
+    assert (record.levelno, record.getMessage(), record.path) == (logging.ERROR, "HTTP request failed", "/")  # type: ignore[attr-defined]
+    assert str(error) in caplog.text
 
 
 def test_requests_are_not_logged(
@@ -581,3 +606,36 @@ def test_colors_have_sufficient_contrast(page_port: int, theme: int) -> None:
         assert contrast(color[kind], color[f"{kind}-soft"]) >= 4.5, kind
     for state in ("allocated", "unhealthy", "leaked", "unknown"):
         assert contrast(color[state], color["surface"]) >= 3, state
+
+
+# -- descriptors
+
+
+async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The process has no free descriptor, and clients wait in its accept queue. They are served when it has one."""
+    address = ("127.0.0.1", free_port())
+    flags = ("--listen", f"{address[0]}:{address[1]}")
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
+        await listed(kubelet, 0)
+        await serve.logged("registered")
+        process = psutil.Process(serve.process.pid)
+        soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+        open_now = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+        process.rlimit(psutil.RLIMIT_NOFILE, (min({*range(soft)} - open_now), hard))
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(address)) for _ in range(3)]
+            for client in clients:
+                client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                client.settimeout(2.0)
+            await serve.logged("HTTP connections cannot be accepted, retrying")
+            before = sum(process.cpu_times()[:2])
+            with pytest.raises(TimeoutError):
+                await asyncio.to_thread(clients[0].recv, 1)
+            # The loop of the server would use all of these two seconds.
+            assert sum(process.cpu_times()[:2]) - before < 0.5
+            process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+            for client in clients:
+                client.settimeout(PATIENCE)
+                assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.0 200")

@@ -7,6 +7,7 @@ oldest, so that slow clients cannot lock out a probe. ``http`` defines what is s
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import selectors
 import socket
@@ -28,6 +29,12 @@ CLIENT_TIMEOUT = 10.0
 MAX_CONNECTIONS = 16
 """Concurrent connections. A browser opens six per server, a kubelet one per probe."""
 
+ACCEPT_RETRY = 0.5
+"""Seconds until connections are accepted again after descriptors or memory ran out."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of accept(2) that leave the connection in the queue: the listening socket stays readable."""
+
 MAX_REQUEST_SIZE = 16 * 1024
 """Bytes."""
 
@@ -43,6 +50,9 @@ class BoundedServer(ThreadingHTTPServer):
         self._open: dict[socket.socket, bool] = {}
         """Open connections, the oldest first, and whether each was shut down to make room."""
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._exhausted = False
+        """Whether the last attempt to accept a connection found no descriptor or memory."""
         self._stop_sender, self._stop_receiver = socket.socketpair()
         socketserver.BaseServer.__init__(self, listener.getsockname(), handler)
         self.socket = listener
@@ -54,11 +64,26 @@ class BoundedServer(ThreadingHTTPServer):
             for readable in (self.socket, self._stop_receiver):
                 selector.register(readable, selectors.EVENT_READ)
             while all(key.fileobj is not self._stop_receiver for key, _ in selector.select()):
-                self.handle_request()
+                self._handle_request_noblock()  # type: ignore[attr-defined] # as in serve_forever
+                if self._exhausted:
+                    self._stopping.wait(ACCEPT_RETRY)
 
     def stop(self) -> None:
         """Make ``run`` return. Called in another thread."""
+        self._stopping.set()
         self._stop_sender.send(b"!")
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Raises OSError."""
+        try:
+            accepted = super().get_request()
+        except OSError as error:
+            if error.errno in _EXHAUSTED and not self._exhausted:
+                LOG.warning("HTTP connections cannot be accepted, retrying", extra={"error": str(error)})
+            self._exhausted = error.errno in _EXHAUSTED
+            raise
+        self._exhausted = False
+        return accepted
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
         """Accept a connection and close the oldest one if necessary. Refuse it if closed ones are slow to end."""

@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import io
 import ipaddress
+import logging
 import re
 import socket
 import threading
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
     Route = Callable[[], "Answer"]
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -69,12 +72,17 @@ def text(status: HTTPStatus, line: str) -> Answer:
 def in_loop(function: Callable[[], Coroutine[Any, Any, T]]) -> Callable[[], T]:
     """Return a function for other threads that runs ``function`` in the current event loop.
 
-    It raises TimeoutError if the loop takes longer than ``LOOP_TIMEOUT``. The server answers 503 then.
+    It raises TimeoutError if the loop takes longer than ``LOOP_TIMEOUT``. The server answers 503 then, and the call
+    is cancelled.
     """
     loop = asyncio.get_running_loop()
 
     def call() -> T:
-        return asyncio.run_coroutine_threadsafe(function(), loop).result(LOOP_TIMEOUT)
+        future = asyncio.run_coroutine_threadsafe(function(), loop)
+        try:
+            return future.result(LOOP_TIMEOUT)
+        finally:
+            future.cancel()
 
     return call
 
@@ -188,6 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
         except TimeoutError:
             message = f"the event loop has not answered for {LOOP_TIMEOUT:.0f} s"
             answer = text(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        except Exception:
+            LOG.exception("HTTP request failed", extra={"path": self.path})
+            answer = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the plugin's log has the cause")
         self._send(answer)
 
     def do_HEAD(self) -> None:
