@@ -197,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"the event loop has not answered for {LOOP_TIMEOUT:.0f} s"
             answer = text(HTTPStatus.SERVICE_UNAVAILABLE, message)
         except Exception:
-            LOG.exception("HTTP request failed", extra={"path": self.path})
+            LOG.error("HTTP request failed", extra={"path": self.path}, exc_info=True)  # noqa: G201 - a documented level
             answer = text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the plugin's log has the cause")
         self._send(answer)
 
