@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 from typing import TYPE_CHECKING
 
 from aosp_plugin.daemon.generation import Generation
@@ -13,7 +12,7 @@ from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service import logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.serving import stop_on_signals
+from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until a signal stops the process. All its tasks are in one group, so that none can fail unnoticed."""
-        stop_on_signals(self._stop.set)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload.set)
+        stop_on_signals(self._stop.set, self._reload.set)
         async with asyncio.TaskGroup() as tasks:
             heartbeat = tasks.create_task(self._heartbeat.run())
             tasks.create_task(systemd.notify(self._unready, self._stop))

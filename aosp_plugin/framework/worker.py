@@ -7,6 +7,7 @@ import contextvars
 import queue
 import threading
 import time
+import weakref
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_workers_lock = threading.Lock()  # for the next one
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def running_calls() -> list[str]:
+    """Return which calls are running now in the worker threads of the process. May be called in any thread."""
+    with _workers_lock:
+        calls = [(each.name, each.current) for each in _workers]
+    return [f"{call[0]} of {name} for {time.monotonic() - call[1]:.1f} s" for name, call in calls if call is not None]
+
+
 class Worker:
     """One daemon thread, started by the first call.
 
@@ -28,10 +40,13 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         """``name`` is the name of the thread."""
-        self._name = name
+        self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._current: tuple[str, float] | None = None  # label and start; replaced by a single assignment
+        self.current: tuple[str, float] | None = None
+        """Label and start of the running call (``time.monotonic``); replaced by a single assignment, for any thread."""
+        with _workers_lock:
+            _workers.add(self)
 
     async def run(self, function: Callable[[], T], timeout: float | None = None, *, label: str = "call") -> T:
         """Run ``function`` in the thread, and return its result or raise its error. To be used in the event loop.
@@ -44,7 +59,7 @@ class Worker:
         future: Future[T] = Future()
         self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
         result = asyncio.wrap_future(future)  # cancelling it cancels a call that has not started
         try:
@@ -54,18 +69,18 @@ class Worker:
         finally:
             if not result.cancel():
                 result.exception()  # mark it as retrieved, or asyncio would log it
-        current = self._current
+        current = self.current
         waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
         raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
 
     def busy(self) -> float:
         """Return for how many seconds the current call has been running; 0.0 if there is none. For any thread."""
-        current = self._current
+        current = self.current
         return 0.0 if current is None else time.monotonic() - current[1]
 
     def hanging(self, limit: float) -> str:
         """Return which call has been running for more than ``limit`` seconds; empty if none. For any thread."""
-        current = self._current
+        current = self.current
         seconds = 0.0 if current is None else time.monotonic() - current[1]
         return f"{current[0]} has been hanging for {seconds:.0f} s" if current is not None and seconds > limit else ""
 
@@ -81,15 +96,15 @@ class Worker:
     def _execute(self, function: Callable[[], T], label: str, future: Future[Any]) -> None:
         if not future.set_running_or_notify_cancel():
             return
-        self._current = (label, time.monotonic())
+        self.current = (label, time.monotonic())
         try:
             result = function()
         except StopIteration as error:  # a future of asyncio rejects it
-            self._current = None
+            self.current = None
             future.set_exception(RuntimeError(f"{label}: {error!r}"))
         except BaseException as error:  # noqa: BLE001 - raised in the caller
-            self._current = None
+            self.current = None
             future.set_exception(error)
         else:
-            self._current = None
+            self.current = None
             future.set_result(result)

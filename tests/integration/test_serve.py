@@ -50,16 +50,6 @@ async def test_signal_stops_the_plugin(
         assert sockets(kubelet_dir) == []
 
 
-async def test_exit_handler_that_hangs_does_not_delay_the_end(
-    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)\n")
-    async with Serve(device_directory, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
-        await serve.logged(WAITING)
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
-
-
 async def test_devices_are_back_after_sigkill_and_restart(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     """The new process uses another socket and removes the old one. Pods keep their devices."""
     device_directory.add(0, 1)

@@ -26,8 +26,16 @@ def fail():
 def broken():
     raise KeyError("bug")
 
+class Unclosable(ListedDevices):
+    def close(self):
+        raise BackendError("the bus is still busy")
+
 LISTS = {"a": lambda: ["/dev/a0", "/dev/a1"], "b": lambda: ["/dev/b0"], "fail": fail, "broken": broken}
-backends = [ListedDevices(f"example.com/{name}", LISTS[name], directories=()) for name in sys.argv[2:]]
+CLASSES = {"unclosable": Unclosable}
+backends = [
+    CLASSES.get(name, ListedDevices)(f"example.com/{name}", LISTS.get(name, list), directories=())
+    for name in sys.argv[2:]
+]
 serve(*backends, kubelet_dir=sys.argv[1], log_format="json")
 """
 
@@ -76,7 +84,23 @@ async def test_failed_first_scan_ends_the_process_with_one_line(kubelet_dir: str
 
 async def test_unexpected_error_keeps_its_traceback(kubelet_dir: str, tmp_path: Path) -> None:
     process = await start(tmp_path, kubelet_dir, "broken")
-    assert (await finish(process))[-1] == "KeyError: 'bug'"
+    event = json.loads((await finish(process))[-1])
+    assert event["message"] == "task failed, exiting"
+    assert event["traceback"].endswith("KeyError: 'bug'")
+    assert process.returncode == 1
+
+
+async def test_each_error_is_reported(kubelet_dir: str, tmp_path: Path) -> None:
+    """The end of one plugin ends the others; what happens meanwhile is not hidden."""
+    process = await start(tmp_path, kubelet_dir, "b", "fail", "unclosable")
+    assert {"plugin.py: the bus does not answer", "plugin.py: the bus is still busy"} <= {*await finish(process)}
+    assert process.returncode == 1
+
+
+async def test_missing_kubelet_directory_is_one_line(kubelet_dir: str, tmp_path: Path) -> None:
+    process = await start(tmp_path, f"{kubelet_dir}/none", "a", "b")
+    (line,) = [line for line in await finish(process) if not line.startswith("{")]
+    assert line.startswith(f"plugin.py: the kubelet's plugin directory {kubelet_dir}/none does not exist")
     assert process.returncode == 1
 
 

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework import host_calls
-from aosp_plugin.framework.aio import complete_unless
+from aosp_plugin.framework.aio import complete_unless, leaves
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
@@ -164,14 +164,22 @@ class DevicePlugin:
 
         Raises what ``prepare`` raises, except that a scan which hangs does not keep the plugin from registering, and
         KubeletError if the plugin can never be registered. Later scans may fail. Raises WorkerTimeoutError at the end
-        if ``Backend.close`` does not return within ``CLOSE_TIMEOUT``.
+        if ``Backend.close`` does not return within ``CLOSE_TIMEOUT``. Several errors are raised as a group.
         """
+        failures: list[BaseException] = []
         with working_for(self.resource_name):
             try:
                 if await complete_unless(self._stop, self._start(require_devices=require_devices)):
                     await self._serve()
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures += leaves(error)
             finally:
-                await self._close(self._close_all)
+                try:
+                    await self._close(self._close_all)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failures += leaves(error)
+                if failures:
+                    raise failures[0] if len(failures) == 1 else BaseExceptionGroup("several failures", failures)
 
     async def _start(self, *, require_devices: bool) -> None:
         """Scan and update the host before the first registration, so that the kubelet gets all devices at once."""
@@ -193,17 +201,14 @@ class DevicePlugin:
 
     async def _serve(self) -> None:
         """Refresh and supervise until ``stop`` is set, or one of them fails."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                others = [
-                    tasks.create_task(self._refresher.run()),
-                    tasks.create_task(self._other_plugins.run()),
-                ]
-                await self._supervisor.run()
-                for task in others:
-                    task.cancel()
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+        async with asyncio.TaskGroup() as tasks:
+            others = [
+                tasks.create_task(self._refresher.run()),
+                tasks.create_task(self._other_plugins.run()),
+            ]
+            await self._supervisor.run()
+            for task in others:
+                task.cancel()
 
     async def _close(self, close: Callable[[], None]) -> None:
         """Release everything. ``close`` runs in the worker thread, after the call that runs there now."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-import signal
 import sys
-import threading
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.errors import PluginError
@@ -26,15 +24,15 @@ from aosp_plugin.framework.resource_names import is_extended_resource_name
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen_address
 from aosp_plugin.framework.service.heartbeat import Heartbeat
+from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.service.http import Route
 
-EXIT_WITHIN = 1.8
-"""Seconds from SIGTERM until the process is ended by force."""
+LOG = logging.getLogger(__name__)
 
 
 def serve(
@@ -52,11 +50,12 @@ def serve(
     ``/readyz`` and ``/metrics``; None for no server. ``log_level`` is debug, info, warning or error; ``log_format`` is
     text or json; logs go to standard error.
 
-    Call it in the main thread, as the last statement of the program: ``EXIT_WITHIN`` seconds after the signal, the
-    process is ended by force, even if a scan hangs. Clean up in ``Backend.close``.
+    Call it in the main thread, as the last statement of the program: ``termination.EXIT_WITHIN`` seconds after the
+    signal, the process is ended by force, whatever hangs, with an error in the log and exit code 1. Clean up in
+    ``Backend.close``.
 
-    A PluginError or OSError ends the process with one line on standard error and the exit code 1. Raises ValueError if
-    an argument is invalid.
+    Any error ends the process with exit code 1, and each error is reported: a PluginError or OSError as one line on
+    standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
     """
     names = [backend.resource_name for backend in backends]
     if not names or len(set(names)) < len(names) or not all(map(is_extended_resource_name, names)):
@@ -66,17 +65,27 @@ def serve(
     address = listen_address(listen or "")
     logs.set_up(log_level, log_format)
     try:
-        for name in names:
-            PluginDirectory(kubelet_dir, name).check()
         asyncio.run(_serve(backends, kubelet_dir, pod_resources_socket, address))
-    except (PluginError, OSError) as error:
-        sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {error}\n")
+    except Exception as error:  # noqa: BLE001 - reported, whatever it is
+        _report(leaves(error))
         sys.exit(1)
+
+
+def _report(errors: Sequence[BaseException]) -> None:
+    """Report each error once: the same one may have ended several plugins."""
+    lines = dict.fromkeys(str(error) for error in errors if isinstance(error, (PluginError, OSError)))
+    for line in lines:
+        sys.stderr.write(f"{os.path.basename(sys.argv[0])}: {line}\n")
+    for error in errors:
+        if not isinstance(error, (PluginError, OSError)):
+            LOG.error("task failed, exiting", exc_info=error)
 
 
 async def _serve(
     backends: Iterable[Backend], kubelet_dir: str, pod_resources_socket: str, address: tuple[str, int] | None
 ) -> None:
+    plugins: list[DevicePlugin] = []
+    stop_on_signals(lambda: stop_all(plugins))
     async with contextlib.AsyncExitStack() as stack:
         files = stack.enter_context(contextlib.closing(FileEvents()))
         metrics = None
@@ -84,7 +93,7 @@ async def _serve(
             from aosp_plugin.framework.service.metrics import Metrics  # noqa: PLC0415 - takes megabytes of memory
 
             metrics = Metrics(polling=lambda: files.polling)
-        plugins = [
+        plugins += [
             DevicePlugin(
                 backend,
                 kubelet_dir=kubelet_dir,
@@ -93,44 +102,22 @@ async def _serve(
             )
             for backend in backends
         ]
-        stop_on_signals(lambda: stop_all(plugins))
         pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
         stack.callback(pod_resources.close)
-        await stack.enter_async_context(background_task(KubeletView(plugins, pod_resources).run()))
+        background: list[Coroutine[None, None, None]] = [KubeletView(plugins, pod_resources).run()]
         if address is not None and metrics is not None:
             from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
             heartbeat = Heartbeat()
+            background.append(heartbeat.run())
             routes = probe_routes(plugins, heartbeat.problem)
             routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
             stack.enter_context(http.serving(address, routes))
-            await stack.enter_async_context(background_task(heartbeat.run()))
-        await run_plugins(plugins)
-
-
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` in the running event loop on SIGTERM and SIGINT.
-
-    The process is ended by force after ``EXIT_WITHIN`` seconds, so that neither a call that hangs nor gRPC's threads
-    can keep it.
-    """
-
-    def handle() -> None:
-        stop()
-        forced_exit = threading.Timer(EXIT_WITHIN, os._exit, (0,))
-        forced_exit.daemon = True
-        forced_exit.start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, handle)
-
-
-async def run_plugins(plugins: Sequence[DevicePlugin], *, require_devices: bool = False) -> None:
-    """Run the plugins until all have stopped. If one fails, stop the others, and raise its error."""
-    tasks = [asyncio.create_task(plugin.run(require_devices=require_devices)) for plugin in plugins]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    stop_all(plugins)
-    await asyncio.gather(*tasks)
+        async with asyncio.TaskGroup() as tasks:
+            others = [tasks.create_task(work) for work in background]
+            await asyncio.wait([tasks.create_task(plugin.run()) for plugin in plugins])
+            for task in others:
+                task.cancel()
 
 
 def stop_all(plugins: Iterable[DevicePlugin]) -> None:
@@ -142,15 +129,14 @@ def stop_all(plugins: Iterable[DevicePlugin]) -> None:
 def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> dict[str, Route]:
     """Return the routes ``/healthz`` and ``/readyz`` of plugins that run in the current event loop.
 
-    ``stuck`` returns what is wrong with the event loop, and is called in other threads.
+    Only what a restart of the process heals makes ``/healthz`` fail: an event loop that does not turn. An error that
+    ends a task ends the process. Trouble of the host makes ``/readyz`` fail. ``stuck`` returns what is wrong with the
+    event loop, and is called in other threads.
     """
     from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
     async def unready() -> str:
         return _join((plugin.resource_name, plugin.unready) for plugin in plugins)
-
-    def unhealthy() -> str:
-        return stuck() or _join((plugin.resource_name, plugin.unhealthy) for plugin in plugins)
 
     def details(ready: bool) -> str:  # noqa: FBT001 - called by position
         texts = [
@@ -160,7 +146,7 @@ def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> d
         ]
         return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
-    return {"/healthz": http.probe(unhealthy), "/readyz": http.probe(http.in_loop(unready), details)}
+    return {"/healthz": http.probe(stuck), "/readyz": http.probe(http.in_loop(unready), details)}
 
 
 def _join(problems: Iterable[tuple[str, str]]) -> str:

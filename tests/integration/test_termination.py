@@ -1,0 +1,152 @@
+"""SIGTERM ends a process whatever hangs in it: a worker thread, the event loop, an exit handler, standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, listed, sockets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hanging_fs import HangingFileSystem
+
+PROGRAM = """
+import os, sys
+from aosp_plugin.framework import ListedDevices, host_calls, serve
+
+host_calls.SCAN_TIMEOUT = 0.5
+kubelet_dir, what, directory = sys.argv[1:]
+
+class Thing(ListedDevices):
+    def allocate(self, ids):  # violates the contract: it runs in the event loop
+        if what == "loop":
+            os.stat(directory)
+        return super().allocate(ids)
+
+    def close(self):
+        if what == "close":
+            os.stat(directory)
+
+def list_devices():
+    if what == "stderr":
+        while True:
+            sys.stderr.write("x" * 1024)
+    if what == "list":
+        os.listdir(directory)
+    return ["/dev/thing"]
+
+serve(Thing("example.com/thing", list_devices, directories=()), kubelet_dir=kubelet_dir, pod_resources_socket="")
+"""
+
+
+async def start(
+    tmp_path: Path, kubelet_dir: str, what: str, directory: str, stderr: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
+    """Run the program; ``what`` hangs in it if the directory does."""
+    (tmp_path / "plugin.py").write_text(PROGRAM)
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, str(tmp_path / "plugin.py"), kubelet_dir, what, directory), stderr=stderr
+    )
+
+
+async def finish(process: asyncio.subprocess.Process) -> tuple[int | None, list[str]]:
+    """Wait for the end of the process; return its exit code and its log."""
+    _, output = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return process.returncode, output.decode().splitlines()
+
+
+async def test_list_function_that_hangs_does_not_keep_the_process(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """The plugin has registered without devices before, and its socket is removed."""
+    hanging_file_system.hang()
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, kubelet_dir, "list", hanging_file_system.directory)
+        await hanging_file_system.until_waiting()
+        await listed(kubelet, 0, "example.com/thing")
+        process.terminate()
+        code, log = await finish(process)
+    assert code == 1
+    assert log[-1] == "plugin.py: close timed out after 0.7 s because of a device scan that has not ended"
+    assert sockets(kubelet_dir) == []
+
+
+async def test_close_that_hangs_is_an_error(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, kubelet_dir, "close", hanging_file_system.directory)
+        await listed(kubelet, 1, "example.com/thing")
+        hanging_file_system.hang()
+        process.terminate()
+        code, log = await finish(process)
+    assert code == 1
+    assert log[-1] == "plugin.py: close timed out after 0.7 s"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_event_loop_that_hangs_is_a_forced_exit(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem, number: signal.Signals
+) -> None:
+    """A backend violates its contract. The log names the function; the next start removes the socket."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, kubelet_dir, "loop", hanging_file_system.directory)
+        await listed(kubelet, 1, "example.com/thing")
+        hanging_file_system.hang()
+        pod = Pod("pod", [Container("container", {"example.com/thing": 1})])
+        allocating = asyncio.create_task(kubelet.admit(pod))
+        await hanging_file_system.until_waiting()
+        process.send_signal(number)
+        code, log = await finish(process)
+        await asyncio.wait({allocating})
+        allocating.exception()
+    assert code == 1
+    assert "forced exit" in log[-1]
+    assert "main thread in allocate (plugin.py:11)" in log[-1]
+
+
+async def test_standard_error_that_is_full_does_not_keep_the_process(kubelet_dir: str, tmp_path: Path) -> None:
+    """The log of a forced exit is then lost, but not the exit."""
+    reader, writer = os.pipe()
+    try:
+        process = await start(tmp_path, kubelet_dir, "stderr", "/", stderr=writer)
+        os.close(writer)
+        assert await asyncio.to_thread(os.read, reader, 1024)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 1
+    finally:
+        os.close(reader)
+
+
+async def test_exit_handler_that_hangs_is_a_forced_exit(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """A library may register one."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, time\natexit.register(time.sleep, 3600)\n")
+    async with Serve(device_directory, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
+        await serve.logged("waiting for kubelet")
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 1
+        assert "forced exit" in serve.log[-1]
+
+
+async def test_second_signal_does_not_postpone_the_end(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """Nor does SIGHUP. The plugin ends in order, with 0."""
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            os.kill(serve.process.pid, number)
+        assert await serve.finish() == 0
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).streams == 0)
+    assert sockets(kubelet_dir) == []
