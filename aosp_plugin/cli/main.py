@@ -140,8 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cli.main(args=arguments, prog_name="aosp-plugin", standalone_mode=False)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except ExceptionGroup as group:  # of the tasks of serve
-        return max([_report(error) for error in leaves(group)])
+    except ExceptionGroup as group:  # of the tasks of serve; the same error may have ended several
+        return max([_report(error) for error in {str(error): error for error in leaves(group)}.values()])
     except (PluginError, HostError, OSError) as error:
         return _report(error)
     except click.Abort:

@@ -1,0 +1,195 @@
+"""``aosp-plugin serve`` under faults of the process and of the host: what is survived, and what ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tests.hanging_fs import HangingFileSystem
+
+LEAK = "leaked device: held open by a process outside its pod"
+LEAK_DETECTION = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.05"}
+
+
+@contextlib.contextmanager
+def holding(path: str | Path) -> Iterator[None]:
+    """Run a process that holds a file open."""
+    program = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ours
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.communicate()
+
+
+@contextlib.contextmanager
+def without_descriptors(pid: int) -> Iterator[None]:
+    """Let a process open no more files inside the context."""
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+class Systemd:
+    """The socket on which systemd receives notifications."""
+
+    def __init__(self, path: Path) -> None:
+        self.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "100000"}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(0.0)
+
+    async def watchdog(self, count: int) -> None:
+        """Wait for so many watchdog notifications."""
+        async with asyncio.timeout(PATIENCE):
+            while count:
+                count -= b"WATCHDOG=1" in await asyncio.get_running_loop().sock_recv(self._socket, 4096)
+
+    def drain(self) -> None:
+        """Drop what has arrived."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(4096)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    with contextlib.closing(Systemd(tmp_path / "notify")) as systemd:
+        yield systemd
+
+
+# -- descriptors
+
+
+async def test_everything_works_after_descriptors_ran_out(
+    device_directory: DeviceDirectory, kubelet_dir: str, systemd: Systemd
+) -> None:
+    """Clients wait meanwhile. systemd's watchdog is fed all the time, or systemd would kill the process."""
+    device_directory.add(0, 1)
+    port = free_port()
+    environment = LEAK_DETECTION | systemd.environment
+    flags = ["--listen", f"127.0.0.1:{port}"]
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve,
+    ):
+        await listed(kubelet, 2)
+        await serve.logged("registered")
+        with contextlib.ExitStack() as clients:
+            with without_descriptors(serve.process.pid):
+                for _ in range(8):
+                    client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+                await serve.logged("leak scan failed, retrying")
+                systemd.drain()
+                await systemd.watchdog(20)
+                device_directory.add(2)
+            await serve.logged("leak scan recovered")
+        await listed(kubelet, 3)
+        await systemd.watchdog(20)
+        assert (await http_get(port, "/readyz"))[0] == 200
+        with holding(device_directory.directory / "aosp_binder2"):
+            assert "device=aosp_binder2" in await serve.logged(LEAK)
+        assert (await http_get(port, "/metrics"))[0] == 200
+        await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
+        assert len(kubelet.registrations) == 1
+
+
+# -- tasks that die
+
+
+async def test_task_that_dies_ends_the_process(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """A bug in leak detection is logged with its traceback, and the socket is removed."""
+    device_directory.add(0)
+    bug = "import aosp_plugin.daemon.leaks as leaks\nleaks.scan = None\n"
+    (tmp_path / "sitecustomize.py").write_text(bug)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = LEAK_DETECTION | {"PYTHONPATH": path}
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, environment=environment) as serve,
+    ):
+        await listed(kubelet, 1)
+        assert "ERROR" in await serve.logged("task failed, exiting")
+        assert await serve.finish() == 1
+        assert "TypeError: 'NoneType' object is not callable" in "".join(serve.log)
+        assert sockets(kubelet_dir) == []
+
+
+async def test_every_failure_is_reported(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> None:
+    config = {"version": "v1", "resources": [{"device_dir": "/a"}, {"resource_name": "a.io/b", "device_dir": "/b"}]}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    flags = ["--kubelet-dir", kubelet_dir, "--listen", "", "--config", str(tmp_path / "config.yaml")]
+    async with Serve(device_directory, kubelet_dir, *flags, usual_flags=False) as serve:
+        assert await serve.finish() == 1
+    errors = [line for line in "".join(serve.log).splitlines() if line.startswith("aosp-plugin: ")]
+    assert [line.rpartition(": ")[2] for line in errors] == ["'/a'", "'/b'"]
+
+
+# -- leak scans that hang
+
+
+@pytest.fixture
+async def hanging_leak_scan(
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    hanging_file_system: HangingFileSystem,
+) -> AsyncIterator[tuple[Serve, Kubelet, int]]:
+    """Serve with a leak scan that hangs, because a process has a file open on a file system that hangs."""
+    device_directory.add(0)
+    port = free_port()
+    with open(f"{hanging_file_system.source}/file", "wb"):  # noqa: ASYNC230 - does not hang
+        pass
+    with holding(f"{hanging_file_system.directory}/file"):
+        hanging_file_system.hang()
+        async with (
+            Kubelet(kubelet_dir) as kubelet,
+            Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=LEAK_DETECTION) as serve,
+        ):
+            await listed(kubelet, 1)
+            await hanging_file_system.until_waiting()
+            yield serve, kubelet, port
+        hanging_file_system.release()
+
+
+async def test_leak_scan_that_hangs_affects_nothing_else(
+    hanging_leak_scan: tuple[Serve, Kubelet, int], device_directory: DeviceDirectory
+) -> None:
+    """SIGTERM ends the process in time; the exit code would be another one if it had been ended by force."""
+    serve, kubelet, port = hanging_leak_scan
+    device_directory.add(1)
+    await listed(kubelet, 2)
+    await kubelet.admit(Pod("phone", [Container("android", {RESOURCE: 1})]))
+    for path in ("/healthz", "/readyz", "/metrics", "/status"):
+        assert (await http_get(port, path))[0] == 200
+    serve.signal(signal.SIGTERM)
+    assert await serve.finish() == 0
