@@ -39,7 +39,7 @@ class ViewTimings(NamedTuple):
     interval: float = 30.0
     """Between two rounds."""
     after_registration: float = 2.0
-    """From a registration to the next round."""
+    """From a registration, and from the start or end of another plugin of the resource, to the next round."""
     recheck: float = 5.0
     """From a round with fewer devices than published, or without a result, to the next one."""
     settle: float = 1.0
@@ -138,11 +138,11 @@ class KubeletView:
 
     async def run(self) -> None:
         """Ask the kubelet at intervals, and after each registration, until cancelled."""
-        registered = [plugin.newly_registered for plugin in self._plugins]
+        due = [plugin.view_due for plugin in self._plugins]
         while True:
             interval = self._timings.recheck if self._recheck else self._timings.interval
-            if await wait_any(*registered, timeout=interval):
-                for event in registered:
+            if await wait_any(*due, timeout=interval):
+                for event in due:
                     event.clear()
                 await asyncio.sleep(self._timings.after_registration - self._timings.settle)
             await self._round()

@@ -127,6 +127,7 @@ class OtherPlugins:
         *,
         changed: asyncio.Event,
         own_endpoint: Callable[[], str],
+        view_due: asyncio.Event,
         reregister: Callable[[DisconnectReason], None],
         interval: float,
         observer: Observer = NULL_OBSERVER,
@@ -134,12 +135,14 @@ class OtherPlugins:
         """Scan ``directory`` whenever ``changed`` is set, which is cleared then.
 
         ``own_endpoint`` returns the name of the plugin's socket while it is registered, and else an empty string.
-        ``reregister`` is called with the reason when the kubelet has lost the plugin. ``interval`` is in seconds.
+        ``view_due`` is set when another plugin has started or ended. ``reregister`` is called with the reason when the
+        kubelet has lost the plugin. ``interval`` is in seconds.
         """
         self._directory = directory
         self._changed = changed
         self._worker = Worker("other plugins")
         self._own_endpoint = own_endpoint
+        self._view_due = view_due
         self._reregister = reregister
         self._observer = observer
         self._interval = interval
@@ -173,6 +176,7 @@ class OtherPlugins:
             return
         if found != self.found:
             self.found = found
+            self._view_due.set()
             self._observer.other_plugins(len(found))
             if found:
                 LOG.warning("another plugin of the resource is running", extra={"endpoint": ",".join(map(str, found))})

@@ -75,6 +75,7 @@ class DevicePlugin:
             directory,
             changed=self._supervisor.directory_changed,
             own_endpoint=lambda: self.endpoint,
+            view_due=self.view_due,
             reregister=self.reregister,
             observer=observer,
             interval=timings.other_plugins,
@@ -108,8 +109,11 @@ class DevicePlugin:
         return self._supervisor.endpoint
 
     @property
-    def newly_registered(self) -> asyncio.Event:
-        """Set after each registration; its one subscriber, a ``KubeletView``, clears it."""
+    def view_due(self) -> asyncio.Event:
+        """Set after each registration, and when another plugin of the resource has started or ended.
+
+        Its one subscriber, a ``KubeletView``, clears it.
+        """
         return self._supervisor.registered
 
     @property

@@ -1,0 +1,282 @@
+"""The comparison of the kubelet's devices with those that a plugin published, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.api import podresources_pb2 as pb
+from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView, ViewTimings
+from aosp_plugin.framework.podresources_client import Allocatable, PodResources
+from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.podresources_server import PodResources as Server
+from tests.support import (
+    IN_LIFE,
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    Serve,
+    free_port,
+    http_get,
+    listed,
+    make_plugin,
+    run,
+    until,
+)
+from tests.testing.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aosp_plugin.framework import DevicePlugin
+    from tests.hanging_fs import HangingFileSystem
+
+TIMINGS = ViewTimings(
+    interval=0.1, after_registration=0.05, recheck=0.05, settle=0.02, first_pause=0.1, longest_pause=1.0
+)
+
+
+@pytest.fixture
+def socket(kubelet_dir: str) -> str:
+    """Return the path of the podresources socket."""
+    return os.path.join(kubelet_dir, "pods.sock")
+
+
+class View(KubeletView):
+    """The view of one plugin, whose rounds a test can wait for."""
+
+    def __init__(self, plugin: DevicePlugin, pod_resources: PodResources) -> None:
+        super().__init__([plugin], pod_resources, TIMINGS)
+        self.plugin = plugin
+        self._completed = asyncio.Event()
+
+    async def _round(self) -> None:
+        await super()._round()
+        self._completed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds after a round."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._completed.clear()
+                await self._completed.wait()
+
+    async def confirmed(self, allocatable: int | None, unknown: str = "") -> None:
+        """Wait until the kubelet's number of devices is known, or until it is unknown for this reason."""
+        confirmation = self.plugin.confirmation
+        await self.until(lambda: confirmation.allocatable == allocatable and unknown in confirmation.unknown)
+
+
+@contextlib.asynccontextmanager
+async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> AsyncIterator[View]:
+    """Run a plugin and its view."""
+    plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(other_plugins=0.1))
+    with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
+        view = View(plugin, pod_resources)
+        async with run(plugin), background_task(view.run()):
+            yield view
+
+
+class Answers(rpc.PodResourcesListerServicer):
+    """A kubelet whose number of allocatable devices is set by the test, also while a request waits for it."""
+
+    def __init__(self, *answers: int) -> None:
+        """Answer each request with the next number, and then with the last one."""
+        self.answers = list(answers)
+        self.requests = 0
+
+    async def before(self) -> None:
+        """Run before each answer."""
+
+    async def GetAllocatableResources(self, _request: Any, _context: Any) -> pb.AllocatableResourcesResponse:  # noqa: N802
+        """Return the next number of devices."""
+        self.requests += 1
+        await self.before()
+        number = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        response = pb.AllocatableResourcesResponse()
+        for device in range(number):
+            for _numa_node in range(2):
+                response.devices.add(resource_name=RESOURCE, device_ids=[f"d{device}"])
+            response.devices.add(resource_name="example.com/other", device_ids=[f"o{device}"])
+        return response
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Fail: the view does not call this method."""
+        raise NotImplementedError
+
+    Get = List
+
+
+@contextlib.asynccontextmanager
+async def answering(socket: str, answers: Answers) -> AsyncIterator[None]:
+    """Serve ``answers``."""
+    server = grpc.aio.server()
+    rpc.add_PodResourcesListerServicer_to_server(answers, server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@buggy_kubelet
+async def test_lost_devices_are_published_again(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """A program that is no plugin of this project registers the resource and ends; the plugin's stream stays open."""
+    device_directory.add(0, 1, 2)
+    plugins = Plugins(kubelet_dir)
+    async with Server(kubelet, socket), viewed(device_directory, kubelet_dir, socket) as view:
+        await listed(kubelet, 3)
+        await view.confirmed(3)
+        await plugins.serve(kubelet, "x", name="other.sock", resource=RESOURCE)
+        await plugins.stop()
+        await until(lambda: "the kubelet has 0 of 3 healthy devices" in view.plugin.unready)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 3)
+        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 3})]))
+        await until(lambda: not view.plugin.unready)
+        assert view.plugin.confirmation.allocatable == 3
+
+
+@new_kubelet
+async def test_kubelet_that_always_has_fewer_devices_gets_few_registrations(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The pause between two of them grows. In a pause the plugin is registered, and says when it tries again."""
+    device_directory.add(0, 1, 2)
+    answers = Answers(2)
+    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+        await kubelet.wait_for(lambda k: len(k.registrations) == 4)
+        requests = answers.requests
+        assert requests > 2 * 3  # two for each registration, and those in the pauses
+        await listed(kubelet, 3)
+        await view.until(lambda: ", next registration in " in view.plugin.unready)
+        assert view.plugin.registered
+        answers.answers = [3]
+        await until(lambda: not view.plugin.unready)
+        await view.confirmed(3)
+
+
+@new_kubelet
+async def test_one_answer_with_fewer_devices_changes_nothing(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    device_directory.add(0, 1, 2)
+    answers = Answers(*[0, 3] * 5, 3)
+    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+        await listed(kubelet, 3)
+        await view.until(lambda: answers.requests >= 12)
+        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
+
+
+@new_kubelet
+async def test_round_in_which_devices_change_does_not_count(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The kubelet may have answered before it got the new list."""
+    device_directory.add(0, 1, 2)
+    answers = Answers(0, 0, 0, 0, 0, 3)
+
+    async def flap() -> None:
+        revision = view.plugin.inventory.snapshot.revision
+        if len(answers.answers) > 1:
+            device_directory.remove(0) if revision % 2 else device_directory.add(0)
+            await view.plugin.inventory.superseded(revision).wait()
+
+    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+        answers.before = flap  # type: ignore[method-assign]
+        await view.confirmed(3)
+        assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
+
+
+@old_kubelet
+async def test_kubelet_without_the_api_is_not_compared(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    device_directory.add(0)
+    async with Server(kubelet, socket) as server, viewed(device_directory, kubelet_dir, socket) as view:
+        await view.confirmed(None, "this kubelet is too old")
+        assert server.requests
+        assert view.plugin.unready == ""
+
+
+@new_kubelet
+async def test_kubelet_whose_socket_is_not_mounted_is_not_compared(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The number is known as soon as the socket is there."""
+    device_directory.add(0)
+    async with viewed(device_directory, kubelet_dir, socket) as view:
+        await view.confirmed(None, f"{socket} does not exist")
+        assert view.plugin.unready == ""
+        async with Server(kubelet, socket):
+            await view.confirmed(1)
+        await view.confirmed(None, "does not exist")
+
+
+@new_kubelet
+async def test_hanging_directory_of_the_socket_delays_nothing(
+    kubelet: Kubelet,
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    hanging_file_system: HangingFileSystem,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop serves the kubelet meanwhile."""
+    monkeypatch.setattr("aosp_plugin.framework.podresources_client.DEADLINE", 0.2)
+    device_directory.add(0)
+    hanging_file_system.hang()
+    socket = f"{hanging_file_system.directory}/kubelet.sock"
+    async with viewed(device_directory, kubelet_dir, socket) as view:
+        await hanging_file_system.until_waiting()
+        await view.confirmed(None, f"reading {socket} hangs")
+        device_directory.add(1)
+        await listed(kubelet, 2)
+        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
+        assert (view.plugin.unready, hanging_file_system.waiting()) == ("", 1)
+        hanging_file_system.release()
+        await view.confirmed(None, "does not exist")
+
+
+async def test_client_counts_each_device_once(socket: str) -> None:
+    with contextlib.closing(PodResources(socket, [RESOURCE, "example.com/absent"])) as client:
+        async with answering(socket, Answers(3)):
+            assert await client.allocatable() == Allocatable(devices={RESOURCE: 3, "example.com/absent": 0})
+
+
+async def test_empty_path_disables_the_query() -> None:
+    assert (await PodResources("", [RESOURCE]).allocatable()).problem == "disabled (pod_resources_socket is empty)"
+
+
+@buggy_kubelet
+async def test_daemon_shows_the_kubelets_devices_and_the_other_plugin(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """With the default intervals, in /readyz and in the metrics."""
+    device_directory.add(0, 1, 2)
+    port = free_port()
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket}
+    flags = ["--listen", f"127.0.0.1:{port}"]
+    label = f'{{resource="{RESOURCE}"}}'
+    async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as first:
+        await first.logged("INFO registered")
+        async with Serve(device_directory, kubelet_dir, environment=environment) as second:
+            line = await first.logged("another plugin of the resource is running")
+            assert f"(process {second.process.pid})" in line
+            status, body = 0, ""
+            async with asyncio.timeout(PATIENCE):
+                while "3 of 3 devices allocatable" not in body:
+                    status, _, body = await http_get(port, "/readyz")
+            assert status == 200
+            assert body.startswith(f"ok: {RESOURCE}: 3 of 3 devices allocatable; {RESOURCE}: another plugin of this ")
+            _, _, metrics = await http_get(port, "/metrics")
+            assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in metrics
+            assert f"aosp_plugin_other_plugins{label} 1.0\n" in metrics
