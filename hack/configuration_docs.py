@@ -59,8 +59,12 @@ The configuration of `aosp-plugin serve` has four sources. For each key, the fir
 A flag or variable for a key of resources applies to all resources. An unknown key or variable, or a value that is not
 allowed, is an error with exit code 2, also in a source that another source overrides.
 
-`aosp-plugin config` accepts the flags of `serve` and prints the effective value of each key with its source. The
-process reloads the configuration on SIGHUP; if the new one is not valid, it logs the error and keeps the current one.
+`aosp-plugin config` accepts the flags of `serve` and prints the effective value of each key with its source.
+
+The process reloads the configuration on SIGHUP. It binds the addresses, scans the devices and tests the directories of
+the new configuration while the current one still serves. If one of these fails or takes more than 10 s, or the file is
+not valid, it logs `configuration reload rejected, keeping the current configuration` with the cause, and nothing
+changes.
 
 ## A complete file
 

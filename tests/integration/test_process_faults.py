@@ -193,3 +193,24 @@ async def test_leak_scan_that_hangs_affects_nothing_else(
         assert (await http_get(port, path))[0] == 200
     serve.signal(signal.SIGTERM)
     assert await serve.finish() == 0
+
+
+# -- host trouble is not the process's
+
+
+async def test_device_directory_that_hangs_at_the_start_does_not_end_the_process(
+    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem
+) -> None:
+    """It registers without devices, is alive and not ready, and has the devices as soon as the directory responds."""
+    port = free_port()
+    with open(f"{hanging_file_system.source}/aosp_binder0", "wb"):  # noqa: ASYNC230 - does not hang
+        pass
+    hanging_file_system.hang()
+    flags = ["--device-dir", hanging_file_system.directory, "--listen", f"127.0.0.1:{port}"]
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
+        await listed(kubelet, 0)
+        await serve.logged("registered")
+        assert (await http_get(port, "/readyz"))[0] == 503
+        assert (await http_get(port, "/healthz"))[0] == 200
+        hanging_file_system.release()
+        await listed(kubelet, 1)

@@ -52,8 +52,7 @@ async def notify(
                     sent_status, ready = problem, ready or not problem
                 await wait_any(stop, timeout=pause)
         finally:
-            if stop.is_set():
-                sender.send(["STOPPING=1"])
+            sender.send(["STOPPING=1"])
 
 
 def watchdog_timeout(environment: Mapping[str, str], pid: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task, debounce, run_in_daemon_thread, wait_any
+from aosp_plugin.framework.aio import background_task, debounce, leaves, run_in_daemon_thread, wait_any
 
 
 async def spin(turns: int = 20) -> None:
@@ -232,3 +232,9 @@ async def test_error_of_a_background_task_is_raised_only_on_request() -> None:
             await spin()
     gc.collect()
     assert errors == []
+
+
+def test_leaves_are_all_errors_of_nested_groups() -> None:
+    first, second, third = ValueError("1"), OSError("2"), KeyError("3")
+    assert leaves(first) == [first]
+    assert leaves(ExceptionGroup("", [first, ExceptionGroup("", [second, third])])) == [first, second, third]

@@ -366,6 +366,17 @@ def test_full_disk_keeps_the_old_file_complete(tmp_path: Path, *, retry: bool) -
     assert os.listdir(tmp_path) == []
 
 
+def test_check_writes_nothing_that_stays(tmp_path: Path) -> None:
+    file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
+    file.check(b"1" * 3000)
+    assert os.listdir(tmp_path / "cdi") == []
+    file.write(b"old")
+    with disk_with(4000), pytest.raises(CdiError, match="File too large"):
+        file.check(b"2" * 30000)
+    assert os.listdir(tmp_path / "cdi") == [FILE]
+    assert (tmp_path / "cdi" / FILE).read_bytes() == b"old"
+
+
 @pytest.mark.parametrize("directory", ["run", "run/none/cdi", "file"])
 def test_place_that_is_not_usable_is_an_error(tmp_path: Path, directory: str) -> None:
     """A parent that is missing is not created: the directory is probably not mounted into the container."""
