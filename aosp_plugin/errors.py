@@ -21,6 +21,7 @@ from aosp_plugin.binder.errors import (
     DevicesExhaustedError,
     HostError,
     NotPermittedError,
+    NotRespondingError,
 )
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -54,6 +55,7 @@ __all__ = [
     "KubeletDirectoryError",
     "KubeletError",
     "NotPermittedError",
+    "NotRespondingError",
     "PluginError",
     "RegistrationFailedError",
     "RegistrationRefusedError",

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ class FakeBinderfs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the functions until the test ends."""
-        self.mounts: dict[str, binderfs.BinderfsMount] = {}
+        self.mounts: dict[str, mounts.BinderfsMount] = {}
         self.calls: list[tuple[str, int | None]] = []
         """The name of each call that changes a mount, "mount", "remount" or "unmount", and its max=."""
         self.kernel_devices: tuple[str, ...] = ()
@@ -34,14 +34,14 @@ class FakeBinderfs:
         directory: str,
         max_devices: int | None = None,
         *,
-        source: str = binderfs.FILESYSTEM,
+        source: str = mounts.BINDERFS,
         remount: bool = False,
     ) -> None:
         """Fill the directory as the kernel fills a new binderfs."""
         self.hook("mount")
         self.calls.append(("remount" if remount else "mount", max_devices))
         source = self.mounts[directory].source if remount else source
-        self.mounts[directory] = binderfs.BinderfsMount(directory, 1, max_devices or binderfs.ALL_MINORS, source)
+        self.mounts[directory] = mounts.BinderfsMount(directory, 1, max_devices or binderfs.ALL_MINORS, source)
         if not remount:
             for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
                 os.mknod(f"{directory}/{name}")
@@ -53,7 +53,7 @@ class FakeBinderfs:
             os.unlink(f"{directory}/{name}")
         del self.mounts[directory]
 
-    def mount_at(self, directory: str) -> binderfs.BinderfsMount | None:
+    def mount_at(self, directory: str) -> mounts.BinderfsMount | None:
         """Return the mount."""
         return self.mounts.get(directory)
 

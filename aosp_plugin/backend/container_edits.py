@@ -58,6 +58,8 @@ class EditsBuilder:
         """Paths of the host that each container gets, if they exist."""
         self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
+        self.by_cdi_only = self.needs_spec and DeviceList.VOLUME_MOUNTS not in resource.device_list
+        """Whether containers get nothing but what the CDI spec has."""
 
     def for_container(self, devices: Sequence[AllocatedDevice], present: frozenset[str]) -> ContainerEdits:
         """Return the edits for a container with these ``devices``, in the order in which it gets them.

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.devices.numa import NumaMap
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.health import Reason
+    from aosp_plugin.binder.discovery.history import TrackedDevice
 
 T = TypeVar("T")
 
@@ -34,6 +36,22 @@ class DeviceTable(NamedTuple):
     """Advertised devices in the order of the sets, one for each replica."""
     numa_nodes: Mapping[str, tuple[int, ...]] = {}
     """NUMA nodes by ID, of the device sets that have any."""
+
+
+class Scanned(NamedTuple):
+    """The result of a scan. Immutable: shared by all threads."""
+
+    table: DeviceTable
+    tracked: Mapping[str, TrackedDevice]
+    """The binder devices by name."""
+    present: frozenset[str]
+    """The shared paths that exist."""
+
+
+def existing(group: DeviceSet, tracked: Mapping[str, TrackedDevice]) -> list[BinderDevice]:
+    """Return the binder devices of a device set that exist and respond."""
+    members = [tracked[name].device for name in group.members if name in tracked]
+    return [device for device in members if device.identity is not None]
 
 
 class DeviceTableBuilder:

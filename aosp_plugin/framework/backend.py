@@ -80,14 +80,16 @@ class Backend(ABC):
         """Update what depends on the result of a scan on the host, such as CDI specs, and create missing devices.
 
         Called after each successful scan, when its result is published. Idempotent, and cheap if nothing is to be done.
-        A change that affects the devices is found by the scan that its file event causes. Raises OSError or
-        PluginError. The error is reported separately, delays no publishing, and the framework retries.
+        A change that affects the devices is found by the scan that its file event causes, or that
+        ``seconds_until_scan`` requests. Raises OSError or PluginError. The error is reported separately, delays no
+        publishing, and the framework retries.
         """
 
     def seconds_until_scan(self) -> float | None:
-        """Return the seconds until a full scan is due without a file event; None if no event-less scan is due.
+        """Return the seconds until a scan is due without a file event, whose ``changed`` is empty; None if none is.
 
-        For changes that depend on time, such as the removal of a device that has been missing for long enough.
+        For changes that depend on time, such as the removal of a device that has been missing for long enough, and for
+        those that ``update_host`` made. Asked after each ``scan`` and each ``update_host``.
         """
         return None
 

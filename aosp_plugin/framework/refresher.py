@@ -139,6 +139,7 @@ class Refresher:
             pass
         finally:
             self._observer.host_updated(result)
+            self._set_scan_due()
 
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
@@ -175,8 +176,12 @@ class Refresher:
         if result.full_seconds is not None:
             pause = min(FULL_SCAN_FACTOR * result.full_seconds, LONGEST_FULL_SCAN_PAUSE)
             self._full_scan_due = now + max(pause, self._files.interval)
+        self._set_scan_due()
+
+    def _set_scan_due(self) -> None:
+        """Set when the backend requires the next scan without an event."""
         seconds = self._backend.seconds_until_scan()
-        self._scan_due = None if seconds is None else now + max(seconds, SHORTEST_PAUSE)
+        self._scan_due = None if seconds is None else time.monotonic() + max(seconds, SHORTEST_PAUSE)
 
     def _pause(self) -> float:
         """Return the seconds until the next scan without an event."""
@@ -193,7 +198,7 @@ class Refresher:
         if now >= self._full_scan_due:
             self._full_scan_requested = True
         if self._scan_due is not None and now >= self._scan_due:
-            self._full_scan_requested, self._scan_due = True, None
+            self._scan_due = None
 
     async def _end_of_burst(self) -> None:
         """Wait until the burst of events is over, or must be scanned although it is not."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.config import NamedSets, NumberedSets, Recreate
-from aosp_plugin.errors import CdiError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.device_list import DeviceList
 from tests.backends import binder_backend, scan
 from tests.support import names
@@ -35,10 +35,11 @@ def dev(tmp_path: Path) -> Path:
 
 
 def phones(dev: Path, **keys: Any) -> BinderBackend:
-    """Return a backend after its first scan; a container gets nothing but its binder devices."""
+    """Return a backend after its first scan and host update; a container gets nothing but its binder devices."""
     defaults: dict[str, Any] = {"resource_name": "aosp.io/phone", "container_paths": PATHS, "shared_mounts": ()}
     backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", **{**defaults, **keys})
     backend.scan()
+    backend.update_host()
     return backend
 
 
@@ -66,7 +67,7 @@ def cdi_devices(dev: Path) -> dict[str, Any]:
 
 
 def test_missing_device_makes_one_of_120_phones_incomplete(dev: Path) -> None:
-    """Sets depend on numbers, so the other phones keep their devices. An allocation detects it before a scan."""
+    """Sets depend on numbers, so the other phones keep their devices."""
     create(dev, *range(400))
     backend = phones(dev, sets=KBOX)
     before = backend.binder_devices()
@@ -75,10 +76,10 @@ def test_missing_device_makes_one_of_120_phones_incomplete(dev: Path) -> None:
     assert mounts(edits, dev) == dict(zip(PATHS, names([7, 127, 247]), strict=True))
     assert [node.container_path for node in edits.devices] == [f"/dev/{name}" for name in names([7, 127, 247])]
     (dev / "aosp_binder121").unlink()
-    with pytest.raises(UnhealthyDeviceError, match="unhealthy: incomplete: missing aosp_binder121"):
-        backend.allocate(["aosp_binder1"])
     unhealthy = {device_id: reason for device_id, reason in scan(backend).items() if reason}
     assert unhealthy == {"aosp_binder1": "incomplete"}
+    with pytest.raises(UnhealthyDeviceError, match="unhealthy: incomplete: missing aosp_binder121"):
+        backend.allocate(["aosp_binder1"])
     after = backend.binder_devices()
     assert {device_id for device_id in before if before[device_id] != after[device_id]} == {"aosp_binder1"}
 
@@ -166,6 +167,7 @@ def test_cdi_spec_has_the_real_paths_of_healthy_devices(dev: Path) -> None:
     assert node["hostPath"] == str(dev.parent / "binderfs/aosp_binder1")
     (dev / "aosp_binder2").unlink()
     backend.scan()
+    backend.update_host()
     assert list(cdi_devices(dev)) == names([1])
 
 
@@ -174,19 +176,51 @@ def test_cdi_spec_is_removed_with_its_last_device_and_at_the_end(dev: Path) -> N
     backend = phones(dev, device_list=CDI_ONLY)
     (dev / "aosp_binder1").unlink()
     backend.scan()
+    backend.update_host()
     assert os.listdir(dev.parent / "cdi") == []
     create(dev, 1)
     backend.scan()
+    backend.update_host()
     assert os.listdir(dev.parent / "cdi") == ["aosp.io_phone.json"]
     backend.close()
     assert os.listdir(dev.parent / "cdi") == []
 
 
-def test_scan_fails_if_the_cdi_spec_cannot_be_written(dev: Path) -> None:
+def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it(dev: Path) -> None:
+    """Its container could not start. Devices in the spec that was written before stay healthy."""
+    create(dev, 1)
+    backend = phones(dev, device_list=CDI_ONLY)
+    (dev.parent / "cdi").rename(dev.parent / "away")
+    (dev.parent / "cdi").touch()
+    create(dev, 2)
+    assert scan(backend) == dict.fromkeys(names([1, 2]), ""), "publishing comes first"
+    with pytest.raises(BackendError, match="cannot update the CDI spec"):
+        backend.update_host()
+    assert backend.seconds_until_scan() == 0.0
+    backend.scan(frozenset())
+    assert [device.reason for device in backend.devices()] == ["", "not-in-cdi-spec"]
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder2' is unhealthy: not-in-cdi-spec"):
+        backend.allocate(names([2]))
+    (dev.parent / "cdi").unlink()
+    (dev.parent / "away").rename(dev.parent / "cdi")
+    backend.update_host()
+    assert list(cdi_devices(dev)) == names([1, 2])
+    assert backend.seconds_until_scan() == 0.0
+    backend.scan(frozenset())
+    assert [device.reason for device in backend.devices()] == ["", ""]
+    assert backend.seconds_until_scan() is None
+
+
+def test_devices_that_the_kubelet_brings_do_not_depend_on_the_cdi_spec(dev: Path) -> None:
     create(dev, 1)
     (dev.parent / "cdi").touch()
-    with pytest.raises(CdiError, match="cannot update the CDI spec"):
-        phones(dev, device_list=CDI_ONLY)
+    backend = binder_backend(
+        dev, cdi_dir=dev.parent / "cdi", device_list=(DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)
+    )
+    backend.scan()
+    with pytest.raises(BackendError, match="cannot update the CDI spec"):
+        backend.update_host()
+    assert scan(backend) == {"aosp_binder1": ""}
 
 
 def test_allocation_uses_the_configured_strategies(dev: Path) -> None:

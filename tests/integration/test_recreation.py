@@ -15,7 +15,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.provision import recreate
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
-from aosp_plugin.errors import DevicesExhaustedError, HostError, UnhealthyDeviceError
+from aosp_plugin.errors import BackendError, DevicesExhaustedError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
@@ -93,13 +93,17 @@ def test_pre_start_recreates_the_devices_of_the_container(recreations: Recreatio
 def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations: Recreations, backend: BinderBackend
 ) -> None:
-    """Each scan retries, also one without events."""
+    """The update of the host after each scan retries. The success requires a scan, because there is no file event."""
     backend.scan()
     recreations.failure = DevicesExhaustedError("cannot recreate /dev/aosp_binder1: max= is reached")
     with pytest.raises(UnhealthyDeviceError, match="'aosp_binder1' could not be recreated: cannot recreate"):
         backend.pre_start(["aosp_binder1"])
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": "not-recreated"}
+    backend.update_host()
+    assert backend.seconds_until_scan() is None, "the retry failed too, which changes nothing"
     recreations.failure = None
+    backend.update_host()
+    assert backend.seconds_until_scan() == 0.0
     backend.scan(frozenset())
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert recreations.recreated == ["aosp_binder1"]
@@ -142,12 +146,14 @@ def test_temporary_devices_are_removed_once(
     caplog.set_level(logging.INFO)
     recreations.failure = HostError("read-only")
     assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+    backend.update_host()
     assert "cannot remove temporary binder devices" in caplog.text
     recreations.failure = None
     other_backend = recreating(devices)
     recreations.swept.clear()
     other_backend.scan()
-    other_backend.scan()
+    other_backend.update_host()
+    other_backend.update_host()
     assert recreations.swept == [str(devices.directory)]
     assert "removed temporary binder devices" in caplog.text
 
@@ -156,6 +162,7 @@ def test_recreation_rewrites_the_cdi_spec(recreations: Recreations, devices: Dev
     """A runtime caches device numbers until the file changes."""
     backend = recreating(devices, DeviceList.CDI_CRI)
     backend.scan()
+    backend.update_host()
     file = devices.directory.parent / "cdi/aosp.io_binder.json"
     before = file.stat().st_ino
     backend.pre_start(["aosp_binder0"])
@@ -167,27 +174,27 @@ def provisioning(devices: DeviceDirectory) -> BinderBackend:
     return binder_backend("/none", provision=Provision(count=3, directory=str(devices.directory)))
 
 
-def test_failed_provisioning_is_logged_once_and_keeps_the_existing_devices(
-    devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The directory contains files, so no binderfs can be mounted on it."""
+def test_failed_provisioning_is_an_error_of_its_own_and_keeps_the_existing_devices(devices: DeviceDirectory) -> None:
+    """The directory contains files, so no binderfs can be mounted on it. The error stays until an attempt succeeds."""
     backend = provisioning(devices)
     for _ in range(3):
         assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
-    assert caplog.text.count("provisioning failed, retrying") == 1
+        with pytest.raises(BackendError, match="neither empty nor a binderfs"):
+            backend.update_host()
 
 
 def test_failed_provisioning_of_a_missing_directory_leaves_the_resource_without_devices(
-    devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
+    devices: DeviceDirectory,
 ) -> None:
     """The plugin retries, and keeps serving its other resources. The directory cannot be created here."""
     (devices.directory / "file").touch()
     backend = binder_backend("/none", provision=Provision(count=3, directory=f"{devices.directory}/file/devices"))
     assert scan(backend) == {}
-    assert "provisioning failed, retrying" in caplog.text
+    with pytest.raises(BackendError, match="cannot provision binder devices"):
+        backend.update_host()
 
 
-def test_provisioned_devices_are_found_by_the_same_scan(
+def test_provisioned_devices_are_found_by_the_next_scan(
     devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -197,5 +204,9 @@ def test_provisioned_devices_are_found_by_the_same_scan(
         return 1
 
     monkeypatch.setattr(DeviceProvisioner, "provision", provision)
-    assert list(scan(provisioning(devices))) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
+    backend = provisioning(devices)
+    assert backend.creates_devices
+    assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1"]
+    backend.update_host()
+    assert list(scan(backend)) == ["aosp_binder0", "aosp_binder1", "aosp_binder7"]
     assert "provisioned binder devices" in caplog.text

@@ -103,19 +103,6 @@ async def test_invalid_allocation_is_refused_as_a_whole(
     assert refused.value.code().name == code
 
 
-async def test_device_that_vanished_without_an_event_is_refused(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Allocate checks each binder device itself."""
-    await connection.add(2)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Subscription.notify", lambda *_: None)
-    connection.devices.remove(1)
-    with pytest.raises(grpc.aio.AioRpcError, match="'aosp_binder1' is unhealthy: missing") as refused:
-        await connection.stub.Allocate(request(names([0, 1])))
-    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert connection.kubelet.resource(RESOURCE).allocatable == 2
-
-
 async def test_preferred_allocation_returns_the_lowest_neighbours_per_container(connection: Connection) -> None:
     await connection.add(10)
     free = names([9, 8, 7, 6, 4, 2, 1])

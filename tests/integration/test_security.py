@@ -101,7 +101,7 @@ TARGETS: dict[str, tuple[Callable[[Path], str], str]] = {
 @pytest.mark.parametrize("target", TARGETS)
 @needs_root
 def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) -> None:
-    """Allocate checks the current target. If the link leads to the device again, it is allocated."""
+    """If the link leads to the device again, it is allocated."""
     dev, (create, reason) = tmp_path / "dev", TARGETS[target]
     dev.mkdir()
     os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, NULL)
@@ -111,11 +111,12 @@ def test_link_to_another_file_is_never_allocated(tmp_path: Path, target: str) ->
     assert scan(binder) == {"aosp_binder0": ""}
     link.unlink()
     link.symlink_to(create(tmp_path))
+    assert scan(binder) == {"aosp_binder0": reason}
     with pytest.raises(UnhealthyDeviceError, match=f"'aosp_binder0' is unhealthy: {reason}"):
         binder.allocate(["aosp_binder0"])
-    assert scan(binder) == {"aosp_binder0": reason}
     link.unlink()
     link.symlink_to(tmp_path / "device")
+    assert scan(binder) == {"aosp_binder0": ""}
     assert [device.host_path for device in binder.allocate(["aosp_binder0"]).devices] == [str(link)]
 
 

@@ -21,6 +21,8 @@ class Kind(enum.StrEnum):
     """A block device, socket or pipe: never allocated."""
     ABSENT = "absent"
     """The file does not exist, or it is a dangling link."""
+    TIMED_OUT = "timed-out"
+    """The file could not be read, because its file system is not responding."""
 
 
 FileSystem = tuple[int, int]
@@ -57,6 +59,6 @@ class BinderDevice(NamedTuple):
     """<device directory>/<name>."""
     kind: Kind
     identity: Identity | None = None
-    """None if the kind is ABSENT."""
+    """None if the kind is ABSENT or TIMED_OUT."""
     directory: str = ""
     """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""

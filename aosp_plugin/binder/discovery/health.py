@@ -11,6 +11,7 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.errors import NotRespondingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ class Reason(enum.StrEnum):
     """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"
     """A member of the device set is missing."""
+    SCAN_TIMEOUT = "scan-timeout"
+    """The file system of the file, or of a link on the path to it, is not responding."""
     NOT_A_DEVICE = "not-a-device"
     """The file is not a character device."""
     NOT_BINDER = "not-binder"
@@ -36,6 +39,8 @@ class Reason(enum.StrEnum):
     """The binder device could not be recreated, and a former tenant may still have it open."""
     PROBE_FAILED = "probe-failed"
     """BINDER_VERSION failed, or returned another version than 8."""
+    NOT_IN_CDI_SPEC = "not-in-cdi-spec"
+    """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
 
 
 class Verify(enum.StrEnum):
@@ -68,24 +73,29 @@ def evaluate(
     """Return why a binder device is unhealthy, or None if it is healthy.
 
     ``file_system`` is the one it must be on (None: any). ``probe`` opens the device and queries its driver. It is
-    called at level ``Verify.PROBE`` only, and last, because it costs more than a scan.
+    called at level ``Verify.PROBE`` only, and last, because it costs more than a scan. It may raise NotRespondingError.
     """
     if device.identity is None:
-        return Reason.MISSING
+        return Reason.SCAN_TIMEOUT if device.kind is Kind.TIMED_OUT else Reason.MISSING
     if device.kind is Kind.OTHER or (device.kind is Kind.FILE and verify is not Verify.FILE):
         return Reason.NOT_A_DEVICE
     if verify in {Verify.BINDER, Verify.PROBE} and device.kind in {Kind.STAND_IN, Kind.FILE}:
         return Reason.NOT_BINDER
     if file_system is not None and file_system != device.identity.file_system:
         return Reason.REPLACED
-    if verify is Verify.PROBE and probe is not None and not probe(device):
-        return Reason.PROBE_FAILED
-    return None
+    return _evaluate_probe(device, probe) if verify is Verify.PROBE and probe is not None else None
+
+
+def _evaluate_probe(device: BinderDevice, probe: Callable[[BinderDevice], bool]) -> Reason | None:
+    try:
+        return None if probe(device) else Reason.PROBE_FAILED
+    except NotRespondingError:
+        return Reason.SCAN_TIMEOUT
 
 
 def evaluate_recreation(device: BinderDevice | None, *, failed: bool) -> Reason | None:
     """Return NOT_RECREATED if the last recreation of a device ``failed``, or if its kind cannot be recreated."""
-    unsupported = device is not None and device.kind not in {Kind.BINDERFS, Kind.ABSENT}
+    unsupported = device is not None and device.kind not in {Kind.BINDERFS, Kind.ABSENT, Kind.TIMED_OUT}
     return Reason.NOT_RECREATED if failed or unsupported else None
 
 

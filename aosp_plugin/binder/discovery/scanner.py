@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.binder.discovery.names import name_problem, natural_sort
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
+from aosp_plugin.binder.errors import NotRespondingError
 
 if TYPE_CHECKING:
     import os
@@ -34,10 +35,14 @@ class Scan(NamedTuple):
     links: Mapping[str, Sequence[str]] = {}
     """For each target of a link, which need not exist, and each further link on the path to it: the names of the binder
     devices that depend on it."""
+    may_hang: frozenset[str] = frozenset()
+    """Names of the binder devices that depend on a file system that may hang, and the possible names in such sets."""
 
 
 def scan(host: Host, driver: Driver, directory: str, layout: Layout) -> Scan:
     """Scan ``directory`` for the binder devices of ``layout``. Raises OSError if it cannot be listed.
+
+    A binder device whose file system is not responding has the kind TIMED_OUT.
 
     In a nested layout, each directory that may be a set's is to be watched, because devices may be added to it later.
     It may be a binderfs of its own, a link, or removed since ``directory`` was listed.
@@ -45,13 +50,13 @@ def scan(host: Host, driver: Driver, directory: str, layout: Layout) -> Scan:
     reader = DeviceReader(host, driver, directory)
     entries = host.listdir(directory)
     if layout.nested:
-        entries = [entry for entry in entries if layout.id_part(entry) and reader.real_directory(entry) is not None]
+        entries = [entry for entry in entries if layout.id_part(entry) and reader.may_be_directory(entry)]
     usable, skipped = usable_entries(entries, layout)
     devices = reader.read_all([name for entry in usable for name in layout.names_in(entry)])
     directories = {directory, *reader.targets}
     if layout.nested:
         directories |= {posixpath.join(directory, entry) for entry in usable}
-    return Scan(devices, skipped, frozenset(directories), reader.links)
+    return Scan(devices, skipped, frozenset(directories), reader.links, frozenset(reader.may_hang))
 
 
 def usable_entries(entries: Iterable[str], layout: Layout) -> tuple[list[str], dict[str, str]]:
@@ -92,21 +97,25 @@ class DeviceReader:
     """Reads single binder devices. Caches what they share: the driver's state and the directories."""
 
     def __init__(self, host: Host, driver: Driver, directory: str) -> None:
-        """``directory`` is the device directory."""
+        """``directory`` is the device directory. Raises OSError (ELOOP) and NotRespondingError."""
         self._host = host
         self._driver = driver
         self._path_prefix = directory.rstrip("/") + "/"
+        self._guarded = host.guarded
         links: set[str] = set()
         self._real_directory = host.resolve(directory, links)
         self._real_path_prefix = self._real_directory.rstrip("/") + "/"
         self._roots: dict[tuple[str, int], BinderfsRoot] = {}
         self._real_directories: dict[str, str | None] = {}
+        self._hanging: dict[str, bool] = {}
         self._numbers: dict[int, int] = {}
         """The numbers of identities, each object once for all devices that share it."""
         self.targets: set[str] = {posixpath.dirname(link) for link in links}
         """Directories that contain a link on the path to a device, or its target."""
         self.links: dict[str, list[str]] = {}
         """See ``Scan.links``."""
+        self.may_hang: set[str] = set()
+        """See ``Scan.may_hang``."""
 
     def read_all(self, names: Iterable[str]) -> tuple[BinderDevice, ...]:
         """Read these binder devices, in natural order. Skips those that ``read`` does not find."""
@@ -117,6 +126,13 @@ class DeviceReader:
 
         In a nested layout, the name has the form phone7/binder.
         """
+        try:
+            return self._read(name)
+        except NotRespondingError:
+            self.may_hang.add(name)
+            return BinderDevice(name, self._path_prefix + name, Kind.TIMED_OUT)
+
+    def _read(self, name: str) -> BinderDevice | None:
         directory = self._real_directory
         real_path = self._real_path_prefix + name
         if "/" in name:
@@ -125,6 +141,8 @@ class DeviceReader:
             if set_directory is None:
                 return None
             directory, real_path = set_directory, posixpath.join(set_directory, file)
+            if self._guarded:
+                self._note_if_it_may_hang(set_directory, name)
         try:
             status = self._host.lstat(real_path)
         except OSError:
@@ -136,8 +154,18 @@ class DeviceReader:
             return None
         return self._device(name, path, directory, status)
 
+    def may_be_directory(self, entry: str) -> bool:
+        """Return whether ``entry`` is a directory in the device directory, or a link to a file system that hangs."""
+        try:
+            return self.real_directory(entry) is not None
+        except NotRespondingError:
+            return True
+
     def real_directory(self, entry: str) -> str | None:
-        """Return the path, without links, of a directory in the device directory; None if ``entry`` is none."""
+        """Return the path, without links, of a directory in the device directory; None if ``entry`` is none.
+
+        Raises NotRespondingError.
+        """
         if entry not in self._real_directories:
             self._real_directories[entry] = self._read_directory(entry)
         return self._real_directories[entry]
@@ -176,8 +204,18 @@ class DeviceReader:
     def _watch(self, files: set[str], name: str) -> None:
         """Record that a binder device depends on these files."""
         for file in files:
-            self.targets.add(posixpath.dirname(file))
+            directory = posixpath.dirname(file)
+            self.targets.add(directory)
             self.links.setdefault(file, []).append(name)
+            if self._guarded:
+                self._note_if_it_may_hang(directory, name)
+
+    def _note_if_it_may_hang(self, directory: str, name: str) -> None:
+        """Record that a binder device depends on a file in ``directory``, if a call on that may hang."""
+        if directory not in self._hanging:
+            self._hanging[directory] = self._host.may_hang(self._host.process_path(directory))
+        if self._hanging[directory]:
+            self.may_hang.add(name)
 
     def _device(self, name: str, path: str, directory: str, status: os.stat_result) -> BinderDevice:
         kind = kind_of(status, self._driver)

@@ -12,10 +12,10 @@ import enum
 import errno
 import fcntl
 import os
-import re
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.errors import (
     BinderfsError,
     BinderMissingError,
@@ -28,11 +28,10 @@ from aosp_plugin.binder.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aosp_plugin.binder.driver.mounts import BinderfsMount
+
 CONTROL_NAME = "binder-control"
 """The control file of a binderfs, whose ioctl adds binder devices. Never allocated."""
-
-FILESYSTEM = "binder"
-"""Its type in /proc/filesystems and /proc/self/mountinfo, for the C driver and the Rust driver."""
 
 BINDER_CTL_ADD = 0xC1086201
 """_IOWR('b', 1, struct binderfs_device), include/uapi/linux/android/binderfs.h."""
@@ -57,21 +56,6 @@ _VERSION = struct.Struct("i")
 
 _MS_REMOUNT = 32  # include/uapi/linux/mount.h
 _UMOUNT_NOFOLLOW = 8  # include/linux/fs.h: fail if the mount point is a link
-
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-class BinderfsMount(NamedTuple):
-    """A mounted binderfs."""
-
-    directory: str
-    """Mount point: an absolute path without links."""
-    device: int
-    """st_dev of every file in it. Different for each binderfs that is mounted at the same time."""
-    max_devices: int | None
-    """Mount option ``max=``: the maximum number of devices, binder-control excluded. None if the kernel omits it."""
-    source: str = FILESYSTEM
-    """The source that was given to mount(2). The kernel does not use it; a program recognises its own mount by it."""
 
 
 class Step(enum.Enum):
@@ -250,49 +234,21 @@ def binder_version(path: str) -> int:
     return number
 
 
-def binder_mounts(mountinfo: str) -> tuple[BinderfsMount, ...]:
-    """Return the binderfs mounts in the text of /proc/self/mountinfo, in its order (proc_pid_mountinfo(5)).
-
-    This includes bind mounts of single devices, whose ``directory`` is the path of the file.
-    """
-    mounts = []
-    for line in mountinfo.splitlines():
-        mount_fields, _, file_system_fields = line.partition(" - ")
-        if file_system_fields.partition(" ")[0] != FILESYSTEM:
-            continue
-        fields = mount_fields.split(" ")
-        major, _, minor = fields[2].partition(":")
-        _, source, *_, super_options = file_system_fields.split(" ")
-        options = dict(option.partition("=")[::2] for option in super_options.split(","))
-        limit = options.get("max", "")
-        mounts.append(
-            BinderfsMount(
-                directory=_unescaped(fields[4]),
-                device=os.makedev(int(major), int(minor)),
-                max_devices=int(limit) if limit.isdigit() else None,
-                source=_unescaped(source),
-            )
-        )
-    return tuple(mounts)
-
-
-def _unescaped(field: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
-
-
 def mount_at(directory: str) -> BinderfsMount | None:
     """Return the binderfs whose root is ``directory``, or None."""
     try:
         path, device = os.path.realpath(directory), os.stat(directory).st_dev
     except FileNotFoundError:
         return None
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        mounts = binder_mounts(file.read())
+    with open(mounts.MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+        table = mounts.binderfs_mounts(mounts.parse(file.read()))
     # The comparison of the devices excludes a binderfs that another mount covers.
-    return next((mount for mount in mounts if (mount.directory, mount.device) == (path, device)), None)
+    return next((mount for mount in table if (mount.directory, mount.device) == (path, device)), None)
 
 
-def mount(directory: str, max_devices: int | None = None, *, source: str = FILESYSTEM, remount: bool = False) -> None:
+def mount(
+    directory: str, max_devices: int | None = None, *, source: str = mounts.BINDERFS, remount: bool = False
+) -> None:
     """Mount a new, empty binderfs on ``directory`` with max= ``max_devices`` (None: the kernel's default).
 
     ``remount`` remounts the existing one with a new max=; its source stays. Raises BinderMissingError,
@@ -300,7 +256,7 @@ def mount(directory: str, max_devices: int | None = None, *, source: str = FILES
     """
     # No mount flags: with nodev, every open of a device would fail with EACCES.
     options = b"" if max_devices is None else b"max=%d" % max_devices
-    kind = FILESYSTEM.encode()
+    kind = mounts.BINDERFS.encode()
     with refusals(Step.MOUNT, directory):
         _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
 

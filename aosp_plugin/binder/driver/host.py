@@ -1,19 +1,26 @@
 """The host's files as this process accesses them, and the device numbers of the binder driver.
 
 Discovery accesses the file system through a ``Host`` only. In a container the host's files are below a root
-(``--host-root /host``). All paths that a ``Host`` accepts and returns are the host's own, except ``process_path``.
+(``--host-root /host``). All paths that a ``Host`` accepts and returns are the host's own, except those of
+``process_path``, ``call`` and ``may_hang``.
+
+A file system that may hang is accessed through ``guard``: each method that reads the host raises NotRespondingError
+then, which is no OSError.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import mounts
+from aosp_plugin.binder.driver.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
@@ -42,30 +49,54 @@ class Driver(NamedTuple):
 
 
 class Host:
-    """The host's file tree below ``root``."""
+    """The host's file tree below ``root``. To be used in one thread at a time."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
+        self._guard = Guard(lambda: _read(mounts.MOUNTINFO), self._root)
 
     def listdir(self, directory: str) -> list[str]:
         """List a directory in arbitrary order. Raises OSError."""
-        return os.listdir(self._root + self.resolve(directory))
+        return self._guard.call(os.listdir, self._root + self.resolve(directory))
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of ``path``. Only its last component may be a link. Raises OSError."""
-        return os.lstat(self._root + path)
+        return self._guard.call(os.lstat, self._root + path)
 
     def readlink(self, path: str) -> str:
-        """Return the target of the link at ``path``. Raises OSError, EINVAL if it is no link."""
-        return os.readlink(self._root + path)
+        """Return the target of the link at ``path``. Only its last component may be a link.
+
+        Raises OSError, EINVAL if it is no link.
+        """
+        return self._guard.call(os.readlink, self._root + path)
 
     def exists(self, path: str) -> bool:
-        """Return whether the file exists, links followed."""
+        """Return whether the file exists, links followed. Raises NotRespondingError."""
         try:
             self.lstat(self.resolve(path))
         except OSError:
             return False
         return True
+
+    def call(self, function: Callable[[str], T], path: str) -> T:
+        """Return ``function(path)``, which accesses files there, or raise its error; see ``guard.Guard.call``.
+
+        ``path`` is a path of this process without links.
+        """
+        return self._guard.call(function, path)
+
+    def refresh_mounts(self) -> None:
+        """Read the mount table, on which ``may_hang`` is based; ``driver`` does so too. Raises as ``driver``."""
+        self._guard.refresh()
+
+    @property
+    def guarded(self) -> bool:
+        """Whether any file system may hang, according to the last ``driver`` or ``refresh_mounts``."""
+        return self._guard.needed
+
+    def may_hang(self, path: str) -> bool:
+        """Return whether a call on ``path`` may hang. ``path`` is a path of this process without links."""
+        return self._guard.may_hang(path)
 
     def process_path(self, path: str) -> str:
         """Return the path under which this process opens or watches the host's ``path``."""
@@ -89,7 +120,7 @@ class Host:
                 del done[-1:]
                 continue
             try:
-                target = self.readlink("/" + "/".join([*done, part]))
+                target = self._guard.call(os.readlink, "/".join([self._root, *done, part]))
             except OSError:
                 done.append(part)
                 continue
@@ -108,9 +139,9 @@ class Host:
 
         Raises OSError if descriptors or memory are exhausted: an empty answer would change the kind of every device.
         """
-        mounts = binderfs.binder_mounts(_read("/proc/self/mountinfo"))
+        binderfs_mounts = mounts.binderfs_mounts(self._guard.refresh())
         return Driver(
-            file_systems=frozenset(mount.device for mount in mounts),
+            file_systems=frozenset(mount.device for mount in binderfs_mounts),
             majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
@@ -123,7 +154,7 @@ def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
     the file system (drivers/android/binderfs.c ``init_binderfs``), is excluded: it has no cdev, so a copy of its
     device numbers outside a binderfs does not open.
     """
-    binderfs_names = {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()} & {binderfs.FILESYSTEM}
+    binderfs_names = {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()} & {mounts.BINDERFS}
     characters = proc_devices.partition("Block devices:")[0]
     return frozenset(
         number for number, name in _numbered(characters) if "binder" in name and name not in binderfs_names

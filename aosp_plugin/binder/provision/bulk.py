@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import binder_parameters
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DeviceDirectoryError, DeviceExistsError
 from aosp_plugin.binder.provision.mount import mount_if_missing, set_mode, translated_errors
@@ -244,7 +244,7 @@ def octal_mode(text: str) -> int:
 
 def _has_binderfs() -> bool:
     with open(FILE_SYSTEMS, encoding="ascii") as file:
-        return binderfs.FILESYSTEM in file.read().split()
+        return mounts.BINDERFS in file.read().split()
 
 
 def _describe(path: str) -> str:

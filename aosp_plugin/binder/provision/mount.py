@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def translated_errors(operation: str) -> Iterator[None]:
         raise HostError(f"cannot {operation}: {_reason(error)}") from error
 
 
-def mount_if_missing(directory: str, max_devices: int | None, source: str = binderfs.FILESYSTEM) -> None:
+def mount_if_missing(directory: str, max_devices: int | None, source: str = mounts.BINDERFS) -> None:
     """Mount a binderfs with this ``source`` on ``directory``, or raise the ``max=`` of the one that is mounted there.
 
     The directory is created if it does not exist. ``max_devices`` None leaves ``max=`` at the kernel's default.

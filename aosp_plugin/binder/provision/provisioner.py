@@ -6,6 +6,7 @@ daemon ends: containers may hold the devices.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision.mount import MODE, mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aosp_plugin.binder.driver.host import Host
 
@@ -24,8 +25,11 @@ RETRY_AFTER = 60.0
 """Seconds without a further attempt after a failed one. An attempt may itself cause a file event, and with it the next
 scan, which would be the next attempt."""
 
-_LOCK = threading.Lock()
-"""Serializes the worker threads of resources that share a binderfs: only one of them mounts it."""
+LOCK_TIMEOUT = 5.0
+"""Seconds to wait for another resource that provisions in the same directory."""
+
+_LOCKS: dict[str, threading.Lock] = {}
+"""A lock for each directory: if the mount of one resource hangs, those in other directories do not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class DeviceProvisioner:
         self._spec = spec
         self._host = host
         self._clock = clock
-        self._not_before = clock()
+        self._failure: HostError | None = None
+        self._not_before = 0.0
 
     def provision(self) -> int:
         """Create the missing binder devices and restore changed modes. Return the number of both.
@@ -62,22 +67,43 @@ class DeviceProvisioner:
 
         Below a root other than / the mount must propagate to the host (mountPropagation: Bidirectional).
 
-        Returns 0 within ``RETRY_AFTER`` seconds of a failure. Raises HostError; what was created stays.
+        Raises HostError; what was created stays. Within ``RETRY_AFTER`` seconds, a further call raises the same error
+        without an attempt.
         """
-        if self._clock() < self._not_before:
-            return 0
+        if self._failure is not None and self._clock() < self._not_before:
+            raise self._failure
         try:
-            with _LOCK, translated_errors(f"provision binder devices in {self._spec.directory}"):
-                return self._provision()
-        except HostError:
+            with translated_errors(f"provision binder devices in {self._spec.directory}"):
+                directory = self._host.process_path(self._host.resolve(self._spec.directory))
+                created = self._host.call(self._provision, directory)
+        except HostError as error:
+            self._failure = error.with_traceback(None)
             self._not_before = self._clock() + RETRY_AFTER
             raise
+        self._failure = None
+        return created
 
-    def _provision(self) -> int:
-        directory = self._host.process_path(self._host.resolve(self._spec.directory))
-        mount_if_missing(directory, self._spec.max_devices)
+    def _provision(self, directory: str) -> int:
         numbers = range(self._spec.first, self._spec.first + self._spec.count)
-        return sum(_create_or_restore(directory, f"{self._spec.prefix}{number}") for number in numbers)
+        with _locked(directory):
+            mount_if_missing(directory, self._spec.max_devices)
+            return sum(_create_or_restore(directory, f"{self._spec.prefix}{number}") for number in numbers)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Exclude other threads that provision in the same directory: resources may share a binderfs.
+
+    A file lock would not do: on the host, every user can open the directory and hold one. Raises HostError after
+    ``LOCK_TIMEOUT``.
+    """
+    lock = _LOCKS.setdefault(directory, threading.Lock())
+    if not lock.acquire(timeout=LOCK_TIMEOUT):
+        raise HostError(f"cannot provision binder devices in {directory}: another resource has not ended to do so")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _create_or_restore(directory: str, name: str) -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.binderfs import BinderfsMount, Step
+from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver.binderfs import Step
+from aosp_plugin.binder.driver.mounts import BinderfsMount
 from aosp_plugin.errors import (
     BinderfsError,
     BinderMissingError,
@@ -217,9 +218,9 @@ MOUNTINFO = r"""
 """.strip()
 
 
-def test_binder_mounts_returns_each_mount_of_type_binder() -> None:
+def test_binderfs_mounts_returns_each_mount_of_type_binder() -> None:
     """Mount points and sources are unescaped."""
-    assert binderfs.binder_mounts(MOUNTINFO) == (
+    assert mounts.binderfs_mounts(mounts.parse(MOUNTINFO)) == (
         BinderfsMount("/run/aosp-binderfs", os.makedev(0, 45), 5000),
         BinderfsMount("/mnt/a b\\c", os.makedev(0, 300), 1048576, "my binder"),
         BinderfsMount("/var/lib/pod/dev/aosp_binder1", os.makedev(0, 45), None),
@@ -232,7 +233,7 @@ def test_mount_at_follows_links_and_ignores_covered_mounts(tmp_path: Path, monke
     (tmp_path / "link").symlink_to(tmp_path)
     device = os.stat(tmp_path).st_dev
     table = [BinderfsMount(str(tmp_path), device + 1, 1), BinderfsMount("/other", device, 2)]
-    monkeypatch.setattr(binderfs, "binder_mounts", lambda _text: tuple(table))
+    monkeypatch.setattr(mounts, "binderfs_mounts", lambda _mounts: tuple(table))
     assert binderfs.mount_at(str(tmp_path / "link")) is None
     table.append(BinderfsMount(str(tmp_path), device, 3))
     assert binderfs.mount_at(str(tmp_path / "link")) == table[2]

@@ -8,13 +8,14 @@ import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
 from aosp_plugin.binder.discovery.health import Reason, Verify, aggregate, evaluate, evaluate_recreation
+from aosp_plugin.binder.errors import NotRespondingError
 
 FS, NEW_FS = (70, 1), (70, 2)
 
 
 def binder_device(kind: Kind = Kind.BINDERFS, file_system: FileSystem = FS) -> BinderDevice:
-    """Return a binder device; it exists unless its kind is ABSENT."""
-    identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
+    """Return a binder device; it has an identity unless it does not exist or could not be read."""
+    identity = None if kind in {Kind.ABSENT, Kind.TIMED_OUT} else Identity(file_system[0], 1, 2, file_system[1])
     return BinderDevice("b1", "/dev/b1", kind, identity)
 
 
@@ -25,6 +26,7 @@ LEVELS = {
     Kind.FILE: (None, Reason.NOT_A_DEVICE, Reason.NOT_A_DEVICE, Reason.NOT_A_DEVICE),
     Kind.OTHER: (Reason.NOT_A_DEVICE,) * 4,
     Kind.ABSENT: (Reason.MISSING,) * 4,
+    Kind.TIMED_OUT: (Reason.SCAN_TIMEOUT,) * 4,
 }
 """The reason for each kind at the levels file, char, binder and probe, if the probe succeeds."""
 
@@ -40,7 +42,7 @@ def test_evaluate_applies_the_level_to_the_kind(kind: Kind) -> None:
 
 @pytest.mark.parametrize("verify", Verify)
 def test_only_level_probe_opens_the_device(verify: Verify) -> None:
-    """An allocation does not probe, and neither does a scan that finds the device on another file system."""
+    """A scan that finds the device on another file system does not."""
     probed: list[BinderDevice] = []
 
     def probe(device: BinderDevice) -> bool:
@@ -56,6 +58,13 @@ def test_only_level_probe_opens_the_device(verify: Verify) -> None:
     assert probed == ([binder_device()] if verify is Verify.PROBE else [])
 
 
+def test_probe_on_a_file_system_that_hangs_is_a_scan_timeout() -> None:
+    def probe(device: BinderDevice) -> bool:
+        raise NotRespondingError(device.path)
+
+    assert evaluate(binder_device(), Verify.PROBE, FS, probe) is Reason.SCAN_TIMEOUT
+
+
 @pytest.mark.parametrize(
     ("kind", "failed", "reason"),
     [
@@ -64,6 +73,7 @@ def test_only_level_probe_opens_the_device(verify: Verify) -> None:
         (Kind.CDEV, False, Reason.NOT_RECREATED),
         (Kind.FILE, False, Reason.NOT_RECREATED),
         (Kind.ABSENT, False, None),
+        (Kind.TIMED_OUT, False, None),
         (Kind.ABSENT, True, Reason.NOT_RECREATED),
     ],
 )
@@ -91,7 +101,8 @@ def test_set_is_unhealthy_because_of_its_members(
     assert aggregate(set_id, list(members.items())) == problem
 
 
-PRECEDENCE = [Reason(text) for text in ("not-a-device", "not-binder", "replaced", "not-recreated", "probe-failed")]
+PRECEDENCE = list(Reason)[2:]
+"""Without missing and incomplete, which depend on each other."""
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(PRECEDENCE)))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
-from aosp_plugin.binder.provision import provisioner as module
+from aosp_plugin.binder.provision import provisioner
 from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, DeviceProvisioner, ProvisionSpec
-from tests.support import Clock
+from tests.support import PATIENCE, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_provision_raises_max_and_never_lowers_it(
 ) -> None:
     place.provision(2)
     path = str(place.directory)
-    place.kernel.mounts[path] = binderfs.BinderfsMount(path, 1, mounted)
+    place.kernel.mounts[path] = mounts.BinderfsMount(path, 1, mounted)
     assert place.provision(3, max_devices=limit) == 1
     assert place.kernel.calls == [("mount", MAX), *calls]
 
@@ -129,37 +129,44 @@ def test_provision_follows_links_under_the_root(place: Place) -> None:
     assert place.modes() == {"a0": 0o666, "a1": 0o666}
 
 
-def test_resources_that_share_a_binderfs_mount_it_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each resource is scanned in a worker thread of its own."""
-    waiting = threading.Semaphore(0)
-
-    class Lock:
-        """Counts the threads that want it."""
-
-        lock = threading.Lock()
-
-        def __enter__(self) -> None:
-            waiting.release()
-            self.lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            self.lock.release()
-
-    created: list[int] = []
-    second = threading.Thread(target=lambda: created.append(place.provision(2, first=10)))
+def test_resources_that_share_a_binderfs_mount_it_once(place: Place) -> None:
+    """Each resource has a worker thread of its own. The second one arrives while the first one mounts."""
+    created: dict[str, int] = {}
+    second = threading.Thread(target=lambda: created.update(second=place.provision(2, first=10)))
 
     def start_second(step: str) -> None:
         if step == "mount":
-            assert waiting.acquire(timeout=10)
             second.start()
-            assert waiting.acquire(timeout=10)
 
-    monkeypatch.setattr(module, "_LOCK", Lock())
     place.kernel.hook = start_second
-    created.append(place.provision(3))
-    second.join(10)
-    assert created == [3, 2]
+    created["first"] = place.provision(3)
+    second.join(PATIENCE)
+    assert created == {"first": 3, "second": 2}
     assert place.kernel.calls == [("mount", MAX)]
+
+
+def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resource with the same directory fails after a deadline."""
+    monkeypatch.setattr(provisioner, "LOCK_TIMEOUT", 0.1)
+    hanging, release = threading.Event(), threading.Event()
+
+    def hang(step: str) -> None:
+        if step == "mount" and threading.current_thread() is first:
+            hanging.set()
+            release.wait(PATIENCE)
+
+    place.kernel.hook = hang
+    first = threading.Thread(target=place.provision)
+    first.start()
+    assert hanging.wait(PATIENCE)
+    try:
+        assert place.provision(3, directory=f"{place.spec_directory}2") == 3
+        with pytest.raises(HostError, match="another resource"):
+            place.provision(3)
+    finally:
+        release.set()
+        first.join(PATIENCE)
+    assert place.provision(3) == 0
 
 
 def test_provision_never_mounts_over_files(place: Place) -> None:
@@ -189,16 +196,17 @@ def test_provision_pauses_after_a_failure(place: Place) -> None:
     def refuse(_step: str) -> None:
         raise binderfs.refusal(binderfs.Step.MOUNT, errno.ENODEV, str(place.directory))
 
-    provisioner = place.provisioner(3)
+    refused = place.provisioner(3)
     place.kernel.hook = refuse
     with pytest.raises(BinderMissingError):
-        provisioner.provision()
+        refused.provision()
     assert os.listdir(place.directory) == [], "the scan that follows finds an empty directory"
     place.kernel.hook = lambda _step: None
     place.clock.now += RETRY_AFTER / 2
-    assert provisioner.provision() == 0
+    with pytest.raises(BinderMissingError):
+        refused.provision()
     assert place.kernel.mounts == {}
     place.clock.now += RETRY_AFTER / 2
-    assert provisioner.provision() == 3
+    assert refused.provision() == 3
     (place.directory / "a1").unlink()
-    assert provisioner.provision() == 1
+    assert refused.provision() == 1

@@ -16,8 +16,8 @@ from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.discovery import health, scanner
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.discovery.history import track
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
-from aosp_plugin.binder.discovery.store import track
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.store import TrackedDevice
+    from aosp_plugin.binder.discovery.history import TrackedDevice
     from tests.fake_binderfs import FakeBinderfs
 
 TEMPORARY = f"{TEMPORARY_PREFIX}a1"

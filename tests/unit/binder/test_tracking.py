@@ -6,7 +6,7 @@ import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
 from aosp_plugin.binder.discovery.health import Reason, Verify, evaluate
-from aosp_plugin.binder.discovery.store import TrackedDevice, track
+from aosp_plugin.binder.discovery.history import TrackedDevice, track
 
 TTL = 300.0
 FS, NEW_FS = (70, 1), (70, 2)
