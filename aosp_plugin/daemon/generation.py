@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 CHECK_TIMEOUT = 10.0
-"""Seconds for the check of the kubelet's and the CDI directory."""
+"""Seconds to bind an address, and to check the kubelet's and the CDI directory."""
 
 
 class Generation:
@@ -50,6 +50,7 @@ class Generation:
         self.names = ",".join(resource.resource_name for resource in config.resources)
         self.listeners: dict[tuple[str, int], socket.socket] = {}
         self._stack = contextlib.ExitStack()
+        self._worker = self._stack.enter_context(contextlib.closing(Worker("generation")))
         self._files = self._stack.enter_context(contextlib.closing(FileEvents()))
         self._backends = create_backends(config)
         self._leak_detector = _create_leak_detector(config, self._backends)
@@ -71,11 +72,15 @@ class Generation:
         self._background: list[asyncio.Task[None]] = []
         self._replaced = False
 
-    def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
-        """Bind the addresses, or share those that are ``present`` in this process. Raises ServiceError and OSError."""
+    async def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
+        """Bind the addresses, or share those that are ``present`` in this process.
+
+        Resolves host names in the worker thread. Raises ServiceError, WorkerTimeoutError and OSError.
+        """
         for address in self._served:
             shared = present.get(address)
-            listener = shared.dup() if shared else http.listen(address, beside=list(present.values()))
+            bind = shared.dup if shared else partial(http.listen, address, beside=list(present.values()))
+            listener = await self._worker.run(bind, CHECK_TIMEOUT, label=f"binding {address[0]}:{address[1]}")
             self.listeners[address] = self._stack.enter_context(listener)
 
     def serve_http(self) -> None:
@@ -99,11 +104,8 @@ class Generation:
             raise ExceptionGroup("the configuration cannot be served", errors)
         check_overlap(self._backends)
         if strict:
-            worker = Worker("check")
-            try:
-                await worker.run(partial(check_host, self.config, self._backends), CHECK_TIMEOUT, label="host check")
-            finally:
-                worker.close()
+            check = partial(check_host, self.config, self._backends)
+            await self._worker.run(check, CHECK_TIMEOUT, label="host check")
 
     def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool) -> None:
         """Start the plugins and all else as ``tasks``; an error of one of them is raised there."""

@@ -71,7 +71,7 @@ class Daemon:
         config = await self._loader.run(self._load)
         logs.set_up(config.log_level, config.log_format)
         generation = Generation(config, self._heartbeat.problem)
-        generation.listen({})
+        await generation.listen({})
         generation.serve_http()
         self._generation = generation
         if len(generation.plugins) > 1:
@@ -118,7 +118,7 @@ class Daemon:
         """Return a generation that only has to be started. Raises what keeps it from serving."""
         generation = Generation(config, self._heartbeat.problem)
         try:
-            generation.listen(current.listeners)
+            await generation.listen(current.listeners)
             await generation.prepare(strict=True)
             generation.serve_http()
         except Exception:

@@ -214,3 +214,15 @@ async def test_device_directory_that_hangs_at_the_start_does_not_end_the_process
         assert (await http_get(port, "/healthz"))[0] == 200
         hanging_file_system.release()
         await listed(kubelet, 1)
+
+
+async def test_sigterm_ends_a_start_that_hangs(
+    device_directory: DeviceDirectory, kubelet_dir: str, hanging_file_system: HangingFileSystem
+) -> None:
+    """The configuration file is on a file system that hangs. The process is not ended by force."""
+    hanging_file_system.hang()
+    flags = ["--config", f"{hanging_file_system.directory}/config.yaml"]
+    async with Serve(device_directory, kubelet_dir, *flags) as serve:
+        await hanging_file_system.until_waiting()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import operator
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from aosp_plugin.testing import Kubelet
-from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -251,6 +252,60 @@ async def test_sigterm_during_a_reload_ends_the_process_in_time(
     served.serve.signal(signal.SIGTERM)
     assert await served.serve.finish() == 0
     assert served.kubelet.resource(RESOURCE).last_stream_end == "EOF"
+
+
+async def test_reload_to_another_directory_leaves_one_that_hangs(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """What the previous configuration cannot clean up is logged, and keeps nothing from the next one."""
+    hanging = hanging_file_system.directory
+    create(f"{hanging_file_system.source}/aosp_binder7")
+    async with Served(device_directory, kubelet_dir, tmp_path / "config.yaml", free_port()) as served:
+        served.write(device_dir=hanging)
+        served.serve.signal(signal.SIGHUP)
+        await listed(served.kubelet, 1)
+        hanging_file_system.hang()
+        create(f"{hanging_file_system.source}/aosp_binder8")
+        served.serve.signal(signal.SIGHUP)  # rescans
+        await hanging_file_system.until_waiting()
+        served.write()
+        served.serve.signal(signal.SIGHUP)
+        await listed(served.kubelet, 2)
+        hanging_file_system.release()
+
+
+def create(path: str) -> None:
+    Path(path).touch()
+
+
+# -- what stays
+
+
+def resources(pid: int) -> tuple[int, int]:
+    """Return the number of descriptors and threads of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+
+
+async def test_reloads_leave_no_descriptor_and_no_thread(served: Served) -> None:
+    """Neither those that are accepted nor those that are rejected."""
+    pid = served.serve.process.pid
+
+    async def reload(number: int) -> None:
+        name = f"example.com/{number}"
+        served.write(resource_name=name)
+        served.serve.signal(signal.SIGHUP)
+        await listed(served.kubelet, 2, name)
+        await served.serve.logged("registered")
+        await served.rejected(status_listen=FOREIGN, leak_scan_interval=60)
+        await served.rejected(device_dir="/nowhere")
+
+    await reload(0)
+    before = resources(pid)
+    for number in range(1, 6):
+        await reload(number)
+    async with asyncio.timeout(PATIENCE):
+        while any(map(operator.gt, resources(pid), before)):  # some threads and connections end a moment later
+            await http_get(served.port, "/healthz")
 
 
 # -- addresses
