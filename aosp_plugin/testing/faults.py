@@ -22,6 +22,9 @@ class Faults:
     never_open_stream: bool = False
     """The plugin is registered, but ListAndWatch is not called."""
 
+    ignore_devices: bool = False
+    """Device lists are received and dropped, as by a device manager that hangs."""
+
     garbage_register: bool = False
     """After the next start, kubelet.sock answers with bytes that are not gRPC."""
 

@@ -149,6 +149,8 @@ class PluginManager:
             self._emit("stream-opened", **plugin)
 
         def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
+            if self._faults.ignore_devices:
+                return
             resource.replace(message, size, self._settings.clock())
             self._save()
             self._devices_changed(endpoint.resource)

@@ -7,6 +7,7 @@ leaves out the monitoring, because promtool takes more time to build than everyt
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -31,14 +32,22 @@ def _systemd() -> None:
     packages.install(("systemd",))
 
 
-MONITORING: Final = Group("the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS))
+def _root() -> None:
+    if os.geteuid() != 0:
+        raise packages.MissingError("it requires root")
+
+
+MONITORING: Final = (
+    Group("the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS)),
+    Group("the monitoring of hosts that fail", (parts.promtool, _root), items_faults.ROOT_ITEMS),
+)
 GROUPS: Final = (
     Group(
         "the manifests",
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
         (*items_manifests.ITEMS, *items_chart.ITEMS),
     ),
-    MONITORING,
+    *MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
 )
 
@@ -50,7 +59,7 @@ def main() -> int:
     core = parser.parse_args().items == "core"
     report = Report()
     for group in GROUPS:
-        if (group is not MONITORING or not core) and _ready(group, report):
+        if (group not in MONITORING or not core) and _ready(group, report):
             for item in group.items:
                 report.run(" ".join((item.__doc__ or "").split()).removesuffix("."), item)
     try:
