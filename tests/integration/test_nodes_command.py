@@ -170,6 +170,10 @@ async def test_stand_ins_are_unhealthy_with_the_configuration_of_the_manifests(
         (["create", "--count", "0"], "--count: 0 is not a number from 1 to 1048576"),
         (["create", "--start", "1"], "--count"),
         (["create", "--count", "1", "--mode", "4755"], "--mode.*: '4755' is not an octal mode from 0000 to 0777"),
+        (
+            ["create", "--count", "1", "--binderfs-dir", "/dev/binderfs"],
+            "--binderfs-dir: '/dev/binderfs' is below /dev",
+        ),
         (["delete", "--binderfs-dir", ""], "--binderfs-dir: '' is not allowed: it is empty"),
         (["magic"], "'magic'"),
     ],

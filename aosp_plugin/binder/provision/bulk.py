@@ -146,6 +146,11 @@ class DevicePool:
                 f"--prefix: {self._prefix!r} gives names like {last!r}: {problem}; a name has up to {LONGEST_NAME} "
                 "characters, number included"
             )
+        if f"{self._binderfs}/".startswith("/dev/") and not stand_ins:
+            raise ValueError(
+                f"--binderfs-dir: {self._binderfs!r} is below /dev, of which a privileged container gets every device: "
+                "choose a directory elsewhere, for example below /run/aosp-binderfs"
+            )
         if stand_ins and max_devices is not None:
             raise ValueError("--max: not allowed with --stand-ins, which mounts no binderfs")
 
