@@ -19,7 +19,7 @@ from aosp_plugin.framework.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+    from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin, PluginDirectory
     from aosp_plugin.framework.events.file_events import Subscription
 
 LOG = logging.getLogger(__name__)
@@ -92,6 +92,10 @@ class DirectoryMonitor:
         for name in await self._run(self._directory.sweep) or ():
             LOG.info("removed stale socket", extra={"endpoint": name})
 
+    async def other_plugins(self, own_endpoint: str) -> tuple[OtherPlugin, ...] | None:
+        """Return the other plugins of the resource on this node; None if ``stop`` is set first. Raises OSError."""
+        return await self._run(partial(self._directory.other_plugins, own_endpoint))
+
     async def restrict(self, path: str) -> None:
         """Make a socket accessible for root alone. It may be gone: a kubelet that starts removes all sockets."""
 
@@ -122,8 +126,9 @@ class DirectoryMonitor:
             timeout = None if self._hanging_since else HANG_TIMEOUT
             done, _ = await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                self._hanging_since = time.monotonic() - HANG_TIMEOUT
-                LOG.error("kubelet directory is hanging", extra={"path": self._directory.path})
+                if self._hanging_since is None:  # otherwise, another call has reported it meanwhile
+                    self._hanging_since = time.monotonic() - HANG_TIMEOUT
+                    LOG.error("kubelet directory is hanging", extra={"path": self._directory.path})
                 await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
                 return None

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import socket
+import struct
 import urllib.parse
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ _PERMANENT = re.compile(
 )
 """Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
 ``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
+
+
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred (include/linux/socket.h): process, user, group."""
 
 
 class SocketIdentity(NamedTuple):
@@ -68,6 +73,26 @@ def open_channel(path: str, *options: tuple[str, int]) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(socket_address(path), options=own_options)
 
 
+class OtherPlugin(NamedTuple):
+    """A socket that another process listens on."""
+
+    endpoint: str
+    """The name of the socket."""
+    number: int
+    """When it was created, in milliseconds since the epoch, according to its name."""
+    pid: int
+    """Process ID; 0 if the process is in another PID namespace."""
+
+    def __str__(self) -> str:
+        """Return the name of the socket, and the process ID if it is known."""
+        return f"{self.endpoint} (process {self.pid})" if self.pid else self.endpoint
+
+
+def socket_number(endpoint: str) -> int:
+    """Return the number in the name of a plugin's socket: when it was created, in milliseconds since the epoch."""
+    return int(endpoint.removesuffix(".sock").rpartition("-")[2])
+
+
 class PluginDirectory:
     """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
 
@@ -75,7 +100,7 @@ class PluginDirectory:
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_name``."""
         self.path = path
         self._stem = socket_name(resource_name)
-        self._names = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-([0-9]{1,14})\.sock")
+        self._names = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
         self._last_number = 0
 
     @property
@@ -116,7 +141,7 @@ class PluginDirectory:
 
         A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
         """
-        stale = [name for name in self.socket_names() if not _accepts_connections(os.path.join(self.path, name))]
+        stale = [name for name in self.socket_names() if _listener(os.path.join(self.path, name)) is None]
         for name in stale:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.path, name))
@@ -127,26 +152,39 @@ class PluginDirectory:
         with os.scandir(self.path) as entries:
             return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]
 
-    def number(self, endpoint: str) -> int:
-        """Return the number in the name of a plugin's socket: when it was created, in milliseconds since the epoch."""
-        match = self._names.fullmatch(endpoint)
-        return int(match[1]) if match else 0
+    def other_plugins(self, own_endpoint: str = "") -> tuple[OtherPlugin, ...]:
+        """Return the other processes that serve the resource, in the order of their sockets' numbers. Raises OSError.
+
+        Sockets of this process do not count: it has two plugins of the resource for a moment during a reload. Nor does
+        ``own_endpoint``, to which no connection is made.
+        """
+        found = []
+        for endpoint in self.socket_names():
+            pid = None if endpoint == own_endpoint else _listener(os.path.join(self.path, endpoint))
+            if pid is not None and pid != os.getpid():
+                found.append(OtherPlugin(endpoint, socket_number(endpoint), pid))
+        return tuple(sorted(found, key=lambda plugin: plugin.number))
 
     def _name(self, pid: int, number: int) -> str:
         return f"{self._stem}-{pid}-{number}.sock"
 
 
-def _accepts_connections(path: str) -> bool:
-    """Return whether a process listens on the socket at ``path``."""
+def _listener(path: str) -> int | None:
+    """Return the process ID of the listener on the socket at ``path`` (unix(7), SO_PEERCRED); None if there is none.
+
+    0 if it is unknown: the process is in another PID namespace, or accepts no connection at the moment.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.0)
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            return False
+            return None
         except BlockingIOError:
-            return True
-    return True
+            return 0
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid
 
 
 async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: float) -> None:

@@ -59,11 +59,10 @@ class DevicePlugin:
         self._observer = observer
         self.confirmation = Confirmation(observer)
         """What the kubelet has of the devices; a ``KubeletView`` keeps it current."""
-        directory = PluginDirectory(kubelet_dir, backend.resource_name)
         self._supervisor = Supervisor(
             backend,
             self.inventory,
-            directory=directory,
+            directory=PluginDirectory(kubelet_dir, backend.resource_name),
             files=self._subscriptions[1],
             worker=self._worker,
             stop=self._stop,
@@ -72,13 +71,10 @@ class DevicePlugin:
             observer=observer,
         )
         self._other_plugins = OtherPlugins(
-            directory,
-            changed=self._supervisor.directory_changed,
-            own_endpoint=lambda: self.endpoint,
-            view_due=self.view_due,
+            self._supervisor,
             reregister=self.reregister,
-            observer=observer,
             interval=timings.other_plugins,
+            observer=observer,
         )
 
     @property
@@ -114,7 +110,7 @@ class DevicePlugin:
 
         Its one subscriber, a ``KubeletView``, clears it.
         """
-        return self._supervisor.registered
+        return self._supervisor.view_due
 
     @property
     def notice(self) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.directory_monitor import DirectoryView
-    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, SocketIdentity
+    from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin, PluginDirectory, SocketIdentity
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
@@ -101,8 +101,8 @@ class Supervisor:
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
         self._requested: DisconnectReason | None = None
-        self.registered = asyncio.Event()
-        """Set after each registration, when the kubelet has also called ListAndWatch; the subscriber clears it."""
+        self.view_due = asyncio.Event()
+        """Set after each registration, when the kubelet has also called ListAndWatch; see ``DevicePlugin.view_due``."""
         self.endpoint = ""
         """Name of the plugin's socket while it is registered, and else empty."""
         self.directory_changed = asyncio.Event()
@@ -142,6 +142,10 @@ class Supervisor:
         if not self._problem:
             self._requested = reason
             self._monitor.changed.set()
+
+    async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
+        """Return the other plugins of the resource on this node; None if ``stop`` is set first. Raises OSError."""
+        return await self._monitor.other_plugins(self.endpoint)
 
     async def close(self) -> None:
         """Release the file events and the worker thread, after ``run`` or instead of it."""
@@ -256,7 +260,7 @@ class Supervisor:
         if self._problem:
             self._problem = ""
             self.endpoint = endpoint
-            self.registered.set()
+            self.view_due.set()
             self._observer.registration("ok")
             duration = milliseconds(time.monotonic() - self._started)
             LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": duration})

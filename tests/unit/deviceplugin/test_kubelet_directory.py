@@ -7,6 +7,8 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
 from aosp_plugin.framework.deviceplugin import kubelet_client
 from aosp_plugin.framework.deviceplugin.kubelet_client import (
     MAX_SOCKET_PATH,
+    OtherPlugin,
     PluginDirectory,
     identify,
     register,
@@ -127,10 +130,37 @@ def test_sweep_keeps_a_socket_with_a_full_queue_of_connections(kubelet_dir: str)
 
 
 def test_sweep_ignores_a_socket_that_disappears_meanwhile(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not kubelet_client._accepts_connections(os.path.join(kubelet_dir, f"{STEM}-1-2.sock"))
+    assert kubelet_client._listener(os.path.join(kubelet_dir, f"{STEM}-1-2.sock")) is None
     stale(kubelet_dir, f"{STEM}-1-2.sock")
-    monkeypatch.setattr(kubelet_client, "_accepts_connections", os.unlink)
+    monkeypatch.setattr(kubelet_client, "_listener", os.unlink)
     assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == [f"{STEM}-1-2.sock"]
+
+
+LISTEN = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(); input()"
+
+
+def test_other_plugins_are_other_processes_that_listen(kubelet_dir: str) -> None:
+    """Stale sockets, those of this process and of other resources are none."""
+    stale(kubelet_dir, f"{STEM}-1-2.sock")
+    names = [f"{STEM}-7-30.sock", f"{STEM}-8-20.sock", f"{STEM}x-9-4.sock"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(listening(kubelet_dir, f"{STEM}-1-3.sock")).listen(9)
+        processes = []
+        for name in names:
+            command = [sys.executable, "-c", LISTEN, f"{kubelet_dir}/{name}"]
+            process = stack.enter_context(subprocess.Popen(command, **pipes))  # type: ignore[call-overload] # noqa: S603 - our own
+            process.stdout.readline()
+            processes.append(process)
+        directory = PluginDirectory(kubelet_dir, RESOURCE)
+        expected = [(names[1], 20, processes[1].pid), (names[0], 30, processes[0].pid)]
+        assert list(directory.other_plugins()) == expected
+        assert list(directory.other_plugins(names[0])) == expected[:1]
+        for process in processes:
+            process.communicate(b"\n")
+        assert directory.other_plugins() == ()
+    assert str(OtherPlugin("a.sock", 1, 7)) == "a.sock (process 7)"
+    assert str(OtherPlugin("a.sock", 1, 0)) == "a.sock"
 
 
 def test_sweep_keeps_directories_and_implausible_numbers(kubelet_dir: str) -> None:

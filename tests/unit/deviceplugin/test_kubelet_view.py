@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation, ViewTimings
-from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugin, Succession
+from aosp_plugin.framework.deviceplugin.other_plugins import Succession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
