@@ -61,12 +61,13 @@ class Worker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
             self._thread.start()
-        result = asyncio.wrap_future(future)  # cancelling it cancels a call that has not started
+        result = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({result}, timeout=timeout)
             if done:
                 return result.result()
         finally:
+            future.cancel()  # no effect on a call that runs
             if not result.cancel():
                 result.exception()  # mark it as retrieved, or asyncio would log it
         current = self.current

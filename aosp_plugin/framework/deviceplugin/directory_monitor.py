@@ -29,6 +29,9 @@ T = TypeVar("T")
 HANG_TIMEOUT = 10.0
 """Seconds after which an access to the directory counts as hanging."""
 
+ACCESS = "access to the kubelet's plugin directory"
+"""Label of the calls."""
+
 CLOSE_TIMEOUT = 0.5
 """Seconds for the end of the file events; a thread that hangs ends with the process."""
 
@@ -69,7 +72,8 @@ class DirectoryMonitor:
     @property
     def problem(self) -> str:
         """Whether an access hangs; empty if none does. May be read in any thread."""
-        return self._worker.hanging(HANG_TIMEOUT)
+        since = self._hanging_since
+        return "" if since is None else f"{ACCESS} has been hanging for {time.monotonic() - since:.0f} s"
 
     async def view(self, own_path: str = "") -> DirectoryView:
         """Return which sockets exist now. The next change of the directory sets ``changed``.
@@ -118,16 +122,15 @@ class DirectoryMonitor:
 
     async def _run(self, function: Callable[[], T]) -> T | None:
         """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first."""
-        label = "access to the kubelet's plugin directory"
         async with (
-            background_task(self._worker.run(function, label=label)) as call,
+            background_task(self._worker.run(function, label=ACCESS)) as call,
             background_task(self._stop.wait()) as stopped,
         ):
-            timeout = None if self._hanging_since else HANG_TIMEOUT
-            done, _ = await asyncio.wait({call, stopped}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            started = time.monotonic()
+            done, _ = await asyncio.wait({call, stopped}, timeout=HANG_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 if self._hanging_since is None:  # otherwise, another call has reported it meanwhile
-                    self._hanging_since = time.monotonic() - HANG_TIMEOUT
+                    self._hanging_since = started
                     LOG.error("kubelet directory is hanging", extra={"path": self._directory.path})
                 await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
 RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
 
+REMOVE_TIMEOUT = 0.2
+"""Seconds for the removal of the socket. gRPC removes it in a thread of its own, which may hang."""
+
+_STOPPING: set[asyncio.Task[None]] = set()
+"""The ends of servers. If the last reference to a server that hangs were dropped, the event loop would wait for it."""
+
 
 @contextlib.asynccontextmanager
 async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grace: float) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
 
-    gRPC creates and removes the socket in the event loop, the only access to a file of the host there. Raises
+    gRPC creates the socket in the event loop, the only access to a file of the host there. Raises
     RegistrationFailedError if the server cannot start.
     """
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
@@ -39,4 +46,7 @@ async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grac
         yield
     finally:
         servicer.finish()
-        await server.stop(grace)  # removes the socket
+        stopping = asyncio.create_task(server.stop(grace))
+        _STOPPING.add(stopping)
+        stopping.add_done_callback(_STOPPING.discard)
+        await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)

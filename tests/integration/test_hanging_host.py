@@ -1,0 +1,141 @@
+"""Plugins in one process while a file system that one of them uses hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework import DevicePlugin, ListedDevices
+from aosp_plugin.testing import Kubelet
+from tests.hanging_fs import HangingFileSystem, available
+from tests.support import IN_LIFE, DeviceDirectory, listed, problem, ready, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFERING, OTHER = "example.com/suffering", "example.com/other"
+
+
+def listing(resource: str, directory: str) -> ListedDevices:
+    """Return a backend whose devices have the names of the files in a directory."""
+    return ListedDevices(
+        resource,
+        lambda: [f"/dev/{name}" for name in sorted(os.listdir(directory))],
+        directories=[directory],
+        missing_device_ttl=0,
+    )
+
+
+async def test_watched_directory_that_hangs_delays_no_other_resource(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugins share file events. The devices of the suffering resource stay published, and heal after the hang."""
+    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2, raising=False)
+    directory = tmp_path / "others"
+    directory.mkdir()
+    for parent in (hanging_file_system.source, directory):
+        (Path(parent) / "a").touch()
+    suffering = DevicePlugin(
+        listing(SUFFERING, hanging_file_system.directory), kubelet_dir=kubelet_dir, timings=IN_LIFE
+    )
+    other = DevicePlugin(
+        listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, timings=IN_LIFE, files=suffering._files
+    )
+    async with Kubelet(kubelet_dir) as kubelet, run(suffering), run(other):
+        await listed(kubelet, 1, SUFFERING)
+        await listed(kubelet, 1, OTHER)
+        hanging_file_system.hang()
+        suffering.rescan()
+        await hanging_file_system.until_waiting()
+        await problem(suffering, "device scan has been hanging for")
+        for count, name in enumerate("bcd", start=2):
+            (directory / name).touch()
+            await listed(kubelet, count, OTHER)
+        assert other.unready == ""
+        await kubelet.restart()
+        await listed(kubelet, 1, SUFFERING)
+        await listed(kubelet, 4, OTHER)
+        os.mkdir(f"{hanging_file_system.source}/b")
+        hanging_file_system.release()
+        await ready(suffering)
+        suffering.rescan()
+        await listed(kubelet, 2, SUFFERING)
+
+
+@pytest.fixture
+def kubelet_path(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
+    """Return a file system that hangs on request, and a path of the kubelet's directory that leads through it.
+
+    The path is short enough for a socket.
+    """
+    if not available():
+        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
+    with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/h") as file_system:
+        os.symlink(kubelet_dir, f"{file_system.source}/plugins")
+        yield file_system, f"{file_system.directory}/plugins"
+
+
+async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
+    kubelet_dir: str,
+    kubelet_path: tuple[HangingFileSystem, str],
+    device_directory: DeviceDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scans and the open stream go on."""
+    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.1)
+    file_system, path = kubelet_path
+    plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 0, SUFFERING)
+        await ready(plugin)
+        file_system.hang()
+        try:
+            await file_system.until_waiting()
+            await problem(plugin, "access to the kubelet's plugin directory has been hanging for")
+            assert plugin.registered
+            device_directory.add(0)
+            await listed(kubelet, 1, SUFFERING)
+        finally:
+            file_system.release()
+        await ready(plugin)
+        assert len(kubelet.registrations) == 1
+
+
+async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
+    kubelet_dir: str, kubelet_path: tuple[HangingFileSystem, str], device_directory: DeviceDirectory
+) -> None:
+    """A reload of the configuration must not wait for it. The kubelet's stream ends; the socket stays for now."""
+    file_system, path = kubelet_path
+    plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet:
+        task = asyncio.create_task(plugin.run())
+        await listed(kubelet, 0, SUFFERING)
+        await ready(plugin)
+        file_system.hang()
+        try:
+            plugin.stop()
+            await task
+            await kubelet.wait_for(lambda k: k.resource(SUFFERING).streams == 0)
+        finally:
+            file_system.release()
+
+
+async def test_plugin_stops_while_the_kubelet_directory_hangs(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """Before it has registered."""
+    plugin = DevicePlugin(
+        listing(SUFFERING, str(tmp_path)), kubelet_dir=os.path.join(hanging_file_system.directory, "x"), timings=IN_LIFE
+    )
+    hanging_file_system.hang()
+    task = asyncio.create_task(plugin.run())
+    await hanging_file_system.until_waiting()
+    plugin.stop()
+    await task
+    assert not plugin.registered

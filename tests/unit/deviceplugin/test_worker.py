@@ -1,0 +1,213 @@
+"""Calls in a worker thread: results, order, deadlines, cancellation, and what outlives the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.observer import RESOURCE, working_for
+from aosp_plugin.framework.worker import Worker, running_calls
+from tests.support import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """Return a worker."""
+    worker = Worker("test")
+    yield worker
+    worker.close()
+
+
+class BlockedCall:
+    """A call that blocks until a test ends it."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+        self._started, self._go = threading.Event(), threading.Event()
+        self._thread = threading.current_thread()
+
+    def __call__(self) -> str:
+        """Block."""
+        self._thread = threading.current_thread()
+        self._started.set()
+        assert self._go.wait(PATIENCE)
+        if self._error is not None:
+            raise self._error
+        return "done"
+
+    async def started(self) -> None:
+        """Wait until the call runs."""
+        assert await asyncio.to_thread(self._started.wait, PATIENCE)
+
+    def finish(self) -> None:
+        """Let the call return."""
+        self._go.set()
+
+    def join(self) -> None:
+        """Wait for the thread."""
+        self._thread.join(PATIENCE)
+
+
+def collect_loop_errors() -> list[object]:
+    """Return a list to which the event loop adds errors that are not retrieved."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    return errors
+
+
+async def test_calls_run_one_after_another_in_one_daemon_thread(worker: Worker) -> None:
+    first = BlockedCall()
+    order: list[str] = []
+    calls = [
+        asyncio.ensure_future(worker.run(first)),
+        asyncio.ensure_future(worker.run(partial(order.append, "second"))),
+        asyncio.ensure_future(worker.run(threading.current_thread)),
+    ]
+    await first.started()
+    assert order == []
+    first.finish()
+    result, _, thread = await asyncio.gather(*calls)
+    assert (result, order) == ("done", ["second"])
+    assert isinstance(thread, threading.Thread)
+    assert (thread.name, thread.daemon) == ("test", True)
+    assert await worker.run(threading.current_thread) is thread
+
+
+async def test_thread_starts_with_the_first_call_and_ends_after_the_last() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "own"]
+
+    worker, blocked = Worker("own"), BlockedCall()
+    assert threads() == []
+    call = asyncio.ensure_future(worker.run(blocked))
+    await blocked.started()
+    assert threads() == ["own"]
+    worker.close()
+    blocked.finish()
+    assert await call == "done"
+    blocked.join()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("error", [OSError("away"), SystemExit("odd")])
+async def test_error_of_a_call_is_raised_in_the_caller(worker: Worker, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await worker.run(fail)
+    assert raised.value is error
+    assert worker.busy() == 0.0
+
+
+async def test_stop_iteration_is_a_runtime_error(worker: Worker) -> None:
+    with pytest.raises(RuntimeError, match="scan: StopIteration"):
+        await asyncio.wait_for(worker.run(lambda: next(iter([])), label="scan"), PATIENCE)
+
+
+async def test_call_has_the_context_of_its_caller(worker: Worker) -> None:
+    for name in ("example.com/a", "example.com/b"):
+        with working_for(name):
+            assert await worker.run(RESOURCE.get) == name
+    assert await worker.run(RESOURCE.get) == ""
+
+
+async def test_deadline_drops_the_result_of_a_running_call_and_cancels_a_waiting_one(worker: Worker) -> None:
+    """The next call waits for the one that still runs."""
+    blocked, ran = BlockedCall(), list[str]()
+    with pytest.raises(WorkerTimeoutError, match=r"^scan timed out after 0\.01 s$"):
+        await worker.run(blocked, 0.01, label="scan")
+    with pytest.raises(
+        WorkerTimeoutError, match=r"^close timed out after 0\.01 s because of a scan that has not ended"
+    ):
+        await worker.run(partial(ran.append, "cancelled"), 0.01, label="close")
+    following = asyncio.ensure_future(worker.run(partial(ran.append, "following")))
+    blocked.finish()
+    await following
+    assert ran == ["following"]
+
+
+@pytest.mark.parametrize("error", [None, OSError("away")])
+async def test_cancelled_caller_does_not_stop_a_running_call(worker: Worker, error: OSError | None) -> None:
+    """Its result or error is dropped silently. A call that has not started never runs."""
+    errors = collect_loop_errors()
+    blocked, ran = BlockedCall(error), list[str]()
+    calls = [
+        asyncio.ensure_future(worker.run(blocked)),
+        asyncio.ensure_future(worker.run(partial(ran.append, "cancelled"))),
+    ]
+    await blocked.started()
+    for call in calls:
+        call.cancel()
+    assert [type(result) for result in await asyncio.gather(*calls, return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 2
+    assert worker.busy() > 0
+    blocked.finish()
+    await worker.run(partial(ran.append, "following"))
+    assert ran == ["following"]
+    gc.collect()
+    assert errors == []
+
+
+async def test_running_call_is_reported_until_it_ends(worker: Worker) -> None:
+    assert (worker.busy(), worker.hanging(0.0)) == (0.0, "")
+    blocked = BlockedCall()
+    call = asyncio.ensure_future(worker.run(blocked, label="device scan"))
+    await blocked.started()
+    assert 0.0 < worker.busy() < PATIENCE
+    assert worker.hanging(PATIENCE) == ""
+    assert worker.hanging(0.0) == "device scan has been hanging for 0 s"
+    assert [text for text in running_calls() if text.startswith("device scan of test for ")]
+    blocked.finish()
+    await call
+    assert (worker.busy(), worker.hanging(0.0)) == (0.0, "")
+
+
+async def test_result_is_not_kept_until_the_next_call(worker: Worker) -> None:
+    """A result may be a list of ten thousand devices."""
+
+    class Result:
+        alive = 0
+
+        def __init__(self) -> None:
+            Result.alive += 1
+
+        def __del__(self) -> None:
+            Result.alive -= 1
+
+    ended = threading.Event()
+    await worker.run(Result)
+    await worker.run(ended.set)
+    assert ended.is_set()
+    gc.collect()
+    assert Result.alive == 0
+
+
+def test_call_that_outlives_the_loop_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    blocked, worker = BlockedCall(), Worker("test")
+
+    async def give_up() -> None:
+        with contextlib.suppress(WorkerTimeoutError):
+            await worker.run(blocked, 0.01)
+        call = asyncio.ensure_future(worker.run(blocked))
+        await blocked.started()
+        call.cancel()
+
+    asyncio.run(give_up())
+    worker.close()
+    blocked.finish()
+    blocked.join()
+    assert errors == []
