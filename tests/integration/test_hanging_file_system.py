@@ -1,0 +1,362 @@
+"""A file system of the host that hangs, and a plugin process that must not hang with it.
+
+The file system is real (``tests.hanging_fs``), and so is the process. The kubelet's directory is never on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import grpc
+import pytest
+import yaml
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.testing import Kubelet
+from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
+    from tests.hanging_fs import HangingFileSystem
+
+OTHER = "aosp.io/hwbinder"
+ANSWER = 10.0
+"""Seconds after which an RPC has failed to answer."""
+
+ALL = {"aosp_binder0": "Healthy", "aosp_binder1": "Healthy"}
+
+
+class Host(NamedTuple):
+    """A host with a kubelet, and two resources in one device directory, part of which can hang."""
+
+    devices: DeviceDirectory
+    hanging: HangingFileSystem
+    kubelet: Kubelet
+    port: int
+    config: Path
+
+    def configure(self, **keys: object) -> None:
+        """Write the configuration file."""
+        common = {
+            "version": "v1",
+            "kubelet_dir": self.kubelet.directory,
+            "listen": f"127.0.0.1:{self.port}",
+            "pod_resources_socket": "",
+            "verify": "file",
+            "shared_mounts": [],
+            "shared_devices": [],
+        }
+        directory = {"device_dir": str(self.devices.directory)}
+        resources = [
+            {"resource_name": RESOURCE, **({} if "provision" in keys else directory), **keys},
+            {"resource_name": OTHER, "device_prefix": "aosp_hwbinder", **directory},
+        ]
+        self.config.write_text(yaml.safe_dump({**common, "resources": resources}))
+
+    def serve(self, environment: dict[str, str] | None = None) -> Serve:
+        """Return the process; it is not started yet."""
+        arguments = ["--config", str(self.config)]
+        return Serve(self.devices, self.kubelet.directory, *arguments, usual_flags=False, environment=environment)
+
+    def add_hanging(self, number: int) -> None:
+        """Add a device that is a link into the file system that can hang."""
+        name = f"aosp_binder{number}"
+        Path(self.hanging.source, name).touch()
+        (self.devices.directory / name).symlink_to(f"{self.hanging.directory}/{name}")
+
+    def add_thing(self, name: str) -> None:
+        """Add a file to the file system that can hang."""
+        Path(self.hanging.source, name).touch()
+
+    def open_thing(self, name: str) -> IO[bytes]:
+        """Open a file on the file system that can hang."""
+        return open(f"{self.hanging.directory}/{name}", "rb")
+
+    @contextlib.asynccontextmanager
+    async def stub(self) -> AsyncIterator[DevicePluginAsyncStub]:
+        """Connect to the plugin as another client than the kubelet."""
+        endpoints = [entry.endpoint for entry in self.kubelet.registrations if entry.resource_name == RESOURCE]
+        path = os.path.join(self.kubelet.directory, endpoints[-1])
+        options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
+            yield DevicePluginStub(channel)
+
+    async def kubelet_has(self, devices: dict[str, str], resource: str = RESOURCE) -> None:
+        """Wait until the kubelet has exactly these devices with their health."""
+        await self.kubelet.wait_for(lambda kubelet: kubelet.resource(resource).devices == devices)
+
+    async def metrics_until(self, line: str) -> None:
+        """Wait until /metrics has a line."""
+        while line not in (await http_get(self.port, "/metrics"))[2]:
+            pass
+
+    async def other_resource_goes_on(self) -> None:
+        """Add a device to the other resource, and wait until the kubelet has it."""
+        count = self.kubelet.resource(OTHER).capacity
+        (self.devices.directory / f"aosp_hwbinder{count}").touch()
+        await listed(self.kubelet, count + 1, OTHER)
+
+
+@pytest.fixture
+async def host(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> AsyncIterator[Host]:
+    """Return a host with the healthy device 0."""
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        host = Host(device_directory, hanging_file_system, kubelet, free_port(), tmp_path / "config.yaml")
+        host.configure()
+        yield host
+
+
+async def allocate(stub: DevicePluginAsyncStub, device: str) -> pb.ContainerAllocateResponse:
+    """Allocate a device."""
+    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=[device])])
+    return (await stub.Allocate(request, timeout=ANSWER)).container_responses[0]
+
+
+async def prefer(stub: DevicePluginAsyncStub, *available: str) -> list[str]:
+    """Ask for the preferred one of the available devices."""
+    container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=1)
+    request = pb.PreferredAllocationRequest(container_requests=[container])
+    response = await stub.GetPreferredAllocation(request, timeout=ANSWER)
+    return list(response.container_responses[0].deviceIDs)
+
+
+async def first_message(stub: DevicePluginAsyncStub) -> dict[str, str]:
+    """Return the devices of the first message of another stream."""
+    async for message in stub.ListAndWatch(pb.Empty(), timeout=ANSWER):
+        return {device.ID: device.health for device in message.devices}
+    raise AssertionError("the stream ended without a message")
+
+
+async def probes(host: Host) -> list[int]:
+    """Return the status codes of the HTTP endpoints."""
+    return [(await http_get(host.port, path))[0] for path in ("/healthz", "/readyz", "/metrics", "/status")]
+
+
+# -- a device that is a link into the file system
+
+
+async def test_devices_on_it_turn_unhealthy_and_nothing_else_changes(host: Host, healed: Callable[[], None]) -> None:
+    """The devices stay published, every RPC and endpoint answers, and the other resource notices nothing."""
+    host.add_hanging(1)
+    async with host.serve():
+        await host.kubelet_has(ALL)
+        await host.other_resource_goes_on()
+        host.hanging.hang()
+        host.devices.add(2)
+        async with host.stub() as stub:
+            assert (await first_message(stub))["aosp_binder0"] == "Healthy"
+            assert await prefer(stub, "aosp_binder0", "aosp_binder1") == ["aosp_binder0"]
+            assert (await allocate(stub, "aosp_binder0")).devices
+            await host.other_resource_goes_on()
+            await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy", "aosp_binder2": "Healthy"})
+            with pytest.raises(grpc.aio.AioRpcError, match="scan-timeout") as refused:
+                await allocate(stub, "aosp_binder1")
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert (await allocate(stub, "aosp_binder2")).devices
+            assert await probes(host) == [200] * 4
+            await host.metrics_until(
+                f'aosp_plugin_devices{{health="unhealthy",reason="scan-timeout",resource="{RESOURCE}"}} 1.0'
+            )
+            healed()
+            host.hanging.release()
+            await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
+            assert (await allocate(stub, "aosp_binder1")).devices
+        assert len(host.kubelet.registrations) == 2
+
+
+async def test_hang_is_noticed_without_a_file_event(host: Host) -> None:
+    host.add_hanging(1)
+    async with host.serve():
+        await host.kubelet_has(ALL)
+        host.hanging.hang()
+        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy"})
+        await host.other_resource_goes_on()
+
+
+async def test_process_ends_during_the_hang(host: Host, healed: Callable[[], None]) -> None:
+    """A scan that waits for the file system is given up with an error. Later scans do not wait for it."""
+    host.add_hanging(1)
+    async with host.serve() as serve:
+        await host.kubelet_has(ALL)
+        host.hanging.hang()
+        host.devices.add(2)
+        await host.hanging.until_waiting()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 1
+        assert "close timed out" in "".join(serve.log)
+    host.hanging.release()
+    async with host.serve() as serve:
+        await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
+        host.hanging.hang()
+        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy", "aosp_binder2": "Healthy"})
+        healed()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
+async def test_process_starts_during_the_hang(host: Host) -> None:
+    """Only the devices on the file system are unhealthy, until it answers."""
+    host.add_hanging(1)
+    host.hanging.hang()
+    async with host.serve():
+        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy"})
+        await host.other_resource_goes_on()
+        assert await probes(host) == [200] * 4
+        host.hanging.release()
+        await host.kubelet_has(ALL)
+
+
+# -- other parts of the host on the file system
+
+
+async def test_cdi_directory_delays_only_the_spec(host: Host) -> None:
+    """The kubelet gets every change; the process says what hangs, and ends by force."""
+    os.mkdir(f"{host.hanging.source}/cdi")
+    host.configure(device_list=["volume-mounts", "cdi-cri"])
+    with host.config.open("a") as file:
+        file.write(f"cdi_dir: {host.hanging.directory}/cdi\n")
+    spec = Path(host.hanging.source, "cdi", f"{RESOURCE.replace('/', '_')}.json")
+    async with host.serve() as serve:
+        await listed(host.kubelet, 1)
+        await until_written(spec, "aosp_binder0")
+        host.hanging.hang()
+        host.devices.add(1)
+        await host.kubelet_has(ALL)
+        await host.hanging.until_waiting()
+        host.devices.add(2)
+        await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
+        await host.other_resource_goes_on()
+        async with host.stub() as stub:
+            assert (await allocate(stub, "aosp_binder2")).devices
+        assert (await http_get(host.port, "/healthz"))[0] == 200
+        host.hanging.release()
+        await until_written(spec, "aosp_binder2")
+        host.hanging.hang()
+        host.devices.remove(2)
+        await host.hanging.until_waiting()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 1
+        assert "error" in "".join(serve.log).lower()
+
+
+async def test_shared_path_on_it_is_answered_from_memory(host: Host) -> None:
+    os.mkdir(f"{host.hanging.source}/shared")
+    host.configure(shared_mounts=[f"{host.hanging.directory}/shared:/shared"])
+    async with host.serve() as serve:
+        await listed(host.kubelet, 1)
+        host.hanging.hang()
+        async with host.stub() as stub:
+            mounts = (await allocate(stub, "aosp_binder0")).mounts
+        assert [mount.container_path for mount in mounts] == ["/shared"]
+        host.devices.add(1)
+        await host.kubelet_has(ALL)
+        await host.other_resource_goes_on()
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
+async def test_provisioning_on_it_delays_nothing_else(host: Host) -> None:
+    """The directory in which binder devices are to be created hangs, before anything can be mounted there."""
+    host.configure(provision={"directory": f"{host.hanging.directory}/binderfs", "count": 2})
+    host.hanging.hang()
+    async with host.serve() as serve:
+        await serve.logged("file system is not responding")
+        await host.other_resource_goes_on()
+        assert (await http_get(host.port, "/healthz"))[0] == 200
+        serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
+async def test_leak_detection_on_it_goes_on(host: Host) -> None:
+    """A process has a file of the file system open, and leak detection asks for the status of each open file."""
+    host.configure()
+    with host.config.open("a") as file:
+        file.write("leak_scan_interval: 0.05\n")
+    host.add_thing("open")
+    async with host.serve() as serve:
+        await host.kubelet_has({"aosp_binder0": "Healthy"})
+        with host.open_thing("open"):
+            await host.metrics_until('aosp_plugin_leak_detection{state="pending"} 0.0')
+            host.hanging.hang()
+            await host.hanging.until_waiting()
+            host.devices.add(1)
+            await host.kubelet_has(ALL)
+            await host.other_resource_goes_on()
+            assert await probes(host) == [200] * 4
+            host.hanging.release()
+            serve.signal(signal.SIGTERM)
+            assert await serve.finish() == 0
+
+
+# -- the list function of another backend
+
+PROGRAM = """\
+import os, sys
+from aosp_plugin.framework import ListedDevices, serve
+
+def list_devices():
+    return ["/dev/" + name for name in os.listdir(sys.argv[1])]
+
+serve(ListedDevices("{resource}", list_devices, directories=[sys.argv[2]]), kubelet_dir=sys.argv[3], listen=sys.argv[4])
+"""
+
+
+class Program(Serve):
+    """A device plugin of a few lines as a process."""
+
+    def __init__(self, host: Host, file: Path) -> None:
+        super().__init__(host.devices, host.kubelet.directory)
+        file.write_text(PROGRAM.format(resource=RESOURCE))
+        arguments = [host.hanging.directory, str(host.devices.directory), host.kubelet.directory]
+        self._command = [sys.executable, str(file), *arguments, f"127.0.0.1:{host.port}"]
+
+
+async def test_list_function_that_hangs(host: Host, tmp_path: Path) -> None:
+    """Devices stay published, RPCs and /healthz answer, /readyz says what hangs, and SIGTERM ends the process."""
+    for name in ("thing0", "thing1"):
+        host.add_thing(name)
+    things = {"thing0": "Healthy", "thing1": "Healthy"}
+    async with Program(host, tmp_path / "things.py") as program:
+        await host.kubelet_has(things)
+        host.hanging.hang()
+        host.devices.add(1)
+        await host.hanging.until_waiting()
+        async with host.stub() as stub:
+            assert await first_message(stub) == things
+            assert (await allocate(stub, "thing0")).devices
+        await program.logged("device scan is hanging")
+        assert await probes(host) == [200, 503, 200, 404]
+        assert "hanging for" in (await http_get(host.port, "/readyz"))[2]
+        assert host.kubelet.resource(RESOURCE).devices == things
+        host.add_thing("thing2")
+        host.hanging.release()
+        await host.kubelet_has({**things, "thing2": "Healthy"})
+        host.hanging.hang()
+        host.devices.add(2)
+        await host.hanging.until_waiting()
+        program.signal(signal.SIGTERM)
+        assert await program.finish() == 1
+        assert "close timed out" in "".join(program.log)
+
+
+async def until_written(file: Path, text: str) -> None:
+    """Wait until a file contains a text."""
+    while text not in await asyncio.to_thread(content, file):
+        pass
+
+
+def content(file: Path) -> str:
+    """Return the content of a file, empty if there is none."""
+    return file.read_text() if file.exists() else ""
