@@ -18,7 +18,7 @@ from aosp_plugin.config.values import LARGEST_NUMBER, OWN_BINDERFS, AbsolutePath
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
-_PATHS = "a list of HOST or HOST:CONTAINER, absolute paths"
+_PATHS = "a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw"
 
 _DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
 
