@@ -3,7 +3,8 @@
 A kubelet may have lost a plugin although the plugin's stream is open and its socket is in place, see ``other_plugins``.
 Only the kubelet knows. It is therefore asked how many healthy devices it has (podresources GetAllocatableResources), at
 intervals and after each registration. If it has fewer than published in two rounds in a row, the plugin registers
-again.
+again. Kubelets 1.21 and 1.22, in which the call is alpha, count unhealthy devices too (kubernetes issue 104122): only
+``other_plugins`` detects a loss there.
 
 Where the kubelet does not answer, because it is too old or its socket is not mounted, nothing is compared: a plugin
 then counts as registered while the kubelet's stream is open, and ``Confirmation.unknown`` has the reason.
