@@ -37,7 +37,9 @@ _HOLD = "import sys\nfiles = [open(name) for name in sys.argv[1:]]\nprint('open'
 class Node(DeviceDirectory):
     """The node. Its devices are files that tests create and remove."""
 
-    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, *, pod_resources: bool) -> None:
+    def __init__(
+        self, directory: str, loop: asyncio.AbstractEventLoop, *, pod_resources: bool, leak_scan_interval: int
+    ) -> None:
         """``pod_resources``: whether the kubelet serves the podresources API."""
         super().__init__(Path(directory, "dev"))
         self._loop = loop
@@ -50,7 +52,7 @@ class Node(DeviceDirectory):
         self.port = free_port()
         self._environment = os.environ | {
             "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
-            "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "4",
+            "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": str(leak_scan_interval),
             "NODE_NAME": "phone-node-07",
         }
 
@@ -102,6 +104,15 @@ class Node(DeviceDirectory):
             yield process.pid
             process.communicate("")
 
+    @contextlib.contextmanager
+    def second_plugin(self) -> Iterator[None]:
+        """Run another plugin of the resource."""
+        flags = ["--device-dir", str(self.directory), "--kubelet-dir", self.kubelet.directory, "--verify", "file"]
+        command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", ""]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - our own
+            yield
+            process.terminate()
+
     def signal(self, number: signal.Signals) -> None:
         """Send the plugin a signal."""
         os.kill(self.pid, number)
@@ -142,13 +153,13 @@ class Node(DeviceDirectory):
 
 
 @contextlib.contextmanager
-def running(count: int, *, pod_resources: bool = True) -> Iterator[Node]:
+def running(count: int, *, pod_resources: bool = True, leak_scan_interval: int = 4) -> Iterator[Node]:
     """Run a node with ``count`` devices."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        node = Node(directory, loop, pod_resources=pod_resources)
+        node = Node(directory, loop, pod_resources=pod_resources, leak_scan_interval=leak_scan_interval)
         node.add(*range(count))
         try:
             node.run(node.start())

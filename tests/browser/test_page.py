@@ -139,8 +139,8 @@ def test_every_state_has_its_color_and_a_shape_of_its_own(page: Chrome, node: No
     report = node.report()
     drawn = drawn_states(page)
     assert drawn == [device["state"] for device in report["devices"]]
-    counts = {state: count for state, count in report["counts"].items() if count and state != "total"}
-    assert Counter(drawn) == counts
+    counts, disjoint = Counter(drawn), ("free", "unhealthy", "leaked")
+    assert [counts[state] for state in disjoint] == [report["counts"][state] for state in disjoint]
     screenshot = picture.take_screenshot(page)
     shapes = {(state, picture.shape(screenshot.cell(i))) for i, state in enumerate(drawn)}
     assert len(shapes) == len({shape for _, shape in shapes}) == len(counts) == 4
@@ -167,11 +167,18 @@ def test_page_shows_node_counts_and_registration(page: Chrome, node: Node) -> No
     assert find(page, "#watching").text == "inotify"
     assert re.fullmatch(r"Up \d+ min", find(page, "#uptime").text)
     assert find(page, ".resource h2").text == "aosp.io/binder"
-    assert find(page, ".pill").text.endswith("Registered with the kubelet")
+    healthy = COUNT - len(MISSING)
+    until(
+        page, f"return document.querySelector('.pill').textContent === 'The kubelet can allocate {healthy:,} of 10,000'"
+    )
+    assert "good" in (find(page, ".pill").get_attribute("class") or "")
     assert find(page, ".total .value").text == "10,000"
     for state in ("allocated", "free", "unhealthy", "leaked"):
         assert find(page, f".stat.{state} .value").text == f"{counts[state]:,}"
     assert not find(page, ".stat.unknown").is_displayed()
+    assert not find(page, ".stat.gone").is_displayed()
+    assert not find(page, ".resource .banner.note").is_displayed()
+    assert re.search(r"Last leak scan: \d+ s ago\.", find(page, ".note-line").text)
     until(page, "return document.querySelector('#live').textContent.trim() === 'Live'")
 
 
@@ -408,6 +415,7 @@ def test_counts_filter_by_state(page: Chrome) -> None:
 def test_table_lists_problems_first(page: Chrome) -> None:
     """It starts with a few rows and grows on request. A device's name selects it."""
     assert find(page, ".devices caption").text == "All 10,000 devices, problems first"
+    assert all(re.fullmatch(r"\d+ (s|min)", age) for age in texts(page, ".devices tbody td:nth-child(3)"))
     names = texts(page, ".devices tbody td:first-child")
     assert names[:6] == [f"aosp_binder{number}" for number in (*LEAKED, *MISSING)]
     assert len(names) == 12
@@ -470,9 +478,55 @@ def test_unknown_allocations_and_registration_are_explained(browser: Chrome) -> 
         assert find(page, "#unknown").text.startswith("Device allocations are unknown: ")
         assert find(page, ".stat.unknown .value").text == "8"
         assert find(page, ".stat.unknown .name").text == "Healthy"
+        assert find(page, ".pill").text.endswith("Registered with the kubelet")
         small.run(small.kubelet.stop())
         until(page, "return document.querySelector('.pill').textContent === 'Not registered'")
-        assert "kubelet" in find(page, ".resource .banner").text
+        assert re.search(r"kubelet.* \(for \d+ s\)$", find(page, ".resource .banner").text)
+
+
+def test_gone_device_of_a_pod_is_counted_and_found(browser: Chrome) -> None:
+    """The pod has three devices: one is gone, one is missing, and one is healthy."""
+    with running(8) as small:
+        gone, missing, _ = small.admit("phone-1", 3)
+        os.unlink(small.directory / gone)
+        small.listed(7)
+        small.signal(signal.SIGHUP)  # forgets missing devices
+        wait(lambda: small.report()["counts"]["gone"] == 1)
+        os.unlink(small.directory / missing)
+        small.listed(6)
+        page = opened(browser, small)
+        until(page, "return document.querySelector('.stat.unhealthy .value').textContent === '1'")
+        assert find(page, ".total .value").text == "7"
+        for key, count in (("allocated", 3), ("gone", 1), ("unhealthy", 1), ("free", 5)):
+            assert find(page, f".stat.{key} .value").text == str(count)
+            find(page, f".stat.{key}").click()
+            assert find(page, "#found").text == f"{count} found"
+            find(page, f".stat.{key}").click()
+        find(page, ".stat.gone").click()
+        assert texts(page, ".devices tbody td:first-child") == [gone]
+
+
+def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chrome) -> None:
+    """The kubelet's device manager hangs, so the device that appears does not reach it."""
+    with running(8) as small:
+        page = opened(browser, small)
+        until(page, "return document.querySelector('.pill').textContent === 'The kubelet can allocate 8 of 8'")
+        small.kubelet.faults.ignore_devices = True
+        small.add(8)
+        until(page, "return document.querySelector('.pill').textContent === 'The kubelet can allocate 8 of 9'")
+        assert "bad" in (find(page, ".pill").get_attribute("class") or "")
+        small.kubelet.faults.ignore_devices = False
+        with small.second_plugin():
+            until(page, "return !document.querySelector('.resource .banner.note').hidden")
+            assert "Another plugin of this resource" in find(page, ".resource .banner.note").text
+        until(page, "return document.querySelector('.resource .banner.note').hidden")
+
+
+def test_leak_detection_that_is_off_has_a_dash(browser: Chrome) -> None:
+    with running(2, leak_scan_interval=0) as small:
+        page = opened(browser, small)
+        assert find(page, ".stat.leaked .value").text == "\N{EN DASH}"
+        assert find(page, ".note-line").text == "Leak detection is off (leak_scan_interval: 0)."
 
 
 def test_page_without_devices_shows_the_first_one(browser: Chrome) -> None:

@@ -1,6 +1,6 @@
 // The panel with the details of the selected device.
 
-import { STATE, element, glyph } from "./states.js";
+import { STATE, age, element, glyph } from "./states.js";
 
 export function showDetail(panel, resource, device) {
   panel.replaceChildren(...(device ? parts(resource, device) : [hint()]));
@@ -19,12 +19,18 @@ function parts(resource, device) {
   const chip = element("p", `chip ${device.state}`, glyph(device.state), STATE[device.state].label);
   const explanation = device.detail || device.reason || STATE[device.state].meaning;
   const rows = [
+    ...(device.since === null ? [] : [["For", age(device.since)]]),
     ["Resource", resource.name],
     ["Binder devices", device.binder_devices.join(", ") || "none"],
     ["NUMA node", device.numa.join(", ") || "–"],
   ];
   const pods = device.pods.map((pod) =>
-    block("Allocated to", [["Pod", pod.name], ["Namespace", pod.namespace], ["Container", pod.container]]),
+    block("Allocated to", [
+      ["Pod", pod.name],
+      ["Namespace", pod.namespace],
+      ["Container", pod.container],
+      ...(device.allocated_since === null ? [] : [["For", age(device.allocated_since)]]),
+    ]),
   );
   const leaks = resource.leaks.filter((leak) => device.binder_devices.includes(leak.binder_device)).map(leakBlock);
   return [head, chip, element("p", "explanation", explanation), list(rows), ...leaks, ...pods];
@@ -39,6 +45,7 @@ function leakBlock(leak) {
     ["Command", leak.command],
     ["Location", location],
     ["User", String(leak.user)],
+    ["Leaked for", age(leak.since)],
     ["Started", started.toLocaleString("en-GB")],
   ]);
 }

@@ -3,7 +3,7 @@
 import { poll } from "./connection.js";
 import { showDetail } from "./detail.js";
 import { Resource } from "./resource.js";
-import { STATE, clock, duration, element, glyph, number } from "./states.js";
+import { STATE, clock, duration, element, glyph, number, updateAges } from "./states.js";
 
 const MAX_CHANGES = 8;
 const byId = (id) => document.getElementById(id);
@@ -100,6 +100,7 @@ function showHeader() {
 
 function showUptime() {
   if (!report) return;
+  updateAges();
   byId("uptime").textContent = `Up ${duration(Date.now() / 1000 - report.started)}`;
   byId("uptime").title = `since ${new Date(report.started * 1000).toLocaleString("en-GB")}`;
 }
@@ -173,4 +174,4 @@ document.addEventListener("keydown", (event) => {
 
 showDetail(byId("detail"), null, null);
 poll(onReport, onState);
-setInterval(showUptime, 10_000);
+setInterval(showUptime, 5_000);

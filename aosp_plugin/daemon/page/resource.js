@@ -2,7 +2,7 @@
 
 import { DeviceMap } from "./map.js";
 import { DeviceTable } from "./table.js";
-import { STATES, STATE, element, glyph, searchText, number } from "./states.js";
+import { COUNTS, STATES, STATE, age, element, glyph, searchText, number } from "./states.js";
 
 export class Resource {
   // Calls `actions.select(resource, index)` and `actions.toggle(state)` on user input.
@@ -12,10 +12,11 @@ export class Resource {
     const select = (i) => actions.select(this, i);
     this.pill = element("p", "pill");
     this.problem = element("p", "banner bad");
+    this.notice = element("p", "banner note");
     this.legend = element("div", "legend");
     this.legend.setAttribute("role", "group");
     this.legend.setAttribute("aria-label", "Device counts; press one to show only its devices");
-    this.chips = Object.fromEntries(STATES.map(({ key }) => [key, this.chip(key, actions)]));
+    this.chips = Object.fromEntries(COUNTS.map((count) => [count.key, this.chip(count, actions)]));
     this.total = element("p", "total");
     this.legend.append(this.total, ...Object.values(this.chips).map((chip) => chip.button));
     this.bar = element("div", "bar");
@@ -27,17 +28,17 @@ export class Resource {
     this.map = new DeviceMap(name, select, describe);
     this.table = new DeviceTable(select);
     const head = element("div", "head", element("h2", "", name), this.pill);
-    const counts = [this.problem, this.legend, this.bar];
+    const counts = [this.problem, this.notice, this.legend, this.bar];
     const devices = [this.map.element, this.empty, this.note, this.table.element];
     this.element = element("section", "card resource", head, ...counts, ...devices);
     this.element.setAttribute("aria-label", name);
   }
 
-  chip(key, actions) {
+  chip({ key, label, meaning, glyph: shape = key }, actions) {
     const value = element("span", "value");
-    const button = element("button", `stat ${key}`, element("span", "name", glyph(key), STATE[key].label), value);
+    const button = element("button", `stat ${key}`, element("span", "name", glyph(shape), label), value);
     button.type = "button";
-    button.title = STATE[key].meaning;
+    button.title = meaning;
     button.addEventListener("click", () => actions.toggle(key));
     return { button, value };
   }
@@ -65,33 +66,71 @@ export class Resource {
   }
 
   showCounts(states) {
-    const { counts, registered, problem, revision } = this.report;
-    const { leaks_known: leaksKnown, leaks_problem: leaksProblem } = this.report;
-    this.pill.className = `pill ${registered ? "good" : "bad"}`;
-    this.pill.textContent = registered ? "Registered with the kubelet" : "Not registered";
-    this.pill.title = `Revision ${revision} of the device list`;
+    const { counts, registered, problem, notice, revision, since } = this.report;
+    const { leaks_known: leaksKnown } = this.report;
+    this.pill.className = `pill ${registered && !this.lacking ? "good" : "bad"}`;
+    this.pill.textContent = this.registration;
+    const time = new Date(since * 1000).toLocaleString("en-GB");
+    this.pill.title = `${registered ? "Registered" : "Not registered"} since ${time}; revision ${revision} of the device list`;
     this.problem.hidden = !problem;
-    this.problem.textContent = problem;
+    const start = this.report.problem_since;
+    this.problem.replaceChildren(problem, ...(problem && start !== null ? [" (for ", age(start), ")"] : []));
+    this.notice.hidden = !notice;
+    this.notice.textContent = sentence(notice);
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
-    for (const { key } of STATES) {
+    for (const { key } of COUNTS) {
       const { button, value } = this.chips[key];
       value.textContent = key === "leaked" && !leaksKnown ? "–" : number(counts[key]);
       button.setAttribute("aria-pressed", states.has(key));
-      const optional = key === "unknown" || ((key === "free" || key === "allocated") && counts.unknown > 0);
+      const optional =
+        key === "unknown" || key === "gone" || ((key === "free" || key === "allocated") && counts.unknown > 0);
       button.hidden = optional && counts[key] === 0;
       button.classList.toggle("none", counts[key] === 0);
-      this.parts[key].style.flexGrow = counts[key];
-      this.parts[key].hidden = counts[key] === 0;
     }
-    this.map.element.hidden = this.table.element.hidden = this.bar.hidden = counts.total === 0;
-    this.empty.hidden = counts.total > 0;
-    this.note.hidden = !leaksProblem;
-    this.note.textContent = `${leaksProblem.charAt(0).toUpperCase()}${leaksProblem.slice(1)}.`;
+    const { devices } = this.report;
+    for (const { key } of STATES) {
+      const count = devices.reduce((sum, { state }) => sum + (state === key), 0);
+      this.parts[key].style.flexGrow = count;
+      this.parts[key].hidden = count === 0;
+    }
+    this.map.element.hidden = this.table.element.hidden = this.bar.hidden = devices.length === 0;
+    this.empty.hidden = devices.length > 0;
+    this.showNotes();
+  }
+
+  // Whether the kubelet has fewer healthy devices than the plugin publishes.
+  get lacking() {
+    const { kubelet_allocatable: allocatable, counts } = this.report;
+    return allocatable !== null && allocatable < counts.healthy;
+  }
+
+  get registration() {
+    const { registered, kubelet_allocatable: allocatable, counts, truncated } = this.report;
+    if (!registered) return "Not registered";
+    if (allocatable === null) return "Registered with the kubelet";
+    return `The kubelet can allocate ${number(allocatable)} of ${number(counts.total - truncated)}`;
+  }
+
+  // Says what is wrong with leak detection or provisioning, and how old the result of leak detection is.
+  showNotes() {
+    const { counts, expected, leaks_problem: leaksProblem, leaks_scanned: scanned } = this.report;
+    const notes = [];
+    if (expected !== null && counts.total < expected) {
+      notes.push(`${number(expected)} devices are provisioned, ${number(counts.total)} exist. `);
+    }
+    if (leaksProblem) notes.push(`${sentence(leaksProblem)} `);
+    if (scanned !== null) notes.push("Last leak scan: ", age(scanned), " ago.");
+    this.note.hidden = notes.length === 0;
+    this.note.replaceChildren(...notes);
   }
 }
 
+function sentence(text) {
+  return text && `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+}
+
 function matches(device, terms, states) {
-  if (states.size && !states.has(device.state)) return false;
+  if (states.size && !COUNTS.some(({ key, of }) => states.has(key) && of(device))) return false;
   if (!terms.length) return true;
   const text = searchText(device);
   return terms.every((term) => text.includes(term));

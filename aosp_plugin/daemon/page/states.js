@@ -9,6 +9,37 @@ export const STATES = [
   { key: "leaked", label: "Leaked", meaning: "Held open by a process outside the pods it is allocated to." },
 ];
 
+// What is counted, and can be shown alone. Unlike states, these overlap: a pod may have a leaked device.
+export const COUNTS = [
+  { key: "allocated", label: "Allocated", meaning: "A pod has it, in any state.", of: ({ pods }) => pods.length > 0 },
+  { key: "free", label: "Free", meaning: "Healthy and not allocated.", of: ({ state }) => state === "free" },
+  {
+    key: "unknown",
+    label: "Healthy",
+    meaning: "Healthy; whether it is allocated is unknown.",
+    of: ({ state }) => state === "unknown",
+  },
+  {
+    key: "unhealthy",
+    label: "Unhealthy",
+    meaning: "Not allocatable.",
+    of: ({ reason }) => reason && reason !== "gone",
+  },
+  {
+    key: "leaked",
+    label: "Leaked",
+    meaning: "Held open by a process outside the pods it is allocated to.",
+    of: ({ state }) => state === "leaked",
+  },
+  {
+    key: "gone",
+    label: "Gone",
+    glyph: "unhealthy",
+    meaning: "A pod has it, but it no longer exists.",
+    of: ({ reason }) => reason === "gone",
+  },
+];
+
 export const STATE = Object.fromEntries(STATES.map((state) => [state.key, state]));
 
 // Squares leave a gap between cells; the shapes of problems fill the whole cell.
@@ -89,6 +120,24 @@ export function duration(seconds) {
   const [days, hours] = [Math.floor(minutes / 1440), Math.floor(minutes / 60) % 24];
   if (days) return `${days} d ${hours} h`;
   return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+}
+
+// Returns an element with the time since a moment in seconds since the epoch, which updateAges keeps current.
+export function age(since) {
+  const time = element("time", "age");
+  time.dataset.since = since;
+  time.title = `since ${new Date(since * 1000).toLocaleString("en-GB")}`;
+  updateAge(time);
+  return time;
+}
+
+export function updateAges() {
+  document.querySelectorAll("[data-since]").forEach(updateAge);
+}
+
+function updateAge(time) {
+  const seconds = Math.max(0, Date.now() / 1000 - Number(time.dataset.since));
+  time.textContent = seconds < 120 ? `${Math.floor(seconds)} s` : duration(seconds);
 }
 
 // Returns the text that a search matches, in lower case.

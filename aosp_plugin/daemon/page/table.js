@@ -1,6 +1,6 @@
 // The devices as a table, problems first.
 
-import { STATE, element, glyph, number } from "./states.js";
+import { STATE, age, element, glyph, number } from "./states.js";
 
 const INITIAL_ROWS = 12;
 const MORE_ROWS = 100;
@@ -12,7 +12,7 @@ export class DeviceTable {
     this.shown = INITIAL_ROWS;
     this.body = element("tbody");
     this.caption = element("caption");
-    const head = ["Device", "State", "Allocated to", "NUMA"].map((name) => {
+    const head = ["Device", "State", "Age", "Allocated to", "NUMA"].map((name) => {
       const cell = element("th", "", name);
       cell.scope = "col";
       return cell;
@@ -57,7 +57,7 @@ export class DeviceTable {
       const container = element("small", "", ` ${pod.container}`);
       return element("span", "pod", `${pod.namespace}/${pod.name}`, container);
     });
-    const cells = [[name], [state], pods, [device.numa.join(", ")]];
+    const cells = [[name], [state], device.since === null ? [] : [age(device.since)], pods, [device.numa.join(", ")]];
     return element("tr", "", ...cells.map((parts) => element("td", "", ...parts)));
   }
 }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RESOURCE: Final = "aosp.io/binder"
 PATIENCE: Final = 60.0
 """The limit for waiting, in seconds."""
-SHORTEST: Final = 60.0
+MINUTE: Final = 60.0
 """Seconds between two samples."""
 
 
@@ -156,6 +156,18 @@ class World:
         )
         await self.until(lambda: process.value("registered") == 1, "the plugin is registered")
 
+    async def confirmed(self, process: Process, count: int) -> None:
+        """Wait until the plugin has asked the kubelet, and knows that it has so many healthy devices.
+
+        Seconds pass by the plugin's clock, because it waits for one before it asks, and repeats it after some.
+        """
+
+        def asked() -> bool:
+            self._advance(2.0)
+            return process.value("kubelet_allocatable") == count
+
+        await self.until(asked, f"the plugin knows that the kubelet has {count} devices")
+
     async def admit(self, count: int, name: str = "phone") -> Sequence[str]:
         """Start a pod with so many devices; return their IDs."""
         admitted = await self.kubelet.admit(Pod(name, [Container("android", {RESOURCE: count})]))
@@ -166,9 +178,7 @@ class World:
         """Let minutes pass, with one sample each. In each of them a scan ends, unless ``scans`` is false."""
         for _ in range(count):
             before = await asyncio.to_thread(self._scans)
-            self._offset += SHORTEST
-            with self.clock.open("r+b") as file:
-                file.write(struct.pack("d", self._offset))
+            self._advance(MINUTE)
             if scans and before:
                 await self.until(lambda before=before: self._scanned_since(before), "a scan")  # type: ignore[misc]
             await asyncio.to_thread(self._scrape)
@@ -202,6 +212,12 @@ class World:
         path = self.directory / "faults.yaml"
         path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}))
         run(parts.promtool(), "test", "rules", str(path))
+
+    def _advance(self, seconds: float) -> None:
+        """Let time pass by the clock of the processes."""
+        self._offset += seconds
+        with self.clock.open("r+b") as file:
+            file.write(struct.pack("d", self._offset))
 
     def _scans(self) -> dict[str, float]:
         """Return the number of completed scans of each process that answers."""

@@ -292,6 +292,7 @@ async def changes_arrive_late(world: World) -> None:
             directory.with_suffix(".old").rename(directory)
             world.devices.add(number)
             await world.registered(process, number + 1)
+            await world.confirmed(process, number + 1)
         await world.fires("AospPluginUpdatesSlow", within=1)
 
 
@@ -350,7 +351,7 @@ async def kubelet_lacks_devices(world: World) -> None:
     world.devices.add(0, 1)
     with world.running() as process:
         await world.registered(process, 2)
-        await world.until(lambda: process.value("kubelet_allocatable") == 2, "the plugin has asked the kubelet")
+        await world.confirmed(process, 2)
         await world.fires(within=LONG)
         world.kubelet.faults.ignore_devices = True
         world.devices.add(2)
@@ -360,8 +361,7 @@ async def kubelet_lacks_devices(world: World) -> None:
         world.kubelet.faults.ignore_devices = False
         await _drop_streams(world, len(world.kubelet.registrations) + 1)
         await world.registered(process, 3)
-        await world.pass_minutes(1)
-        await world.until(lambda: process.value("kubelet_allocatable") == 3, "the plugin has asked the kubelet")
+        await world.confirmed(process, 3)
         await world.fires(within=20)
 
 
