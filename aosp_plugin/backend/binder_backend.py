@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
 from aosp_plugin.backend.recreation import Recreator
+from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, preference, sets
 from aosp_plugin.binder.discovery import health
@@ -68,7 +69,8 @@ class BinderBackend(Backend):
         self._provisioner = _provisioner(host, resource, clock)
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
-        self._scanned = Scanned(DeviceTable(), {}, self._edits.shared_paths)
+        self._shared_paths = SharedPaths(host, self._edits.shared_paths, self._edits.shared_devices)
+        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.present)
         self._table_builder = DeviceTableBuilder(
             _layout(resource),
             numa.parse(resource.numa),
@@ -93,7 +95,7 @@ class BinderBackend(Backend):
         """Read the host.
 
         Raises BackendError, OSError, and WorkerTimeoutError if the file system of the device directory has not been
-        responding since the start.
+        responding since the start. The first scan raises ConfigError if a shared device is not a device.
         """
         try:
             names = self._store.scan(changed)
@@ -101,7 +103,7 @@ class BinderBackend(Backend):
             raise WorkerTimeoutError(str(error)) from error
         except HostError as error:
             raise BackendError(str(error)) from error
-        present = self._present_paths()
+        present = self._shared_paths.scan()
         stale = self._take_stale()
         table = self._scanned.table
         if names is None:
@@ -243,20 +245,6 @@ class BinderBackend(Backend):
         """Write the CDI spec of the healthy devices. Raises CdiError, HostError and OSError."""
         if self._spec is not None:
             self._spec.write(self._scanned)
-
-    def _present_paths(self) -> frozenset[str]:
-        """Return the shared paths that exist. Log once for each that does not."""
-        present = frozenset(path for path in self._edits.shared_paths if self._may_exist(path))
-        for path in sorted(self._scanned.present - present):
-            LOG.info("shared path not found, not mounted", extra={"path": path})
-        return present
-
-    def _may_exist(self, path: str) -> bool:
-        """Return whether a shared path exists. One that does not respond does, or containers would lack it silently."""
-        try:
-            return self._host.exists(path)
-        except NotRespondingError:
-            return True
 
 
 def expected_devices(resource: Resource) -> int | None:

@@ -56,6 +56,8 @@ class EditsBuilder:
         shared = {host_path for host_path, _ in (*self._shared_mounts, *self._shared_devices)}
         self.shared_paths = frozenset(shared - {OWN_BINDERFS})
         """Paths of the host that each container gets, if they exist."""
+        self.shared_devices = frozenset(host_path for host_path, _ in self._shared_devices)
+        """Those of them that are devices."""
         self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
         self.by_cdi_only = self.needs_spec and DeviceList.VOLUME_MOUNTS not in resource.device_list

@@ -33,8 +33,9 @@ def stand_in_kubelet() -> Iterator[None]:
     show_default=True,
     help="The kubelet version to behave like: 1.20, 1.25 to 1.36 (with their disconnect bug), or 1.37.",
 )
+@click.option("--pod-resources", metavar="PATH", default="", help="Serve the podresources API at this socket too.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON objects.")
-def kubelet(directory: str, behaviour: str, *, as_json: bool) -> None:
+def kubelet(directory: str, behaviour: str, pod_resources: str, *, as_json: bool) -> None:
     """Run a stand-in kubelet, to test device plugins.
 
     A device plugin in any language registers at DIR/kubelet.sock. Each event is printed as a line. The kubelet runs
@@ -57,4 +58,5 @@ def kubelet(directory: str, behaviour: str, *, as_json: bool) -> None:
     with stand_in_kubelet():
         from aosp_plugin.testing import Behaviour, console  # noqa: PLC0415 - not part of the image
 
-    asyncio.run(console.run(directory, Behaviour[behaviour.upper()], as_json=as_json))
+    run = console.run(directory, Behaviour[behaviour.upper()], pod_resources=pod_resources, as_json=as_json)
+    asyncio.run(run)

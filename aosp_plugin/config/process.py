@@ -75,7 +75,8 @@ class Config(Struct, frozen=True, kw_only=True):
     pod_resources_socket: Annotated[
         str,
         Key(
-            "PodResources socket of the kubelet, for the pod of each device. If empty, pods are unknown.",
+            "PodResources socket of the kubelet, for the pod of each device and the number of devices that the kubelet "
+            "has. If empty, both are unknown.",
             "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
             "an absolute path, or empty",
             lambda value: not value or value.startswith("/"),

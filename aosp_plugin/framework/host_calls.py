@@ -39,8 +39,8 @@ class HostCalls:
 
     @property
     def failed(self) -> bool:
-        """Whether the last call of one kind failed."""
-        return bool(self._failures)
+        """Whether the last call of one kind failed, or timed out."""
+        return bool(self._failures or self._hanging)
 
     @property
     def problem(self) -> str:

@@ -9,6 +9,7 @@ event of their own, and a command that fails with an ``error`` event. The kubele
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import inspect
@@ -26,6 +27,7 @@ from aosp_plugin.testing.directory import socket_path
 from aosp_plugin.testing.events import Event
 from aosp_plugin.testing.faults import Faults
 from aosp_plugin.testing.kubelet import Kubelet
+from aosp_plugin.testing.podresources_server import PodResources
 from aosp_plugin.testing.pods import AdmissionError, Container, ContainerAllocation, Pod
 
 if TYPE_CHECKING:
@@ -167,8 +169,11 @@ def _require_no_listener(directory: str) -> None:
             raise KubeletDirectoryError(f"a kubelet already listens on {path}")
 
 
-async def run(directory: str, behaviour: Behaviour, *, as_json: bool) -> None:
-    """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises KubeletDirectoryError and OSError."""
+async def run(directory: str, behaviour: Behaviour, *, pod_resources: str = "", as_json: bool) -> None:
+    """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises KubeletDirectoryError and OSError.
+
+    ``pod_resources`` is the path of a socket for the podresources API; empty for none.
+    """
     _require_no_listener(directory)
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -184,6 +189,7 @@ async def run(directory: str, behaviour: Behaviour, *, as_json: bool) -> None:
 
     async with (
         Kubelet(directory, behaviour=behaviour, on_event=emit) as kubelet,
+        PodResources(kubelet, pod_resources) if pod_resources else contextlib.nullcontext(),
         background_task(_execute_input(Console(kubelet, emit, stopped))),
     ):
         await stopped.wait()

@@ -16,6 +16,7 @@ from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.errors import (
     BackendError,
     BinderfsError,
+    ConfigError,
     NotPermittedError,
     UnhealthyDeviceError,
     UnknownDeviceError,
@@ -233,7 +234,7 @@ def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplo
         edits = backend.allocate(["aosp_binder1"])
         assert (edits.mounts, len(edits.devices)) == ([], 1)
         shared.touch()
-        device.touch()
+        device.symlink_to("/dev/null")
         caplog.clear()
         scan(backend)
         edits = backend.allocate(["aosp_binder1"])
@@ -241,6 +242,31 @@ def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplo
         assert edits.devices[1:] == [DeviceNode(str(device), "/dev/in", "rw")]
         shared.unlink()
         device.unlink()
+
+
+@pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])
+def test_shared_device_that_is_another_file_is_never_passed_to_containers(
+    dev: Path, tmp_path: Path, create_file: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first scan, at a start or a reload, rejects the configuration. Later the container does without it."""
+    shared = tmp_path / "shared"
+    create_file(shared)
+    create(dev, 1)
+    error = f"^shared_devices: {shared} is not a device; to share a directory, use shared_mounts$"
+    with pytest.raises(ConfigError, match=error):
+        scan(binder_backend(dev, shared_devices=(str(shared),)))
+    shared.rename(tmp_path / "later")
+    shared.symlink_to("/dev/null")
+    backend = binder_backend(dev, shared_devices=(str(shared),))
+    scan(backend)
+    assert backend.allocate(["aosp_binder1"]).devices[1:] == [DeviceNode(str(shared), str(shared), "rw")]
+    shared.unlink()
+    (tmp_path / "later").rename(shared)
+    for _ in range(2):
+        scan(backend)
+        assert len(backend.allocate(["aosp_binder1"]).devices) == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "shared device is not a device, not passed to containers"
 
 
 def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -226,3 +226,52 @@ async def test_sigterm_ends_a_start_that_hangs(
         await hanging_file_system.until_waiting()
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
+
+
+@pytest.mark.parametrize("fault", ["full", "file"])
+async def test_cdi_directory_that_cannot_be_written_keeps_no_device_from_the_kubelet(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, fault: str
+) -> None:
+    """Not at the start of the process either. Readiness fails, and liveness does not."""
+    cdi = tmp_path / "cdi"
+    device_directory.add(0)
+    port = free_port()
+    config = {"version": "v1", "cdi_dir": str(cdi), "device_list": ["volume-mounts", "cdi-cri"]}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    flags = ["--listen", f"127.0.0.1:{port}", "--config", str(tmp_path / "config.yaml")]
+    with contextlib.ExitStack() as stack:
+        if fault == "file":
+            cdi.touch()
+        else:
+            stack.enter_context(full_file_system(cdi))
+        async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
+            await listed(kubelet, 1)
+            device_directory.add(1)
+            await listed(kubelet, 2)
+            await serve.logged("registered")
+            status, _, text = await http_get(port, "/readyz")
+            assert status == 503
+            assert "cannot update the CDI spec" in text
+            assert (await http_get(port, "/healthz"))[::2] == (200, "ok\n")
+            if fault == "file":
+                cdi.unlink()
+            else:
+                (cdi / "filler").unlink()
+            await serve.logged("recovered")
+            assert (await http_get(port, "/readyz"))[0] == 200
+            assert (cdi / "aosp.io_binder.json").exists()
+
+
+@contextlib.contextmanager
+def full_file_system(directory: Path) -> Iterator[None]:
+    """Mount a file system at ``directory`` that is full until the file "filler" in it is removed."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts a file system, which requires root")
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)  # noqa: S603, S607
+    try:
+        with contextlib.suppress(OSError):
+            (directory / "filler").write_bytes(b"x" * 65536)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607

@@ -115,6 +115,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ({"listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
         ({"status_listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
         ({"device_dir": "/etc/hostname"}, "Not a directory: '/etc/hostname'"),
+        ({"shared_devices": ["/usr"]}, "shared_devices: /usr is not a device"),
         ({"device_dir": "/nowhere"}, "cannot read the device directory /nowhere"),
         ({"kubelet_dir": "/nowhere"}, "the kubelet's plugin directory /nowhere does not exist"),
         (
@@ -188,16 +189,20 @@ async def test_file_that_cannot_be_read_changes_nothing(served: Served, text: st
 # -- file systems that hang
 
 
-async def test_device_directory_that_hangs_changes_nothing(
-    served: Served, hanging_file_system: HangingFileSystem
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [("device_dir", "not responding"), ("kubelet_dir", "timed out"), ("cdi_dir", "not responding")],
+)
+async def test_directory_that_hangs_changes_nothing(
+    served: Served, hanging_file_system: HangingFileSystem, key: str, error: str
 ) -> None:
     """The plugin serves as before while the reload waits, and rejects it after some seconds."""
     hanging_file_system.hang()
-    served.write(device_dir=hanging_file_system.directory)
+    served.write(**{key: f"{hanging_file_system.directory}/{key}", "device_list": ["cdi-cri"]})
     served.serve.signal(signal.SIGHUP)
     await hanging_file_system.until_waiting()
     await served.check_unaffected()
-    assert "timed out" in await served.serve.logged(REJECTED)
+    assert error in await served.serve.logged(REJECTED)
     await served.check_unaffected()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ import pytest
 
 from aosp_plugin.framework import ListedDevices, serve
 from aosp_plugin.testing import Kubelet
-from tests.support import PATIENCE, listed, sockets
+from tests.support import PATIENCE, free_port, listed, sockets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +38,14 @@ backends = [
     CLASSES.get(name, ListedDevices)(f"example.com/{name}", LISTS.get(name, list), directories=())
     for name in sys.argv[2:]
 ]
-serve(*backends, kubelet_dir=sys.argv[1], log_format="json")
+listen = sys.argv[1].partition("@")[2]
+serve(
+    *backends,
+    kubelet_dir=sys.argv[1].partition("@")[0],
+    listen=listen,
+    allowed_hosts=["Plugin.example.svc"],
+    log_format="json",
+)
 """
 
 
@@ -72,6 +81,19 @@ async def test_several_backends_share_a_process_and_log_their_events(kubelet_dir
         ("registered", "example.com/a"),
         ("registered", "example.com/b"),
     }
+
+
+async def test_probes_are_served_under_allowed_host_names(kubelet_dir: str, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, f"{kubelet_dir}@{address}", "a")
+        await listed(kubelet, 2, "example.com/a")
+        for host, status in (("plugin.example.svc:80", 200), ("localhost", 200), ("other.example.svc", 421)):
+            with contextlib.closing(http.client.HTTPConnection(address, timeout=PATIENCE)) as connection:
+                connection.request("GET", "/healthz", headers={"Host": host})
+                assert connection.getresponse().status == status, host
+        process.terminate()
+        await finish(process)
 
 
 async def test_failed_first_scan_ends_the_process_with_one_line(kubelet_dir: str, tmp_path: Path) -> None:

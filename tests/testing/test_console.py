@@ -11,8 +11,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+import grpc
 import pytest
 
+from aosp_plugin.framework.api import podresources_pb2, podresources_pb2_grpc
 from aosp_plugin.testing import ContainerAllocation, DeviceSpec, Event, Faults, Kubelet, Mount, console
 from tests.support import PATIENCE
 from tests.testing.stub import OTHER, PRE_STARTS, Plugins, R, fail, new_kubelet, register_ignoring_errors
@@ -26,8 +28,8 @@ COMMAND = [sys.executable, "-m", "aosp_plugin", "kubelet"]
 class Process:
     """``aosp-plugin kubelet --json`` as a process."""
 
-    def __init__(self, directory: str, **options: Any) -> None:
-        self.command = [*COMMAND, directory, "--json"]
+    def __init__(self, directory: str, *flags: str, **options: Any) -> None:
+        self.command = [*COMMAND, directory, "--json", *flags]
         self.options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE} | options
 
     async def __aenter__(self) -> Self:
@@ -96,6 +98,19 @@ def test_process_executes_a_script(kubelet_dir: str, tmp_path: Path) -> None:
     started = f"kubelet-started directory={kubelet_dir} behaviour=buggy"
     lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
     assert lines == [started, "kubelet-stopped", started, "kubelet-stopped"]
+
+
+async def test_process_serves_podresources_at_a_socket(kubelet_dir: str, plugins: Plugins, tmp_path: Path) -> None:
+    socket = str(tmp_path / "pods.sock")
+    async with Process(kubelet_dir, "--pod-resources", socket) as process:
+        plugin = await plugins.start("a", "b")
+        await register_ignoring_errors(Kubelet(kubelet_dir), plugin.name)
+        await process.event("devices-changed")
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)
+            response = await stub.GetAllocatableResources(podresources_pb2.AllocatableResourcesRequest())
+        assert sorted(device for entry in response.devices for device in entry.device_ids) == ["a", "b"]
+        process.send("quit")
 
 
 async def test_process_stops_when_its_output_is_closed(kubelet_dir: str) -> None:

@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 GUARD_TIMEOUT = 5.0
 """Seconds that a call may take. Less than ``framework.refresher.SCAN_TIMEOUT``, so that a scan survives one hang."""
 
+THREAD = "guarded call"
+"""The name of the threads."""
+
 _NETWORK = ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4")
 _CLUSTER = ("gfs2", "ocfs2", "orangefs", "pvfs2", "smb3", "smbfs")
 _SERVED = ("autofs", "fuse", "fuseblk", "prl_fs", "vboxsf", "virtiofs", "vmhgfs")
@@ -114,7 +117,7 @@ class _Call(Generic[T]):
         self._result: T
         self._error: BaseException | None = None
         try:
-            threading.Thread(target=self._run, name="guarded call", daemon=True).start()
+            threading.Thread(target=self._run, name=THREAD, daemon=True).start()
         except RuntimeError:  # no thread can be started, so the state of the file system is unknown
             self._error = _timeout(path)
             self.ended.set()

@@ -70,14 +70,6 @@ class Host:
         """
         return self._guard.call(os.readlink, self._root + path)
 
-    def exists(self, path: str) -> bool:
-        """Return whether the file exists, links followed. Raises NotRespondingError."""
-        try:
-            self.lstat(self.resolve(path))
-        except OSError:
-            return False
-        return True
-
     def call(self, function: Callable[[str], T], path: str) -> T:
         """Return ``function(path)``, which accesses files there, or raise its error; see ``guard.Guard.call``.
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery.binder_device import Kind
@@ -43,6 +44,11 @@ TEMPORARY_PREFIX = ",+"
 No device prefix starts with a comma (``names.name_problem``), so a scan neither lists such a device nor warns about it.
 Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a binderfs accepts 255 bytes.
 """
+
+
+LOCK_TIMEOUT, LOCK_INTERVAL = 5.0, 0.02
+"""Seconds to wait for another process that recreates devices of the same binderfs, and between two attempts. Less than
+``framework.deviceplugin.servicer.PRE_START_TIMEOUT``, so that the kubelet gets the cause."""
 
 
 def recreate_device(device: BinderDevice, host: Host) -> None:
@@ -90,15 +96,30 @@ def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
 def _locked(directory: str) -> Iterator[None]:
     """Exclude recreations and sweeps of the same binderfs by other threads and processes.
 
-    The lock is on binder-control, which no tenant can open. Tenants see the directory: a tenant that locks it could
-    block the start of every container on the host.
+    The lock is on binder-control, which only root can open (drivers/android/binderfs.c ``binderfs_binder_ctl_create``,
+    mode 0600). Every user and every tenant can open the directory: a lock on it could block the start of every
+    container on the host. Raises BinderfsError after ``LOCK_TIMEOUT``.
     """
     control = binderfs.open_control(directory)
     try:
-        fcntl.flock(control, fcntl.LOCK_EX)
+        _lock(control, f"{directory}/{binderfs.CONTROL_NAME}")
         yield
     finally:
         os.close(control)
+
+
+def _lock(descriptor: int, path: str) -> None:
+    """Wait for an exclusive lock. The kernel has no deadline for that, so it is tried again and again."""
+    end = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise BinderfsError(f"cannot lock {path}: another process holds the lock (lslocks shows it)") from None
+            time.sleep(LOCK_INTERVAL)
+        else:
+            return
 
 
 def _replace(path: str) -> None:

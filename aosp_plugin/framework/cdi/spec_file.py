@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -15,10 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+LOCK_TIMEOUT = 0.5
+"""Seconds to wait for an access to the same file in another thread. Such an access hangs, because each takes
+milliseconds; and the end of a process must not wait for it (``deviceplugin.plugin.CLOSE_TIMEOUT``)."""
+
+
 class SpecFile:
     """The file of one resource's spec, in a directory that belongs to root.
 
-    ``write`` and ``rewrite`` may be called in different threads.
+    The methods may be called in different threads, one of which may hang: they exclude each other, and each waits at
+    most ``LOCK_TIMEOUT`` for another one. After ``close`` nothing is written, not even by a call that was hanging.
     """
 
     def __init__(self, directory: str, resource_name: str) -> None:
@@ -27,6 +34,7 @@ class SpecFile:
         self._name = f"{resource_name.replace('/', '_')}.json"  # with the library's "-", a-b/c and a/b-c share a file
         self.path = os.path.join(directory, self._name)
         self._lock = threading.Lock()
+        self._closed = False
         self._written: tuple[bytes, tuple[int, ...]] | None = None
         self._identity: tuple[int, int, int] | None = None
         self._swept = False
@@ -41,7 +49,9 @@ class SpecFile:
         predecessor left. Raises CdiError; the previous file then stays complete.
         """
         new = None if content is None else (content, tuple(numbers))
-        with self._lock, self._translate_errors():
+        with self._translate_errors(), self._locked():
+            if self._closed:
+                return False
             if not self._swept:
                 self._sweep()
                 self._swept = True
@@ -54,8 +64,8 @@ class SpecFile:
 
     def rewrite(self) -> None:
         """Write the same content again after a device node was recreated. Raises CdiError."""
-        with self._lock, self._translate_errors():
-            if self._written is not None:
+        with self._translate_errors(), self._locked():
+            if self._written is not None and not self._closed:
                 self._replace(self._written[0])
 
     def check(self, content: bytes) -> None:
@@ -64,10 +74,23 @@ class SpecFile:
             _remove(self._write_temporary(content)[0])
 
     def close(self) -> None:
-        """Remove the file, unless a successor has replaced it. Raises CdiError."""
-        with self._translate_errors(), contextlib.suppress(FileNotFoundError):
+        """Remove the file, unless a successor has replaced it. Raises CdiError.
+
+        If another call hangs, the file may stay, but no new one appears when that call goes on.
+        """
+        self._closed = True
+        with self._translate_errors(), self._locked(), contextlib.suppress(FileNotFoundError):
             if self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
+            raise TimeoutError(errno.ETIMEDOUT, "an earlier access to it is hanging", self.path)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _sweep(self) -> None:
         """Remove the temporary files of killed predecessors."""
@@ -80,6 +103,9 @@ class SpecFile:
         """Replace the file atomically."""
         temporary, identity = self._write_temporary(content)
         try:
+            if self._closed:  # while this call was hanging
+                _remove(temporary)
+                return
             os.rename(temporary, self.path)
         except OSError:
             _remove(temporary)

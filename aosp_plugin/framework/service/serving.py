@@ -27,7 +27,7 @@ from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.service.http import Route
@@ -40,6 +40,7 @@ def serve(
     kubelet_dir: str = KUBELET_DIRECTORY,
     pod_resources_socket: str = POD_RESOURCES_SOCKET,
     listen: str | None = None,
+    allowed_hosts: Collection[str] = (),
     log_level: str = "info",
     log_format: str = "text",
 ) -> None:
@@ -47,8 +48,9 @@ def serve(
 
     ``pod_resources_socket`` is the kubelet's podresources socket, through which the plugin checks whether the kubelet
     has its devices; empty for no check. ``listen`` is the ``host:port`` of an HTTP server with ``/healthz``,
-    ``/readyz`` and ``/metrics``; None for no server. ``log_level`` is debug, info, warning or error; ``log_format`` is
-    text or json; logs go to standard error.
+    ``/readyz`` and ``/metrics``; None for no server. ``allowed_hosts`` are the host names under which clients reach it,
+    without port, other than localhost and that of ``listen``. ``log_level`` is debug, info, warning or error;
+    ``log_format`` is text or json; logs go to standard error.
 
     Call it in the main thread, as the last statement of the program: ``termination.EXIT_WITHIN`` seconds after the
     signal, the process is ended by force, whatever hangs, with an error in the log and exit code 1. Clean up in
@@ -65,7 +67,7 @@ def serve(
     address = listen_address(listen or "")
     logs.set_up(log_level, log_format)
     try:
-        asyncio.run(_serve(backends, kubelet_dir, pod_resources_socket, address))
+        asyncio.run(_serve(backends, kubelet_dir, pod_resources_socket, address, allowed_hosts))
     except Exception as error:  # noqa: BLE001 - reported, whatever it is
         _report(leaves(error))
         sys.exit(1)
@@ -82,7 +84,11 @@ def _report(errors: Sequence[BaseException]) -> None:
 
 
 async def _serve(
-    backends: Iterable[Backend], kubelet_dir: str, pod_resources_socket: str, address: tuple[str, int] | None
+    backends: Iterable[Backend],
+    kubelet_dir: str,
+    pod_resources_socket: str,
+    address: tuple[str, int] | None,
+    allowed_hosts: Collection[str],
 ) -> None:
     plugins: list[DevicePlugin] = []
     stop_on_signals(lambda: stop_all(plugins))
@@ -112,7 +118,7 @@ async def _serve(
             background.append(heartbeat.run())
             routes = probe_routes(plugins, heartbeat.problem)
             routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
-            stack.enter_context(http.serving(address, routes))
+            stack.enter_context(http.serving(address, routes, allowed_hosts))
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in background]
             await asyncio.wait([tasks.create_task(plugin.run()) for plugin in plugins])

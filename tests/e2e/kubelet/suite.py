@@ -16,6 +16,7 @@ from tests.e2e.kubelet import (
     items_phones,
     items_pods,
     items_restarts,
+    items_two_plugins,
     items_variants,
 )
 from tests.e2e.kubelet.node import ALL
@@ -103,6 +104,14 @@ CHAPTERS: Final = (
         "a phone is a set of three binder devices",
         [*_START, *_AT_PATHS, *items_phones.item.named("two_phones", "away"), *_COMMON, *_END],
         items_phones.CONFIGURATION,
+    ),
+    Chapter(
+        "two-plugins",
+        "another plugin of the same resource",
+        [*_START, *items_two_plugins.item.all, *_END],
+        configuration(),
+        RESOURCE,
+        ALL,
     ),
     Chapter(
         "recreate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -29,6 +30,8 @@ from tests.support import run_without_rights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.hanging_fs import HangingFileSystem
 
 RESOURCE = "example.com/gpu"
 FILE = "example.com_gpu.json"
@@ -294,19 +297,43 @@ def test_file_is_complete_and_synced_before_it_replaces_the_old_one(
 
 def test_close_removes_only_its_own_file(tmp_path: Path) -> None:
     """A file system may reuse the inode number for the file of a successor."""
-    file, other = SpecFile(str(tmp_path), RESOURCE), SpecFile(str(tmp_path), "example.com/other")
-    other.write(b"other")
+    SpecFile(str(tmp_path), "example.com/other").write(b"other")
     (tmp_path / FILE).write_bytes(b"another's")
-    file.close()
+    SpecFile(str(tmp_path), RESOURCE).close()
     assert len(os.listdir(tmp_path)) == 2, "nothing was written"
+    file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"one")
     os.utime(tmp_path / FILE, ns=(1, 1))
     file.close()
     assert len(os.listdir(tmp_path)) == 2, "the file has another time"
+    file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"two")
     file.close()
     file.close()
     assert os.listdir(tmp_path) == ["example.com_other.json"]
+
+
+def test_nothing_is_written_after_close(tmp_path: Path) -> None:
+    file = SpecFile(str(tmp_path), RESOURCE)
+    file.write(b"one")
+    file.close()
+    assert not file.write(b"two")
+    file.rewrite()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_close_does_not_wait_for_a_write_that_hangs(hanging_file_system: HangingFileSystem) -> None:
+    """When the write goes on, it leaves nothing behind."""
+    os.mkdir(f"{hanging_file_system.source}/cdi")
+    file = SpecFile(f"{hanging_file_system.directory}/cdi", RESOURCE)
+    hanging_file_system.hang()
+    write = asyncio.create_task(asyncio.to_thread(file.write, b"one"))
+    await hanging_file_system.until_waiting()
+    with pytest.raises(CdiError, match="an earlier access to it is hanging"):
+        file.close()
+    hanging_file_system.release()
+    await write
+    assert os.listdir(f"{hanging_file_system.source}/cdi") == []
 
 
 def test_close_keeps_the_file_of_a_successor(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Items: another plugin of the same resource on the node starts and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.kubelet.items import Items
+from tests.e2e.kubelet.items_pods import REGISTRATIONS
+from tests.e2e.kubelet.plugins import configuration, sockets
+from tests.e2e.kubelet.pods import RESOURCE
+from tests.e2e.kubelet.probe import Probe, healthy
+from tests.e2e.kubelet.processes import Daemon
+from tests.e2e.kubelet.standalone import PLUGINS
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.kubelet.node import Node
+
+HEALED_WITHIN = 90.0
+"""Seconds from the end of the other plugin until all devices are allocatable again."""
+
+item = Items()
+
+
+def _heals(node: Node, end: Callable[[], None]) -> None:
+    """Check that the kubelet loses the devices at the end of the other plugin, and gets them back from the plugin."""
+    plugin = node.plugin.identity()
+    registered = node.kubelet.metric(REGISTRATIONS, RESOURCE)
+    end()
+    until(lambda: not node.kubelet.allocatable(RESOURCE), "the kubelet has lost the devices", seconds=2)
+    until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) > registered, "Register", seconds=HEALED_WITHIN)
+    node.wait_allocatable(node.devices)
+    with node.running_with(1):
+        pass
+    assert node.plugin.identity() == plugin, "the plugin has restarted"
+    total = len(node.devices)
+    until(lambda: f"{total} of {total} devices allocatable" in _readiness(), "/readyz has the kubelet's number")
+
+
+def _readiness() -> str:
+    """Return the body of /readyz."""
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:9478/readyz", timeout=5) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def _second(directory: str) -> Daemon:
+    """Return another plugin of the resource, without HTTP."""
+    config = Path(directory, "config.yaml")
+    config.write_text(configuration())
+    program = str(Path(sys.executable).with_name("aosp-plugin"))
+    command = [program, "serve", f"--config={config}", "--listen="]
+    return Daemon("second plugin", command, Path(directory, "plugin.log"))
+
+
+@item("A second plugin of the resource registers and ends: the first one reports it, and heals the kubelet in 90 s")
+def second_leaves(node: Node) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        second = _second(directory)
+        registered = node.kubelet.metric(REGISTRATIONS, RESOURCE)
+        second.start()
+        until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) > registered, "the second plugin registers")
+        until(lambda: "another plugin of this resource runs on this node" in _readiness(), "/readyz names it")
+        assert f"(process {second.pid})" in _readiness(), _readiness()
+        _heals(node, lambda: _end(second))
+        assert len(sockets()) == 1, f"sockets: {sockets()}"
+
+
+def _end(second: Daemon) -> None:
+    code = second.end(signal.SIGTERM)
+    assert code == 0, f"the exit code of the second plugin is {code}"
+
+
+@item("A program other than this plugin registers the resource and ends: the plugin heals the kubelet in 90 s")
+def foreign_leaves(node: Node) -> None:
+    asyncio.run(_foreign_leaves(node))
+
+
+async def _foreign_leaves(node: Node) -> None:
+    foreign = Probe(str(PLUGINS), RESOURCE, healthy("x"), socket="foreign.sock")
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        asyncio.run_coroutine_threadsafe(foreign.stop(), loop).result()
+
+    async with foreign:
+        assert not await foreign.register()
+        await asyncio.to_thread(node.wait_allocatable, {"x"})
+        await asyncio.to_thread(_heals, node, end)

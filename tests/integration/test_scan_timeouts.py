@@ -1,0 +1,255 @@
+"""Binder devices on a file system that hangs: a real FUSE file system whose server stops to answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.discovery import store
+from aosp_plugin.binder.driver import guard
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import NamedSets, Provision
+from aosp_plugin.errors import BackendError, UnhealthyDeviceError, WorkerTimeoutError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.edits import Mount
+from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
+from tests.backends import binder_backend, scan
+from tests.support import IN_LIFE, RESOURCE, Clock, problem, ready, run
+
+if TYPE_CHECKING:
+    from aosp_plugin.backend import BinderBackend
+    from tests.hanging_fs import HangingFileSystem
+
+TTL = 300.0
+HEALTHY = {"aosp_binder1": "", "aosp_binder2": ""}
+ONE_HANGS = {"aosp_binder1": "", "aosp_binder2": "scan-timeout"}
+
+
+@pytest.fixture(autouse=True)
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "GUARD_TIMEOUT", 0.3)
+
+
+@pytest.fixture
+def dev(tmp_path: Path, hanging_file_system: HangingFileSystem) -> Path:
+    """Return the device directory: aosp_binder1 is in it, and aosp_binder2 is a link into the FUSE file system."""
+    directory = tmp_path / "dev"
+    directory.mkdir()
+    (directory / "aosp_binder1").touch()
+    (directory / "aosp_binder2").symlink_to(f"{hanging_file_system.directory}/b2")
+    Path(f"{hanging_file_system.source}/b2").touch()
+    return directory
+
+
+def scan_changes(backend: BinderBackend, *paths: object) -> dict[str, str]:
+    """Scan the files that changed and what is due, and return the reason of each device."""
+    backend.scan(frozenset(map(str, paths)))
+    return {device.id: device.reason for device in backend.devices()}
+
+
+def test_only_the_devices_on_it_are_unhealthy_and_have_their_former_state_afterwards(
+    dev: Path, hanging_file_system: HangingFileSystem, clock: Clock
+) -> None:
+    """However long the hang lasts, they are neither forgotten nor replaced. Requests are answered from memory."""
+    backend = binder_backend(dev, clock=clock)
+    assert scan(backend) == HEALTHY
+    hanging_file_system.hang()
+    assert len(backend.allocate(["aosp_binder1", "aosp_binder2"]).devices) == 2, "no call on the file system"
+    assert scan_changes(backend, dev / "other") == ONE_HANGS
+    with pytest.raises(UnhealthyDeviceError, match="'aosp_binder2' is unhealthy: scan-timeout"):
+        backend.allocate(["aosp_binder2"])
+    assert backend.allocate(["aosp_binder1"]).devices
+    clock.now += 10 * TTL
+    for changed in (None, frozenset[str]()):
+        backend.scan(changed)
+        assert {device.id: device.reason for device in backend.devices()} == ONE_HANGS
+    assert [len(devices) for devices in backend.binder_devices().values()] == [1, 0]
+    hanging_file_system.release()
+    _join()
+    assert scan_changes(backend) == HEALTHY
+
+
+def test_start_during_the_hang_finds_the_other_devices(dev: Path, hanging_file_system: HangingFileSystem) -> None:
+    hanging_file_system.hang()
+    backend = binder_backend(dev)
+    assert backend.directories() == {str(dev)}
+    assert scan(backend) == ONE_HANGS
+    hanging_file_system.release()
+    _join()
+    assert scan_changes(backend) == HEALTHY
+
+
+def test_it_is_read_by_a_timer_instead_of_events(
+    dev: Path, hanging_file_system: HangingFileSystem, clock: Clock
+) -> None:
+    """A watch could hang, and would not see changes by other hosts."""
+    backend = binder_backend(dev, clock=clock)
+    scan(backend)
+    assert backend.directories() == {str(dev)}
+    assert backend.seconds_until_scan() == store.GUARDED_INTERVAL
+    os.unlink(f"{hanging_file_system.source}/b2")
+    assert scan_changes(backend) == {"aosp_binder1": "", "aosp_binder2": "missing"}
+    Path(f"{hanging_file_system.source}/b2").touch()
+    assert scan_changes(backend) == HEALTHY
+    (dev / "aosp_binder2").unlink()
+    assert scan(backend) == {"aosp_binder1": "", "aosp_binder2": "missing"}
+    assert backend.seconds_until_scan() == TTL, "nothing depends on it any more"
+
+
+def test_device_directory_on_it(hanging_file_system: HangingFileSystem, clock: Clock) -> None:
+    """Missing devices stay missing until their time. A start during the hang waits for the end of it."""
+    for number in (1, 2, 3):
+        Path(f"{hanging_file_system.source}/aosp_binder{number}").touch()
+    backend = binder_backend(hanging_file_system.directory, clock=clock, missing_device_ttl=TTL)
+    assert backend.directories() == frozenset()
+    scan(backend)
+    os.unlink(f"{hanging_file_system.source}/aosp_binder3")
+    present = {**HEALTHY, "aosp_binder3": "missing"}
+    assert scan_changes(backend) == present
+    assert backend.seconds_until_scan() == store.GUARDED_INTERVAL
+    hanging_file_system.hang()
+    hanging = dict.fromkeys(HEALTHY, "scan-timeout")
+    assert scan_changes(backend) == {**hanging, "aosp_binder3": "missing"}
+    assert backend.seconds_until_scan() == store.GUARDED_INTERVAL
+    with pytest.raises(WorkerTimeoutError, match="is not responding"):
+        binder_backend(hanging_file_system.directory).scan()
+    clock.now += TTL
+    assert scan_changes(backend) == hanging
+    hanging_file_system.release()
+    _join()
+    assert scan_changes(backend) == HEALTHY
+
+
+@pytest.mark.parametrize("start", ["before", "during"])
+def test_directory_of_a_set_on_it(tmp_path: Path, hanging_file_system: HangingFileSystem, start: str) -> None:
+    dev, names = tmp_path / "dev", ("binder", "hwbinder")
+    (dev / "phone1").mkdir(parents=True)
+    os.mkdir(f"{hanging_file_system.source}/phone2")
+    for directory in (dev / "phone1", f"{hanging_file_system.source}/phone2"):
+        for name in names:
+            Path(f"{directory}/{name}").touch()
+    (dev / "phone2").symlink_to(f"{hanging_file_system.directory}/phone2")
+    backend = binder_backend(dev, sets=NamedSets(names=names))
+    if start == "before":
+        assert scan(backend) == {"phone1": "", "phone2": ""}
+    hanging_file_system.hang()
+    for _ in range(2):
+        assert scan(backend) == {"phone1": "", "phone2": "scan-timeout"}
+    assert backend.directories() == {str(dev), f"{dev}/phone1"}
+    hanging_file_system.release()
+    _join()
+    assert scan_changes(backend) == {"phone1": "", "phone2": ""}
+
+
+def test_host_root(tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:
+    """The mount table has the paths of this process, and links have those of the host."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/aosp_binder1").touch()
+    (tmp_path / "dev/aosp_binder2").symlink_to("/current/b2")
+    (tmp_path / "current").symlink_to("/hanging")
+    Path(f"{hanging_file_system.source}/b2").touch()
+    backend = binder_backend("/dev", host=Host(str(tmp_path)))
+    assert scan(backend) == HEALTHY
+    assert backend.directories() == {f"{tmp_path}/dev", f"{tmp_path}/"}
+    hanging_file_system.hang()
+    assert scan(backend) == ONE_HANGS
+    assert backend.directories() == {f"{tmp_path}/dev", f"{tmp_path}/"}
+
+
+def test_shared_path_on_it_is_mounted_nevertheless(dev: Path, hanging_file_system: HangingFileSystem) -> None:
+    """A container that starts without it would not notice the lack."""
+    hanging_file_system.hang()
+    backend = binder_backend(dev, shared_mounts=(f"{hanging_file_system.directory}/data:/data",))
+    assert scan(backend) == ONE_HANGS
+    mount = Mount(f"{hanging_file_system.directory}/data", "/data", read_only=True)
+    assert backend.allocate(["aosp_binder1"]).mounts == [mount]
+
+
+def test_cdi_directory_on_it(dev: Path, tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:
+    """Scans go on. The directory may be behind a link."""
+    (tmp_path / "run").symlink_to(hanging_file_system.directory)
+    os.mkdir(f"{hanging_file_system.source}/cdi")
+    backend = binder_backend(dev, cdi_dir=tmp_path / "run/cdi", device_list=(DeviceList.CDI_CRI,))
+    hanging_file_system.hang()
+    for _ in range(2):
+        scan(backend)
+        with pytest.raises(BackendError, match="is not responding"):
+            backend.update_host()
+    (dev / "aosp_binder3").touch()
+    reasons = dict.fromkeys(("aosp_binder1", "aosp_binder3"), "not-in-cdi-spec") | {"aosp_binder2": "scan-timeout"}
+    scan(backend)
+    with pytest.raises(BackendError, match="is not responding"):
+        backend.update_host()
+    assert scan_changes(backend) == dict(sorted(reasons.items()))
+    hanging_file_system.release()
+    _join()
+    backend.scan()
+    backend.update_host()
+    assert scan_changes(backend) == {**HEALTHY, "aosp_binder3": ""}
+    assert os.listdir(f"{hanging_file_system.source}/cdi") == ["aosp.io_binder.json"]
+    backend.close()
+    assert os.listdir(f"{hanging_file_system.source}/cdi") == []
+
+
+def test_provisioning_on_it(hanging_file_system: HangingFileSystem) -> None:
+    hanging_file_system.hang()
+    directory = f"{hanging_file_system.directory}/binderfs"
+    backend = binder_backend("/none", provision=Provision(count=3, directory=directory))
+    with pytest.raises(BackendError, match="is not responding"):
+        backend.update_host()
+    assert hanging_file_system.waiting() == 1
+
+
+async def test_plugin_serves_the_other_devices_and_heals(
+    dev: Path,
+    hanging_file_system: HangingFileSystem,
+    kubelet_dir: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A file event elsewhere leads to the scan that finds the hang, and the timer to the one that finds its end."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(store, "GUARDED_INTERVAL", 0.5)
+    monkeypatch.setattr(store, "SHORTEST_PAUSE", 0.1)
+    plugin = DevicePlugin(binder_backend(dev), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        hanging_file_system.hang()
+        (dev / "unrelated").touch()
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+        assert not plugin.unready
+        await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
+        with pytest.raises(AdmissionError):
+            await kubelet.admit(Pod("other", [Container("main", {RESOURCE: 1})]))
+        hanging_file_system.release()
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        assert len(kubelet.registrations) == 1
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("file system is not responding") == messages.count("file system is responding again") == 1
+
+
+async def test_plugin_whose_device_directory_hangs_at_the_start_registers_without_devices(
+    hanging_file_system: HangingFileSystem, kubelet_dir: str
+) -> None:
+    os.mknod(f"{hanging_file_system.source}/aosp_binder1")
+    hanging_file_system.hang()
+    plugin = DevicePlugin(binder_backend(hanging_file_system.directory), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).connected)
+        await problem(plugin, "device scan has been hanging")
+        hanging_file_system.release()
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+        await ready(plugin)
+
+
+def _join() -> None:
+    """Wait until the call that was given up has returned."""
+    for thread in threading.enumerate():
+        if thread.name == guard.THREAD:
+            thread.join()
