@@ -145,7 +145,11 @@ class PodResources:
             raise _QueryError(f"reading {self._socket} hangs") from None
         if socket is None:
             raise _QueryError(f"{self._socket} does not exist: is the kubelet running, and is the directory mounted?")
-        async with open_channel(self._socket, ("grpc.max_receive_message_length", RECEIVE_LIMIT)) as channel:
+        try:
+            new_channel = open_channel(self._socket, ("grpc.max_receive_message_length", RECEIVE_LIMIT))
+        except OSError as error:
+            raise _QueryError(f"cannot connect to {self._socket}: {error}") from None
+        async with new_channel as channel:
             try:
                 return await getattr(pb_grpc.PodResourcesListerStub(channel), method)(request, timeout=DEADLINE)
             except grpc.aio.AioRpcError as error:

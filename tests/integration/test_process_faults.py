@@ -122,6 +122,18 @@ async def test_everything_works_after_descriptors_ran_out(
         assert len(kubelet.registrations) == 1
 
 
+async def test_registration_waits_for_descriptors(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    """The kubelet restarts when no descriptor is free. gRPC would abort the process if it got no new ones."""
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir) as serve:
+        await listed(kubelet, 1)
+        with without_descriptors(serve.process.pid):
+            await kubelet.restart()
+            await serve.logged("Too many open files: gRPC requires")
+            device_directory.add(1)
+        await listed(kubelet, 2)
+
+
 # -- tasks that die
 
 

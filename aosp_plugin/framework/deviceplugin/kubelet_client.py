@@ -31,9 +31,11 @@ _PERMANENT = re.compile(
 """Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
 ``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
 
-
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred (include/linux/socket.h): process, user, group."""
+
+GRPC_DESCRIPTORS = 16
+"""Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
 
 class SocketIdentity(NamedTuple):
@@ -63,12 +65,30 @@ def socket_address(path: str) -> str:
     return "unix:" + urllib.parse.quote(path)
 
 
+def check_descriptors() -> None:
+    """Raise OSError if the process has not enough free descriptors for a server or a channel.
+
+    gRPC's C core aborts the process if it cannot create one of its event descriptors, instead of returning an error
+    (measured with 1.85: "Attempting to fetch value instead of handling error INTERNAL: eventfd: Too many open files").
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < GRPC_DESCRIPTORS:
+            opened.append(os.eventfd(0))
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: gRPC requires {GRPC_DESCRIPTORS} free descriptors") from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def open_channel(path: str, *options: tuple[str, int]) -> grpc.aio.Channel:
-    """Return a new gRPC channel to the kubelet's socket at ``path``, with further ``options``.
+    """Return a new gRPC channel to the kubelet's socket at ``path``, with further ``options``. Raises OSError.
 
     The authority is set because C-core would send the %-encoded path of the socket. The channel has a subchannel pool
     of its own because a connection that failed before would make the next channel wait for the end of its backoff.
     """
+    check_descriptors()
     own_options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1), *options]
     return grpc.aio.insecure_channel(socket_address(path), options=own_options)
 
@@ -198,7 +218,11 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
 
     Raises RegistrationRefusedError or RegistrationFailedError.
     """
-    async with open_channel(kubelet_socket) as channel:
+    try:
+        new_channel = open_channel(kubelet_socket)
+    except OSError as error:
+        raise RegistrationFailedError(f"cannot connect to {kubelet_socket}: {error}") from None
+    async with new_channel as channel:
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
         except grpc.aio.AioRpcError as error:

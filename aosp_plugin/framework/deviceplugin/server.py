@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.framework.deviceplugin.kubelet_client import socket_address
+from aosp_plugin.framework.deviceplugin.kubelet_client import check_descriptors, socket_address
 from aosp_plugin.framework.errors import RegistrationFailedError
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grac
     gRPC creates the socket in the event loop, the only access to a file of the host there. Raises
     RegistrationFailedError if the server cannot start.
     """
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
-    server.add_generic_rpc_handlers((servicer.handler(),))
     try:
+        check_descriptors()
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
+        server.add_generic_rpc_handlers((servicer.handler(),))
         server.add_insecure_port(socket_address(path))
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         raise RegistrationFailedError(f"cannot listen on {path}: {error}") from error
     try:
         await monitor.restrict(path)
