@@ -3,19 +3,22 @@
 ``make chaos`` runs them. A run is one seed: a setup (plain devices, sets, replicas ...), and steps of one to four
 faults that happen one after the other or while another one lasts. After each step everything must be right again
 within 30 s, by checks that do not use the plugin's code: the kubelet has the devices that a model derives from the
-directory, with one registration and one socket; nothing leaks or spins; and no container ever got an unhealthy device.
-A failure is printed with the command that repeats it::
+directory, with one registration and one socket; nothing leaks or spins; and no container gets an unhealthy device. At
+every moment /healthz must answer 200, and systemd's watchdog must be fed. A failure is printed with the command that
+repeats it::
 
     make chaos                                   # six seeds, one of each setup
     make chaos CHAOS="--seed 17 --steps 9"       # one seed, up to the step that failed
     make chaos CHAOS="--faults 1000 --seed 100"  # as many seeds as a thousand faults require
+    make chaos CHAOS="--only hang,second"        # faults with these texts in their names alone
     make chaos CHAOS="--list"                    # the faults and the checks
 
 Modules::
 
     faults/       the faults: decorated functions, whose docstrings are printed
       kubelet       start, stop, crash and change of the kubelet
-      streams       connections: the plugin's socket, streams, Register
+      streams       connections: the plugin's socket, streams, Register, a second plugin
+      hangs         file systems that do not answer
       devices       binder devices that appear, disappear and are replaced
       links         devices that are links, and their targets
       directories   the directories themselves: replaced, removed, mounted over
@@ -23,6 +26,7 @@ Modules::
       limits        exhausted resources: inotify, file descriptors, disk space, inodes
       clock         steps of the clock
     invariants    what must hold after each step: a function each
+    monitor       what must hold at every moment
     pods          containers that request devices between faults, and checks of their allocations
     expected      the model: the expected devices, from the directory and its history
     choice        seed -> steps; a pure function
@@ -30,6 +34,7 @@ Modules::
     setups        configurations of the plugin
     world         directories, kubelet, plugin process and devices, which faults change
     files         stand-ins for binder devices
+    remote        file systems that hang on request
     plugin        the process and its resource usage in /proc
     place         the namespaces of a run
     run           one seed from start to end
@@ -37,7 +42,7 @@ Modules::
 
 A run happens in a user and a mount namespace of its own (unshare), in which it may mount, create character devices with
 the number 0:0 and limit inotify without effect on the rest of the machine. Without namespaces the devices are files,
-and the faults that require namespaces are skipped and listed.
+and the faults that require namespaces or FUSE (/dev/fuse) are skipped and listed.
 
 Not covered: a binderfs that is mounted again, which requires binder (``tests/e2e/kernel`` covers it), and a step of the
 system clock: only the plugin's Python code sees another time.

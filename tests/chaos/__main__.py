@@ -10,9 +10,9 @@ import sys
 import click
 
 from tests.chaos import faults, place, setups
-from tests.chaos.invariants import BOUND, INVARIANTS
-from tests.chaos.registry import FAULTS
-from tests.chaos.run import FailedError, run, without_namespaces
+from tests.chaos.invariants import INVARIANTS
+from tests.chaos.registry import BOUND, FAULTS
+from tests.chaos.run import FailedError, run, skipped
 from tests.chaos.tally import Tally
 
 
@@ -23,10 +23,18 @@ from tests.chaos.tally import Tally
 )
 @click.option("--steps", default=12, show_default=True, help="The number of steps of each seed.")
 @click.option("--faults", "fault_count", type=int, help="Run seeds until this many faults have happened.")
+@click.option("--only", default="", help="Select only faults whose names contain one of these texts: a,b,c.")
 @click.option("--list", "listing", is_flag=True, help="Print the faults and the checks.")
 @click.pass_context
 def chaos(
-    context: click.Context, *, seed: int, seeds: int | None, steps: int, fault_count: int | None, listing: bool
+    context: click.Context,
+    *,
+    seed: int,
+    seeds: int | None,
+    steps: int,
+    fault_count: int | None,
+    only: str,
+    listing: bool,
 ) -> None:
     """Run the plugin under injected faults."""
     if listing:
@@ -35,13 +43,13 @@ def chaos(
     explicit = context.get_parameter_source("seed") is not click.core.ParameterSource.DEFAULT
     count = seeds or (1 if explicit else len(setups.SETUPS))
     namespace = place.enter(sys.argv[1:])
-    if not namespace:
-        click.echo(f"namespaces are not available; skipped faults: {', '.join(without_namespaces())}")
+    if missing := skipped(namespace=namespace):
+        click.echo(f"namespaces or FUSE are not available; skipped faults: {', '.join(missing)}")
     tally, failed = Tally(), 0
     numbers = itertools.count(seed) if fault_count else range(seed, seed + count)
     for number in numbers:
         try:
-            asyncio.run(run(number, steps, tally, namespace=namespace))
+            asyncio.run(run(number, steps, tally, only=only.split(","), namespace=namespace))
         except FailedError as error:
             failed += 1
             click.echo(error)
@@ -58,7 +66,7 @@ def show() -> None:
     """Print the faults and the invariants."""
     for fault in sorted(FAULTS.values(), key=lambda fault: (fault.place, fault.name)):
         click.echo(f"{fault.place:12} {fault.name:42} {fault.sentence}")
-    click.echo(f"\ninvariants, which must hold within {BOUND:g} s after each step:")
+    click.echo(f"\ninvariants, which must hold within {BOUND:g} s after each step, or the bound of its faults:")
     for check in INVARIANTS:
         click.echo(f"  {check.__name__.replace('_', ' '):42} {(check.__doc__ or '').strip()}")
 

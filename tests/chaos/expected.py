@@ -4,6 +4,8 @@ The model reads the directory. The plugin also remembers devices: a missing devi
 device on another file system than before is unhealthy, because containers hold the old one. So the model remembers the
 state of the last agreement with the plugin. It accepts both answers if both are right, as for a device that was created
 and deleted between two scans.
+
+A device on a file system that hangs is listed and unhealthy, because its link in the device directory exists.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tests.chaos.files import DeviceDirectory
     from tests.chaos.setups import Served
@@ -57,6 +59,8 @@ class Model:
         self._listed: set[str] = set()
         self._remounted = False
         self._may_have_forgotten = False
+        self.named_in_spec: Callable[[], Collection[str]] | None = None
+        """While the CDI spec cannot be written: what returns the devices in it. Others may be unhealthy."""
 
     def restarted(self) -> None:
         """Expect the plugin to remember nothing."""
@@ -76,7 +80,7 @@ class Model:
         """Return the expected state of one name now."""
         path = os.path.join(self._devices.directory, name)
         try:
-            status = os.stat(path)
+            status = self._devices.status(name)
         except OSError:
             return (
                 Expectation(Answer.YES, Answer.NO)
@@ -113,6 +117,10 @@ class Model:
             device: _together([states.get(name, _NOTHING) for name in served.binder_devices_of(device)])
             for device in devices
         }
+        if self.named_in_spec is not None:
+            for device in devices - {*self.named_in_spec()}:
+                if expected[device].healthy is Answer.YES:
+                    expected[device] = expected[device]._replace(healthy=Answer.EITHER)
         return {identifier: expected[device] for device in devices for identifier in served.advertised(device)}
 
     def difference(self, served: Served, reported: Mapping[str, str]) -> str:
@@ -144,7 +152,7 @@ class Model:
             if self._may_have_forgotten:
                 self._doubt(name)
             return
-        file_system = os.stat(os.path.join(self._devices.directory, name)).st_dev
+        file_system = self._devices.status(name).st_dev
         if expected.healthy is Answer.YES or health == "Healthy":
             self._file_systems[name] = file_system
             self._last_healthy[name] = now

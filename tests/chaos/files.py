@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
+    from tests.chaos.remote import Remote
+
 NUMBERS = range(200)
 """The numbers of devices that faults create and delete; bursts use higher ones."""
 
@@ -24,6 +26,8 @@ class DeviceDirectory:
         self.directory = directory
         self.targets = targets
         self.prefixes = prefixes
+        self.remote: Remote | None = None
+        """The file systems that can hang, if there are any."""
         self.ever: set[str] = set()
         """All names so far, even those that existed for a moment."""
         os.makedirs(directory)
@@ -43,6 +47,13 @@ class DeviceDirectory:
     def target(self, name: str) -> str:
         """Return the path of a link's target."""
         return os.path.join(self.targets, name)
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of what a name leads to. Raises OSError; TimeoutError if that hangs now."""
+        path = os.path.join(self.directory, name)
+        if self.remote is not None and self.remote.hangs(path):
+            raise TimeoutError
+        return os.stat(path)
 
     def names(self) -> list[str]:
         """Return the current names, sorted."""
@@ -81,7 +92,7 @@ class DeviceDirectory:
 
 def remove(path: str) -> None:
     """Remove a file or directory if it exists, even while other processes change the directory."""
-    while os.path.isdir(path) and not os.path.islink(path):
+    while not os.path.islink(path) and os.path.isdir(path):  # what a link leads to may hang
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

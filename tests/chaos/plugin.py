@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+END = 6.0
+"""Seconds after which a signal that ends the process has failed: it promises two, and the machine is busy."""
+
+
 class Figures(NamedTuple):
     """Resource usage of the process."""
 
@@ -41,6 +45,10 @@ class Plugin:
         self.starts = 0
         self.unresponsive = False
         """Whether the plugin cannot respond now: stopped by SIGSTOP, or without free file descriptors."""
+        self.stopped = False
+        """Whether the plugin is stopped by SIGSTOP."""
+        self.ending = False
+        """Whether the plugin has got a signal that ends it."""
         self.baseline: Figures | None = None
         """The usage when all invariants held for the first time in this process."""
         self.grown = Figures(0, 0, 0.0)
@@ -53,17 +61,18 @@ class Plugin:
                 *self._command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.starts += 1
-        self.unresponsive = False
+        self.unresponsive = self.stopped = self.ending = False
         self.baseline = None
 
     async def end(self, number: signal.Signals) -> int:
         """End the process with a signal; return its exit code. Raises TimeoutError if it does not end."""
         process = self._running()
+        self.ending = True
         if process.returncode is None:
             process.send_signal(number)
-            if self.unresponsive and number is not signal.SIGKILL:
+            if self.stopped and number is not signal.SIGKILL:
                 process.send_signal(signal.SIGCONT)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(END):
             return await process.wait()
 
     async def close(self) -> None:
@@ -75,6 +84,16 @@ class Plugin:
         """Send a signal if the process runs."""
         if self.ended is None:
             self._running().send_signal(number)
+
+    def stop(self) -> None:
+        """Stop the process (SIGSTOP)."""
+        self.stopped = self.unresponsive = True
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue the process (SIGCONT)."""
+        self.signal(signal.SIGCONT)
+        self.stopped = self.unresponsive = False
 
     def catches(self, number: int) -> bool:
         """Return whether the process has installed a handler for a signal."""
@@ -116,6 +135,11 @@ class Plugin:
         used, started = time.clock_gettime(clock), time.monotonic()
         await asyncio.sleep(seconds)
         return (time.clock_gettime(clock) - used) / (time.monotonic() - started)
+
+    def logged(self, text: str) -> int:
+        """Return how many lines of the log contain a text."""
+        with open(self._log, encoding="utf-8", errors="replace") as log:
+            return sum(text in line for line in log)
 
     def log_tail(self, lines: int) -> str:
         """Return the end of the log without lines about RPCs."""

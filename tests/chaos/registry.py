@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound="AtOnce")
 
-Place = Literal["kubelet", "devices", "directories", "process", "limits", "clock"]
+Place = Literal["kubelet", "devices", "directories", "process", "limits", "clock", "hangs"]
 """The place of a fault. At most one fault that lasts is active in each place."""
 
-Need = Literal["namespace"]
-"""What a fault requires of the machine: namespaces."""
+Need = Literal["namespace", "fuse"]
+"""What a fault requires of the machine: namespaces, or the right to mount FUSE file systems."""
+
+BOUND = 30.0
+"""The seconds after the end of a fault within which everything must be right again, unless the fault has its own."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class Fault:
     """Whether only changes of devices may happen during the fault, because the plugin cannot start then."""
     livable: bool
     """Whether the invariants must hold during the fault too."""
+    excuses: frozenset[str]
+    """The names of invariants that need not hold during the fault."""
+    bound: float
+    """The seconds after the fault within which the invariants must hold again."""
     weight: int
     """The relative frequency."""
     needs: frozenset[Need]
@@ -53,7 +60,7 @@ class ViolationError(Exception):
     """An invariant does not hold; the message says which."""
 
 
-def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = ()) -> Callable[[A], A]:
+def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), bound: float = BOUND) -> Callable[[A], A]:
     """Register a function, async or not, as a fault that happens at once."""
 
     def register(function: A) -> A:
@@ -64,20 +71,38 @@ def at_once(place: Place, *, weight: int = 4, needs: tuple[Need, ...] = ()) -> C
                 await result
             yield
 
-        _register(function, place, inject, lasts=False, alone=False, livable=False, weight=weight, needs=needs)
+        _register(function, place, inject, bound=bound, weight=weight, needs=needs)
         return function
 
     return register
 
 
 def for_a_while(
-    place: Place, *, weight: int = 4, needs: tuple[Need, ...] = (), alone: bool = False, livable: bool = False
+    place: Place,
+    *,
+    weight: int = 4,
+    needs: tuple[Need, ...] = (),
+    alone: bool = False,
+    livable: bool = False,
+    excuses: tuple[str, ...] = (),
+    bound: float = BOUND,
 ) -> Callable[[ForAWhile], ForAWhile]:
     """Register an async generator as a fault that lasts: it starts before the ``yield`` and ends after it."""
 
     def register(function: ForAWhile) -> ForAWhile:
         inject = contextlib.asynccontextmanager(function)
-        _register(function, place, inject, lasts=True, alone=alone, livable=livable, weight=weight, needs=needs)
+        _register(
+            function,
+            place,
+            inject,
+            lasts=True,
+            alone=alone,
+            livable=livable,
+            excuses=excuses,
+            bound=bound,
+            weight=weight,
+            needs=needs,
+        )
         return function
 
     return register
@@ -88,9 +113,11 @@ def _register(
     place: Place,
     inject: Inject,
     *,
-    lasts: bool,
-    alone: bool,
-    livable: bool,
+    lasts: bool = False,
+    alone: bool = False,
+    livable: bool = False,
+    excuses: tuple[str, ...] = (),
+    bound: float,
     weight: int,
     needs: tuple[Need, ...],
 ) -> None:
@@ -98,4 +125,6 @@ def _register(
     sentence = inspect.getdoc(function) or ""
     if name in FAULTS or not sentence:
         raise ValueError(f"{name} has no docstring, or is registered already")
-    FAULTS[name] = Fault(name, sentence, place, inject, lasts, alone, livable, weight, frozenset(needs))
+    FAULTS[name] = Fault(
+        name, sentence, place, inject, lasts, alone, livable, frozenset(excuses), bound, weight, frozenset(needs)
+    )

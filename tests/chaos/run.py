@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import random
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 import click
 
 from aosp_plugin.testing import Behaviour
+from tests import hanging_fs
 from tests.chaos import choice, setups
 from tests.chaos.invariants import settle
 from tests.chaos.registry import FAULTS, ViolationError
 from tests.chaos.world import create_world
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tests.chaos.choice import Step
     from tests.chaos.tally import Tally
     from tests.chaos.world import World
@@ -29,12 +33,13 @@ class FailedError(Exception):
     """A seed that failed; the message has the faults, the state and the log."""
 
 
-async def run(seed: int, steps: int, tally: Tally, *, namespace: bool) -> None:
-    """Run a seed and update the tally. Raises FailedError."""
+async def run(seed: int, steps: int, tally: Tally, *, only: Collection[str] = ("",), namespace: bool) -> None:
+    """Run a seed and update the tally. ``only`` are parts of the names of the faults. Raises FailedError."""
     setup = setups.of_seed(seed)
     behaviour = random.Random(seed).choice(list(Behaviour))  # noqa: S311 - repeatable, not secret
-    available = {"namespace"} if namespace else set()
-    possible = [fault for fault in FAULTS.values() if fault.needs <= available]
+    available = _available(namespace=namespace)
+    wanted = [fault for fault in FAULTS.values() if any(text in fault.name for text in only)]
+    possible = [fault for fault in wanted if fault.needs <= available]
     say(f"seed {seed}: {setup.name}, kubelet {behaviour.value}")
     number = 0
     steps_so_far: list[str] = []
@@ -63,25 +68,35 @@ async def run_step(world: World, step: Step) -> float:
             await asyncio.sleep(rngs[0].uniform(0.05, 1.5))
             await _use(world, rngs[0])
             if all(fault.livable for fault in during):
-                await settle(world)
+                await settle(world, excused=frozenset().union(*(fault.excuses for fault in during)))
+                await _check_pods(world, rngs[0])
     over = time.monotonic()
     await _use(world, rngs[0])
-    seconds = await settle(world) - over
-    await world.pods.allocate_for_two(rngs[0])
-    await world.pods.create_and_end(rngs[0], calm=True)
+    seconds = await settle(world, bound=max(FAULTS[name].bound for name in step.faults)) - over
+    await _check_pods(world, rngs[0])
     return seconds
+
+
+async def _check_pods(world: World, rng: random.Random) -> None:
+    """Request devices of all kinds from a plugin that knows the state of all devices."""
+    await world.pods.request_unhealthy(rng, calm=True)
+    await world.pods.allocate_for_two(rng)
+    await world.pods.create_and_end(rng, calm=True)
 
 
 async def _use(world: World, rng: random.Random) -> None:
     """Create and end pods at once, possibly before the plugin has noticed the fault."""
     if world.plugin.ended is not None:
         raise ViolationError(f"the plugin ended with exit code {world.plugin.ended}")
-    await world.pods.request_unhealthy(rng)
+    world.monitor.check()
+    await world.pods.request_unhealthy(rng, calm=False)
     await world.pods.create_and_end(rng, calm=False)
 
 
 def _report(world: World, seed: int, number: int, steps_so_far: list[str], error: Exception) -> str:
-    message = str(error) if isinstance(error, ViolationError) else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, ViolationError) else "".join(traceback.format_exception(error))
+    if world.plugin.ended is not None:
+        message += f" (the plugin ended with exit code {world.plugin.ended})"
     return "\n".join(
         [
             f"seed {seed}, step {number}: {message}",
@@ -101,6 +116,14 @@ def say(text: str) -> None:
     click.echo(text)
 
 
-def without_namespaces() -> list[str]:
-    """Return the names of the faults that require namespaces."""
-    return sorted(fault.name for fault in FAULTS.values() if fault.needs)
+def _available(*, namespace: bool) -> set[str]:
+    """Return what this machine has of what faults need."""
+    if not namespace:
+        return set()
+    return {"namespace", "fuse"} if hanging_fs.available() else {"namespace"}
+
+
+def skipped(*, namespace: bool) -> list[str]:
+    """Return the names of the faults that this machine does not allow."""
+    available = _available(namespace=namespace)
+    return sorted(fault.name for fault in FAULTS.values() if not fault.needs <= available)

@@ -52,6 +52,11 @@ class Setup(NamedTuple):
     keys: Mapping[str, Any] = {}
 
     @property
+    def leak_scan_interval(self) -> float:
+        """Seconds between two scans for leaks; 0 if there are none."""
+        return float(self.keys.get("leak_scan_interval", 0))
+
+    @property
     def by_cdi(self) -> bool:
         """Whether containers get CDI device names instead of devices."""
         return "cdi-cri" in self.keys.get("device_list", ())
@@ -73,15 +78,18 @@ class Setup(NamedTuple):
         return yaml.safe_dump({"version": "v1", **keys, **self.keys, **resources})
 
 
+LEAKS = {"leak_scan_interval": 2}
+
 SETUPS = (
     Setup("plain"),
-    Setup("sets of three", (Served(size=3),), {"sets": {"size": 3}}),
+    Setup("sets of three", (Served(size=3),), {"sets": {"size": 3}, **LEAKS}),
     Setup("two replicas", (Served(replicas=2),), {"replicas": 2}),
-    Setup("strict isolation", keys={"isolation": "strict"}),
+    Setup("strict isolation", keys={"isolation": "strict", **LEAKS}),
     Setup("cdi", keys={"device_list": ["envvar", "cdi-cri"]}),
     Setup(
         "two resources",
         (Served(), Served(OTHER_RESOURCE, OTHER_PREFIX, "HWBINDERS", size=2, replicas=2)),
+        LEAKS,
     ),
 )
 

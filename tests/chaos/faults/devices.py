@@ -132,7 +132,7 @@ def device_moves_out_and_in(world: World, rng: random.Random) -> None:
     for name in world.devices.some(rng, 5):
         aside = os.path.join(world.root, "aside")
         os.rename(world.devices.path(name), aside)
-        if rng.random() < 0.5 or os.path.isdir(aside):
+        if rng.random() < 0.5 or (not os.path.islink(aside) and os.path.isdir(aside)):
             os.rename(aside, world.devices.path(name))
         else:
             os.unlink(aside)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Any
 
-from tests.chaos.registry import at_once, for_a_while
+from tests.chaos.faults import limits
+from tests.chaos.registry import ViolationError, at_once, for_a_while
 
 if TYPE_CHECKING:
     import random
@@ -21,9 +25,11 @@ INVALID = (
     "{{{",
     "",
     "\x00",
-    "version: v1\nkubelet_dir: /nowhere\n",
-    "version: v1\ndevice_dir: /nowhere\n",
+    "version: v1\nverify: char\nverify: char\n",
 )
+
+REJECTED = 25.0
+"""Seconds within which a reload must be rejected. A device scan may hang for 10 s of them."""
 
 
 @at_once("process", weight=3)
@@ -41,11 +47,9 @@ async def plugin_is_terminated(world: World, rng: random.Random) -> None:
 @for_a_while("process", weight=6)
 async def plugin_is_stopped(world: World, rng: random.Random) -> AsyncIterator[None]:
     """The plugin is stopped (SIGSTOP) and continued later."""
-    world.plugin.signal(signal.SIGSTOP)
-    world.plugin.unresponsive = True
+    world.plugin.stop()
     yield
-    world.plugin.signal(signal.SIGCONT)
-    world.plugin.unresponsive = False
+    world.plugin.resume()
 
 
 @at_once("process")
@@ -62,11 +66,40 @@ def configuration_changes(world: World, rng: random.Random) -> None:
     world.reload()
 
 
-@at_once("process")
-async def configuration_is_invalid(world: World, rng: random.Random) -> None:
-    """SIGHUP with an invalid configuration; the file is restored afterwards."""
-    world.write_configuration(rng.choice(INVALID))
-    world.reload()
-    await asyncio.sleep(0.3)
+@at_once("process", weight=6)
+async def configuration_cannot_be_served(world: World, rng: random.Random) -> None:
+    """SIGHUP with a configuration that is invalid or cannot be served; the file is restored afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as stack:
+        unserved: list[dict[str, Any]] = [
+            {"listen": f"127.0.0.1:{taken.getsockname()[1]}"},
+            {"status_listen": f"127.0.0.1:{taken.getsockname()[1]}"},
+            {"listen": "192.0.2.1:9478"},
+            {"device_dir": os.path.join(world.root, "config.yaml")},
+            {"device_dir": "/nowhere"},
+            {"kubelet_dir": "/nowhere"},
+            {"device_prefix": "nothing_has_this_prefix", "require_devices": True},
+        ]
+        if world.setup.by_cdi:
+            stack.enter_context(limits.filled(world.cdi_mount, inodes=True))
+            unserved.append({"cdi_dir": os.path.join(world.cdi_mount, "other")})
+        texts = [*INVALID, *(world.configuration(**keys) for keys in unserved)]
+        for text in rng.sample(texts, rng.randint(1, 3)):
+            world.write_configuration(text)
+            await _rejected(world, text)
     world.configure()
     world.reload()
+
+
+async def _rejected(world: World, text: str) -> None:
+    """Reload a configuration, and wait until it is rejected. Raises ViolationError."""
+    message = "configuration reload rejected"
+    before = world.plugin.logged(message)
+    if not world.reload() or world.plugin.unresponsive:
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REJECTED):
+            while world.plugin.logged(message) == before and world.plugin.ended is None:
+                await asyncio.sleep(0.02)
+            if world.plugin.ended is None:
+                return
+    raise ViolationError(f"this configuration was not rejected: {text[:1000]}")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING
 
+import grpc
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from tests.chaos.registry import at_once, for_a_while
 
 if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator
 
+    from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from tests.chaos.world import World
 
 
@@ -22,13 +29,76 @@ async def streams_are_dropped(world: World, rng: random.Random) -> None:
         await world.kubelet.drop_streams()
 
 
+@for_a_while("kubelet", livable=True)
+async def foreign_streams(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """Another client opens ListAndWatch streams, reads them or not, and ends them at some time."""
+    async with contextlib.AsyncExitStack() as clients:
+        for stub in [await clients.enter_async_context(_client(world, name)) for name in _registered(world)]:
+            calls = [stub.ListAndWatch(pb.Empty()) for _ in range(rng.randint(1, 5))]
+            for call in calls:
+                if rng.random() < 0.5:
+                    clients.callback(call.cancel)
+                if rng.random() < 0.7:
+                    clients.push_async_callback(_end, asyncio.create_task(_read(call)))
+        yield
+
+
 @at_once("kubelet")
-async def second_stream(world: World, rng: random.Random) -> None:
-    """The kubelet opens a second ListAndWatch stream."""
-    served = rng.choice(world.setup.served)
-    connected = world.kubelet_runs and world.kubelet.resource(served.name).connected
-    if connected and not world.plugin.unresponsive:
-        await world.kubelet.open_second_stream(served.name)
+async def foreign_streams_flood(world: World, rng: random.Random) -> None:
+    """Another client opens some hundred ListAndWatch streams, and ends each at once or after the first message."""
+    for name in _registered(world):
+        async with _client(world, name) as stub:
+            for _ in range(rng.randint(50, 300)):
+                call = stub.ListAndWatch(pb.Empty(), timeout=5)
+                if rng.random() < 0.3:
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        await call.read()
+                call.cancel()
+
+
+@for_a_while("kubelet", weight=1, bound=100.0)
+async def second_plugin_registers_later(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """A second plugin of the same resources registers after the plugin, and ends first."""
+    await world.start_second_plugin()
+    yield
+    await world.second.end(rng.choice([signal.SIGTERM, signal.SIGKILL]))
+
+
+@for_a_while("kubelet", weight=1, bound=100.0)
+async def second_plugin_registered_before(world: World, rng: random.Random) -> AsyncIterator[None]:
+    """A second plugin of the same resources is registered when the plugin starts, and ends first."""
+    await world.start_second_plugin()
+    await world.restart_plugin(rng.choice([signal.SIGTERM, signal.SIGKILL]))
+    yield
+    await world.second.end(rng.choice([signal.SIGTERM, signal.SIGKILL]))
+
+
+def _registered(world: World) -> list[str]:
+    """Return the endpoint of each resource that is registered, unless the plugin cannot answer."""
+    if world.plugin.unresponsive:
+        return []
+    return sorted({entry.resource_name: entry.endpoint for entry in world.kubelet.registrations}.values())
+
+
+@contextlib.asynccontextmanager
+async def _client(world: World, endpoint: str) -> AsyncIterator[DevicePluginAsyncStub]:
+    """Connect to a plugin's socket as another client than the kubelet."""
+    options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+    address = f"unix:{os.path.join(world.plugins, endpoint)}"
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        yield DevicePluginStub(channel)
+
+
+async def _read(call: grpc.aio.UnaryStreamCall[pb.Empty, pb.ListAndWatchResponse]) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 @at_once("kubelet", weight=6)
