@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, free_port, listed, sockets
 
 if TYPE_CHECKING:
@@ -74,13 +75,19 @@ async def test_serial_ports_example_serves_ports_and_follows_hotplug(kubelet_dir
 
 
 async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: str, devices: Path) -> None:
-    kvm, port = devices / "kvm", free_port()
+    """They include how many devices the kubelet has."""
+    kvm, port, pods = devices / "kvm", free_port(), f"{kubelet_dir}/pods.sock"
+    served = f"kubelet_dir='{kubelet_dir}', pod_resources_socket='{pods}'"
     replacements = {
         '"/dev/kvm"': f"'{kvm}'",
-        "list_devices),": f"list_devices, directories=['{devices}']), kubelet_dir='{kubelet_dir}',",
+        "list_devices),": f"list_devices, directories=['{devices}']), {served},",
         "127.0.0.1:9480": f"127.0.0.1:{port}",
     }
-    async with Kubelet(kubelet_dir) as kubelet, running("kvm_slots.py", devices, replacements):
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        PodResources(kubelet, pods),
+        running("kvm_slots.py", devices, replacements),
+    ):
         await listed(kubelet, 0, KVM)
         kvm.touch()
         await listed(kubelet, 100, KVM)
@@ -91,9 +98,13 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
                 return str(response.read().decode())
 
         assert await asyncio.to_thread(fetch, "/healthz") == "ok\n"
-        assert (await asyncio.to_thread(fetch, "/readyz")).startswith(f"ok: {KVM}: ")
+        async with asyncio.timeout(PATIENCE):
+            while " devices allocatable\n" not in (ready := await asyncio.to_thread(fetch, "/readyz")):
+                pass
+        assert ready == f"ok: {KVM}: 100 of 100 devices allocatable\n"
         metrics = await asyncio.to_thread(fetch, "/metrics")
         assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
+        assert f'aosp_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics
     assert sockets(kubelet_dir) == []
 
 

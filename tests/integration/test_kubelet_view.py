@@ -27,6 +27,7 @@ from tests.support import (
     http_get,
     listed,
     make_plugin,
+    ready,
     run,
     until,
 )
@@ -76,12 +77,14 @@ class View(KubeletView):
 
 @contextlib.asynccontextmanager
 async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> AsyncIterator[View]:
-    """Run a plugin and its view."""
+    """Run a plugin, and its view as soon as the plugin is registered."""
     plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(other_plugins=0.1))
     with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
         view = View(plugin, pod_resources)
-        async with run(plugin), background_task(view.run()):
-            yield view
+        async with run(plugin):
+            await ready(plugin)
+            async with background_task(view.run()):
+                yield view
 
 
 class Answers(rpc.PodResourcesListerServicer):
