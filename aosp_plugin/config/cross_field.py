@@ -33,8 +33,9 @@ def validate_addresses(process: Mapping[str, Setting], status: tuple[str, int] |
     if address is None or status is None or address == status:
         return
     if conflicts(address, status) or conflicts(status, address):
+        sources = listen.source if status_listen.value is None else _sources(listen, status_listen)
         raise ConfigError(
-            f"{_sources(listen, status_listen)}: the page and /status cannot have the address "
+            f"{sources}: the page and /status cannot have the address "
             f"{joined_address(status)} beside {joined_address(address)} (listen): set status_listen to another port; "
             "to '' for no page; or to the address of listen, if all its clients may see pod names and command lines"
         )

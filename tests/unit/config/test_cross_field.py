@@ -42,10 +42,8 @@ def test_wildcard_address_has_the_port_of_the_status_as_well(
     listen: str, status_listen: str | None, file: Path
 ) -> None:
     text = f"listen: '{listen}'" + (f"\nstatus_listen: '{status_listen}'" if status_listen else "")
-    where = f"file {file}: status_listen" if status_listen else "default"
-    error = (
-        rf"^file {file}: listen; {where}: the page and /status cannot have the address \S+ beside \S+ \(listen\): set"
-    )
+    where = f"; file {file}: status_listen" if status_listen else ""
+    error = rf"^file {file}: listen{where}: the page and /status cannot have the address \S+ beside \S+ \(listen\): set"
     with pytest.raises(ConfigError, match=error):
         loaded(file, text)
 
