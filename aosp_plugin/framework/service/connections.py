@@ -60,7 +60,9 @@ class BoundedServer(ThreadingHTTPServer):
 
     def run(self) -> None:
         """Serve until ``stop`` is called, without the periodic wake-ups of ``serve_forever``."""
-        with selectors.DefaultSelector() as selector:
+        with (
+            selectors.PollSelector() as selector
+        ):  # epoll would need a descriptor, and the thread would end without one
             for readable in (self.socket, self._stop_receiver):
                 selector.register(readable, selectors.EVENT_READ)
             while all(key.fileobj is not self._stop_receiver for key, _ in selector.select()):
