@@ -365,6 +365,18 @@ async def kubelet_lacks_devices(world: World) -> None:
         await world.fires(within=20)
 
 
+async def foreign_stream(world: World) -> None:
+    """Another client opens a stream, such as a debugging tool, and closes it: nothing fires."""
+    world.devices.add(0)
+    with world.running() as process:
+        await world.registered(process, 1)
+        async with _stub(world) as plugin:
+            stream = plugin.ListAndWatch(pb.Empty())
+            await stream.read()
+            await world.fires(within=LONG)
+        await world.fires(within=LONG)
+
+
 # -- requests
 
 
@@ -522,6 +534,7 @@ ITEMS = [
         changes_arrive_late,
         second_plugin,
         kubelet_lacks_devices,
+        foreign_stream,
         requests_fail,
         devices_cannot_be_recreated,
         too_many_devices,

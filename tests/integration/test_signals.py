@@ -1,0 +1,293 @@
+"""The table of failures and their signals in docs/runbook.md, cell by cell, on ``aosp-plugin serve`` in each state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.testing import Kubelet
+from aosp_plugin.testing.podresources_server import PodResources
+from tests.e2e.deploy import items_faults
+from tests.hanging_fs import HangingFileSystem, available
+from tests.support import PATIENCE, DeviceDirectory, Serve, free_port, http_get, listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text(encoding="utf-8")
+
+
+class Signals(NamedTuple):
+    """The cells of one failure."""
+
+    readyz: str
+    healthz: str
+    metrics: str
+    log: str
+    alerts: str
+
+
+def _table() -> dict[str, Signals]:
+    section = RUNBOOK.partition("## Failures and their signals\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    return {name: Signals(*cells) for name, *cells in rows[2:]}
+
+
+TABLE = _table()
+
+
+class Node(NamedTuple):
+    """Two devices, a kubelet, and the place of everything else."""
+
+    directory: Path
+    devices: DeviceDirectory
+    kubelet: Kubelet
+    environment: dict[str, str]
+
+    @contextlib.asynccontextmanager
+    async def serving(self, healthy: int = 2, **environment: str) -> AsyncIterator[Plugin]:
+        """Run a plugin whose devices the kubelet has."""
+        port = free_port()
+        flags = ("--listen", f"127.0.0.1:{port}")
+        variables = self.environment | environment
+        async with Serve(self.devices, self.kubelet.directory, *flags, environment=variables) as serve:
+            await listed(self.kubelet, healthy)
+            await serve.logged("registered")
+            yield Plugin(serve, port)
+
+
+class Plugin(NamedTuple):
+    """The process whose signals are compared."""
+
+    serve: Serve
+    port: int
+
+    async def answer(self, path: str) -> str:
+        """Return status and body; a process that does not answer is described as in the table."""
+        try:
+            status, _, body = await http_get(self.port, path)
+        except OSError:
+            return "no answer"
+        return f"{status} {body}"
+
+    async def metrics(self) -> Mapping[str, float]:
+        """Return the value of each series, by its name and labels as a PromQL selector finds them."""
+        _, _, text = await http_get(self.port, "/metrics")
+        return {
+            f"{sample.name}{sorted(sample.labels.items())}": sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+async def node(device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path) -> AsyncIterator[Node]:
+    device_directory.add(0, 1)
+    socket = os.path.join(kubelet_dir, "pods.sock")
+    async with Kubelet(kubelet_dir) as kubelet, PodResources(kubelet, socket):
+        yield Node(tmp_path, device_directory, kubelet, {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket})
+
+
+# -- the states
+
+
+@contextlib.asynccontextmanager
+async def kubelet_stopped(node: Node) -> AsyncIterator[Plugin]:
+    """Kill the kubelet, which leaves its socket."""
+    async with node.serving() as plugin:
+        await node.kubelet.stop()
+        yield plugin
+
+
+@contextlib.asynccontextmanager
+async def file_system_of_a_device_hangs(node: Node) -> AsyncIterator[Plugin]:
+    """Make one device a link into a FUSE file system."""
+    with _hanging() as files:
+        node.devices.remove(1)
+        with open(f"{files.source}/aosp_binder1", "wb"):  # noqa: ASYNC230 - does not hang
+            pass
+        (node.devices.directory / "aosp_binder1").symlink_to(f"{files.directory}/aosp_binder1")
+        async with node.serving() as plugin:
+            files.hang()
+            (node.devices.directory / "event").touch()
+            await listed(node.kubelet, 1)
+            yield plugin
+            files.release()
+
+
+@contextlib.asynccontextmanager
+async def scan_hangs(node: Node) -> AsyncIterator[Plugin]:
+    """Make the device directory an overlay of a FUSE file system: the mount table does not show that it may hang."""
+    with _hanging() as files:
+        directory = node.devices.directory
+        with _mounted("overlay", f"lowerdir={files.directory}:{directory}", directory):
+            async with node.serving() as plugin:
+                files.hang()
+                plugin.serve.signal(signal.SIGHUP)  # forgets missing devices, so it scans everything
+                yield plugin
+                files.release()
+
+
+@contextlib.asynccontextmanager
+async def stream_lost(node: Node) -> AsyncIterator[Plugin]:
+    """Close the stream, and let the kubelet hang from then on."""
+    async with node.serving() as plugin:
+        node.kubelet.faults.hang_register = True
+        await node.kubelet.drop_streams()
+        yield plugin
+        node.kubelet.faults.release_register()
+
+
+@contextlib.asynccontextmanager
+async def foreign_stream(node: Node) -> AsyncIterator[Plugin]:
+    """Call ListAndWatch as a tool on the host does."""
+    async with node.serving() as plugin:
+        path = os.path.join(node.kubelet.directory, node.kubelet.registrations[-1].endpoint)
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stream = DevicePluginStub(channel).ListAndWatch(pb.Empty())
+            await stream.read()
+            yield plugin
+
+
+@contextlib.asynccontextmanager
+async def second_plugin(node: Node) -> AsyncIterator[Plugin]:
+    """Run another one with the same devices, which registers later."""
+    async with node.serving() as plugin, node.serving():
+        yield plugin
+
+
+@contextlib.asynccontextmanager
+async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
+    """Fill it, and add a device that containers would get by the spec only."""
+    directory = node.directory / "cdi"
+    directory.mkdir()
+    with _mounted("tmpfs", "size=64k", directory):
+        spec = str(directory / "specs")
+        device_list = "envvar,cdi-cri"
+        async with node.serving(AOSP_PLUGIN_CDI_DIR=spec, AOSP_PLUGIN_DEVICE_LIST=device_list) as plugin:
+            filler = directory / "filler"
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+            node.devices.add(2)
+            yield plugin
+
+
+@contextlib.asynccontextmanager
+async def task_dies(node: Node) -> AsyncIterator[Plugin]:
+    """Put a bug into leak detection."""
+    (node.directory / "sitecustomize.py").write_text("import aosp_plugin.daemon.leaks as leaks\nleaks.scan = None\n")
+    path = os.pathsep.join([str(node.directory), os.environ.get("PYTHONPATH", "")])
+    async with node.serving(AOSP_PLUGIN_LEAK_SCAN_INTERVAL="1", PYTHONPATH=path) as plugin:
+        yield plugin
+
+
+@contextlib.contextmanager
+def _hanging() -> Iterator[HangingFileSystem]:
+    if not available():
+        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
+    with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/hanging") as files:
+        yield files
+
+
+@contextlib.contextmanager
+def _mounted(kind: str, options: str, directory: Path) -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("mounts a file system, which requires root")
+    subprocess.run(["mount", "-t", kind, "-o", options, "signals", str(directory)], check=True)  # noqa: S603, S607
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)  # noqa: S603, S607
+
+
+STATES: dict[str, tuple[Callable[[Node], AbstractAsyncContextManager[Plugin]], tuple[Callable[..., object], ...]]] = {
+    "the kubelet is stopped": (kubelet_stopped, (items_faults.kubelet_stopped,)),
+    "the file system of a device hangs": (file_system_of_a_device_hangs, (items_faults.device_times_out,)),
+    "a scan hangs elsewhere": (scan_hangs, (items_faults.scan_hangs,)),
+    "a stream is lost, and the kubelet does not accept the next registration": (
+        stream_lost,
+        (items_faults.stream_lost,),
+    ),
+    "another client opens a stream": (foreign_stream, (items_faults.foreign_stream,)),
+    "a second plugin serves the resource": (second_plugin, (items_faults.second_plugin,)),
+    "the CDI directory is full": (cdi_directory_full, (items_faults.cdi_directory_is_full,)),
+    "a task of the plugin dies": (task_dies, (items_faults.plugin_ends, items_faults.plugin_restarts)),
+}
+"""How each failure of the table comes about here, and in the items that evaluate the alerts."""
+
+
+# -- the cells
+
+
+def test_the_table_has_each_state() -> None:
+    assert TABLE.keys() == STATES.keys()
+
+
+@pytest.mark.parametrize("failure", STATES)
+async def test_signals_of_a_failure_are_those_in_the_runbook(node: Node, failure: str) -> None:
+    cells, (state, _) = TABLE[failure], STATES[failure]
+    async with state(node) as plugin:
+        for message in re.findall(r"`(.*?)`", cells.log):
+            line = next((line for line in plugin.serve.log if message in line), "")
+            line = line or await plugin.serve.logged(message)
+            assert re.search(rf" {cells.log.split()[0].rstrip('s').upper()} {re.escape(message)}", line)
+        await until("/readyz", cells.readyz, partial(probe_differs, plugin, "/readyz", cells.readyz))
+        await until("metrics", cells.metrics, partial(metrics_differ, plugin, cells.metrics))
+        assert (await plugin.answer("/healthz")).startswith(cells.healthz)
+        if cells.healthz == "no answer":
+            assert await plugin.serve.finish() == 1
+
+
+@pytest.mark.parametrize("failure", STATES)
+def test_alerts_of_a_failure_are_those_that_its_item_fires(failure: str) -> None:
+    source = "".join(map(inspect.getsource, STATES[failure][1]))
+    assert set(re.findall(r'"(AospPlugin\w+)"', source)) == set(re.findall(r"\[(\w+)\]", TABLE[failure].alerts))
+
+
+async def until(signal_name: str, cell: str, difference: Callable[[], Awaitable[str]]) -> None:
+    """Wait until a signal is as in its cell."""
+    difference_now = ""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while difference_now := await difference():
+                pass
+    assert not difference_now, f"{signal_name} should be {cell!r}: {difference_now}"
+
+
+async def probe_differs(plugin: Plugin, path: str, cell: str) -> str:
+    """Return the answer of a probe if it is not the one in the cell: its status, and one of the texts."""
+    answer = await plugin.answer(path)
+    texts = re.findall(r"`(.*?)`", cell)
+    same = answer.startswith(cell.split(" `", maxsplit=1)[0]) and (not texts or any(text in answer for text in texts))
+    return "" if same else answer
+
+
+async def metrics_differ(plugin: Plugin, cell: str) -> str:
+    """Return the first value that differs from the cell."""
+    wanted = re.findall(r"`(\w+)(?:\{(.*?)\})? (> )?(\d+)`", cell)
+    if not wanted:
+        return "" if await plugin.answer("/metrics") == "no answer" else "the process answers"
+    series = await plugin.metrics()
+    for name, label, more, number in wanted:
+        selector = re.sub(r'(\w+)="(.*?)"', r"('\1', '\2')", label)
+        values = [value for key, value in series.items() if key.startswith(f"aosp_plugin_{name}[") and selector in key]
+        if not values or (sum(values) <= float(number) if more else sum(values) != float(number)):
+            return f"{name}{{{label}}} is {values}"
+    return ""
