@@ -10,6 +10,7 @@ import logging
 import os
 import pkgutil
 import re
+import resource
 import socket
 import threading
 from http import HTTPStatus
@@ -639,3 +640,28 @@ async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
             for client in clients:
                 client.settimeout(PATIENCE)
                 assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.0 200")
+
+
+def test_server_that_starts_without_a_free_descriptor_serves_later() -> None:
+    """It needs two for itself, and no further one."""
+    waiting = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda _record: waiting.set()  # type: ignore[assignment,method-assign]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(plugin_http.listen(LOCAL))
+        client = stack.enter_context(socket.socket())
+        connections.LOG.addHandler(handler)
+        stack.callback(connections.LOG.removeHandler, handler)
+        lowest_free = os.open("/dev/null", os.O_RDONLY)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 2, limits[1]))
+        try:
+            stack.enter_context(serving(listener, {"/": hello}))
+            client.connect(listener.getsockname())
+            client.sendall(REQUEST)
+            assert waiting.wait(PATIENCE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(PATIENCE)
+        assert client.recv(4096).startswith(b"HTTP/1.0 200")
