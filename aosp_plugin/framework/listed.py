@@ -101,6 +101,12 @@ class ListedDevices(Backend):
             if now - since < self._missing_device_ttl
         ]
 
+    def seconds_until_scan(self) -> float | None:
+        """Return when the next missing device has to be removed."""
+        now = self._clock()
+        remaining = [self._missing_device_ttl - (now - since) for since in self._missing_since.values()]
+        return min((seconds for seconds in remaining if seconds > 0), default=None)
+
     def devices(self) -> list[Device]:
         """Return the slots of all devices."""
         return [Device(device_id, device.reason) for device_id, device in self._by_id.items()]

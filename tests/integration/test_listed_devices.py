@@ -14,7 +14,7 @@ from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import Kubelet
-from tests.support import IN_LIFE, until
+from tests.support import IN_LIFE, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -90,7 +90,21 @@ async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeyp
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(28, "No space left on device")
         plugin.rescan()
-        await until(lambda: plugin.unhealthy != "")
+        await until(lambda: plugin.unready != "")
         things.failure, things.things = None, ["/dev/thing0"]
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)
-        await until(lambda: plugin.unhealthy == "")
+        await until(lambda: plugin.unready == "")
+
+
+async def test_missing_device_is_removed_at_its_time_without_an_event(
+    kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
+    paths = ["/dev/thing0", "/dev/thing1"]
+    backend = ListedDevices(RESOURCE, lambda: paths, directories=[], missing_device_ttl=0.5)
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir)) as plugin:
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        del paths[1]
+        plugin.rescan()
+        await kubelet.wait_for(lambda k: (k.resource(RESOURCE).allocatable, k.resource(RESOURCE).capacity) == (1, 2))
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity == 1)

@@ -121,11 +121,6 @@ class DevicePlugin:
         return self._other_plugins.notice
 
     @property
-    def unhealthy(self) -> str:
-        """Why the devices cannot be scanned; empty if they can. May be read in any thread."""
-        return self._refresher.problem
-
-    @property
     def registered(self) -> bool:
         """Whether the kubelet is registered and has an open stream of the devices."""
         return self._supervisor.connected

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
 
 from aosp_plugin.framework.deviceplugin.kubelet_client import check_descriptors, socket_address
 from aosp_plugin.framework.errors import RegistrationFailedError
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,18 +24,18 @@ RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
 
 REMOVE_TIMEOUT = 0.2
-"""Seconds for the removal of the socket. gRPC removes it in a thread of its own, which may hang."""
+"""Seconds for the removal of the socket."""
 
 _STOPPING: set[asyncio.Task[None]] = set()
-"""The ends of servers. If the last reference to a server that hangs were dropped, the event loop would wait for it."""
+"""The ends of servers, so that none is dropped: the destructor of a server stops it, too."""
 
 
 @contextlib.asynccontextmanager
 async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grace: float) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
 
-    gRPC creates the socket in the event loop, the only access to a file of the host there. Raises
-    RegistrationFailedError if the server cannot start.
+    gRPC creates and removes the socket in the event loop, the only accesses to files of the host there. If the
+    directory hangs, the server stops when it answers again. Raises RegistrationFailedError if the server cannot start.
     """
     try:
         check_descriptors()
@@ -47,7 +50,17 @@ async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grac
         yield
     finally:
         servicer.finish()
-        stopping = asyncio.create_task(server.stop(grace))
+        stopping = asyncio.create_task(_stop(server, path, grace))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
         await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)
+
+
+async def _stop(server: grpc.aio.Server, path: str, grace: float) -> None:
+    """Stop the server when its directory answers."""
+    worker = Worker("socket removal")
+    try:
+        await worker.run(partial(os.path.lexists, path))
+    finally:
+        worker.close()
+    await server.stop(grace)

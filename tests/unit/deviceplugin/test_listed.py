@@ -117,3 +117,18 @@ def test_directories_and_defaults_of_a_backend() -> None:
     assert (backend.get_preferred_allocation_available, backend.pre_start_required) == (False, False)
     assert backend.directories() == {"/dev", "/run"}
     assert list(backend.prefer(["a", "b", "c"], ["b"], 2)) == ["b", "a"]
+
+
+def test_scan_is_due_when_the_next_missing_device_expires(clock: Clock) -> None:
+    host = Host(clock, "/dev/a", "/dev/b", "/dev/c")
+    host.scan()
+    assert host.backend.seconds_until_scan() is None
+    host.devices.remove("/dev/a")
+    host.scan()
+    host.devices.remove("/dev/b")
+    host.scan(after=100.0)
+    assert host.backend.seconds_until_scan() == TTL - 100.0
+    assert [device.id for device in host.scan(after=TTL - 100.0)] == ["c", "b"]
+    assert host.backend.seconds_until_scan() == 100.0
+    assert [device.id for device in host.scan(after=100.0)] == ["c"]
+    assert host.backend.seconds_until_scan() is None
