@@ -33,6 +33,7 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
         await world.restart_plugin(signal.SIGKILL)
         await asyncio.sleep(1)
         yield
+    world.plugin.baseline = None  # each subscription has an inotify instance of its own
 
 
 @for_a_while("limits", needs=("namespace",), livable=True)

@@ -58,8 +58,12 @@ async def foreign_streams_flood(world: World, rng: random.Random) -> None:
 
 @for_a_while("kubelet", weight=1, bound=100.0)
 async def second_plugin_registers_later(world: World, rng: random.Random) -> AsyncIterator[None]:
-    """A second plugin of the same resources registers after the plugin, and ends first."""
+    """A second plugin of the same resources registers after the plugin, and ends first.
+
+    It runs for some seconds: one that ends within a second may be missed by a plugin on a kubelet 1.20.
+    """
     await world.start_second_plugin()
+    await asyncio.sleep(2.5)
     yield
     await world.second.end(rng.choice([signal.SIGTERM, signal.SIGKILL]))
 
