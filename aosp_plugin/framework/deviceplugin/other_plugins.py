@@ -36,6 +36,7 @@ class Succession:
 
     def __init__(self) -> None:
         self._own = 0
+        self._earlier: frozenset[str] = frozenset()
         self._overridden = False
         self._ended_once = False
 
@@ -43,11 +44,13 @@ class Succession:
         """Process the result of a scan; return whether to register again.
 
         ``own`` is the number of the plugin's current socket, 0 while it is not registered. The end of a later plugin
-        counts if two scans in a row find no later one: a plugin that registers again changes its socket.
+        counts if two scans in a row find no later one: a plugin that registers again changes its socket. The numbers
+        are compared at the first scan only, because the system's clock may be set back at any time.
         """
         if own != self._own:
             self._own, self._overridden, self._ended_once = own, False, False
-        if own and any(other.number > own for other in others):
+            self._earlier = frozenset(other.endpoint for other in others if other.number < own)
+        if own and any(other.endpoint not in self._earlier for other in others):
             self._overridden, self._ended_once = True, False
             return False
         if not self._overridden:

@@ -107,12 +107,20 @@ def test_end_of_a_later_plugin_is_confirmed_by_a_second_scan() -> None:
 
 def test_later_plugin_that_registers_again_has_not_ended() -> None:
     succession = Succession()
-    assert not succession.observe(5, others(7))
-    assert not succession.observe(5, others())
+    assert not succession.observe(5, others(3, 7))
+    assert not succession.observe(5, others(3))
     assert not succession.observe(5, others(9))
     assert not succession.pending
     assert not succession.observe(5, others(3))
     assert succession.observe(5, others(3))
+
+
+def test_later_plugin_is_recognized_after_the_clock_was_set_back() -> None:
+    succession = Succession()
+    assert not succession.observe(5, others())
+    assert not succession.observe(5, others(2))
+    assert not succession.observe(5, others())
+    assert succession.observe(5, others())
 
 
 def test_end_of_an_earlier_plugin_does_not_count() -> None:
