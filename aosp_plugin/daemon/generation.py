@@ -49,28 +49,27 @@ class Generation:
         self.config = config
         self.names = ",".join(resource.resource_name for resource in config.resources)
         self.listeners: dict[tuple[str, int], socket.socket] = {}
-        self._stack = contextlib.ExitStack()
-        self._worker = self._stack.enter_context(contextlib.closing(Worker("generation")))
-        self._files = self._stack.enter_context(contextlib.closing(FileEvents()))
-        self._backends = create_backends(config)
-        self._leak_detector = _create_leak_detector(config, self._backends)
-        pod_resources = PodResources(config.pod_resources_socket, self._backends)
-        self._stack.callback(pod_resources.close)
-        observation = Observation(
-            config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: self._files.polling
-        )
-        self.plugins = [
-            DevicePlugin(
-                backend, kubelet_dir=config.kubelet_dir, files=self._files, observer=observation.observer(name)
-            )
-            for name, backend in self._backends.items()
-        ]
-        self._kubelet_view = KubeletView(self.plugins, pod_resources)
-        routes = endpoints.routes(self.plugins, self._files, observation, stuck=stuck)
-        self._served = endpoints.by_address(config, routes)
         self._plugin_tasks: list[asyncio.Task[None]] = []
         self._background: list[asyncio.Task[None]] = []
         self._replaced = False
+        with contextlib.ExitStack() as stack:
+            self._worker = stack.enter_context(contextlib.closing(Worker("generation")))
+            files = stack.enter_context(contextlib.closing(FileEvents()))
+            self._backends = create_backends(config)
+            self._leak_detector = _create_leak_detector(config, self._backends)
+            pod_resources = PodResources(config.pod_resources_socket, self._backends)
+            stack.callback(pod_resources.close)
+            observation = Observation(
+                config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: files.polling
+            )
+            self.plugins = [
+                DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=observation.observer(name))
+                for name, backend in self._backends.items()
+            ]
+            self._kubelet_view = KubeletView(self.plugins, pod_resources)
+            routes = endpoints.routes(self.plugins, files, observation, stuck=stuck)
+            self._served = endpoints.by_address(config, routes)
+            self._stack = stack.pop_all()
 
     async def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
         """Bind the addresses, or share those that are ``present`` in this process.
