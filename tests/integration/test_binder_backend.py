@@ -119,6 +119,7 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     assert [device.reason for device in backend.devices()] == [""]
 
 
+@pytest.mark.usefixtures("no_mount_events")
 async def test_missing_device_is_dropped_at_its_time(dev: Path, kubelet_dir: str) -> None:
     """No event causes the scan that drops it, and full scans are minutes apart."""
     create(dev, 1, 2)

@@ -23,7 +23,7 @@ from aosp_plugin.testing import Kubelet
 from tests.backends import binder_backend, scan
 from tests.fake_binderfs import FakeBinderfs
 from tests.integration.test_binder_backend import needs_root
-from tests.support import IN_LIFE, PATIENCE, run, unprivileged, until
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, run, unprivileged, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -163,6 +163,15 @@ async def test_users_of_the_host_cannot_block_recreation_and_provisioning(place:
         provision = Provision(count=3, directory=str(provisioned))
         binder_backend("/none", host=BinderfsHost(), provision=provision).update_host()
     assert len(os.listdir(provisioned)) == 4, "three devices and the control file"
+
+
+async def test_kubelet_gets_provisioned_devices_with_the_first_list(place: Place, kubelet_dir: str) -> None:
+    directory = place.root / "provisioned"
+    directory.mkdir()
+    backend = binder_backend("/none", host=BinderfsHost(), provision=Provision(count=3, directory=str(directory)))
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        assert kubelet.resource(RESOURCE).allocatable == 3
 
 
 async def test_provisioning_error_is_logged_again_after_a_silent_recovery(

@@ -10,9 +10,11 @@ import pytest
 
 from aosp_plugin.config import NamedSets, NumberedSets, Recreate
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.testing import Kubelet
 from tests.backends import binder_backend, scan
-from tests.support import names
+from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,16 +213,36 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     assert backend.seconds_until_scan() is None
 
 
-def test_devices_that_the_kubelet_brings_do_not_depend_on_the_cdi_spec(dev: Path) -> None:
-    create(dev, 1)
+async def test_kubelet_never_gets_devices_whose_cdi_spec_could_not_be_written(dev: Path, kubelet_dir: str) -> None:
+    """The directory is repaired later; nothing but the retry notices that."""
+    create(dev, 1, 2)
     (dev.parent / "cdi").touch()
-    backend = binder_backend(
-        dev, cdi_dir=dev.parent / "cdi", device_list=(DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)
-    )
-    backend.scan()
-    with pytest.raises(BackendError, match="cannot update the CDI spec"):
-        backend.update_host()
-    assert scan(backend) == {"aosp_binder1": ""}
+    backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", device_list=CDI_ONLY)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages > 0)
+        view = kubelet.resource(RESOURCE)
+        assert (view.capacity, view.allocatable) == (2, 0)
+        await problem(plugin, "host update failed: cannot update the CDI spec")
+        (dev.parent / "cdi").unlink()
+        await listed(kubelet, 2)
+        await ready(plugin)
+
+
+async def test_failed_cdi_spec_does_not_freeze_devices_that_the_kubelet_brings(dev: Path, kubelet_dir: str) -> None:
+    create(dev, 1, 2)
+    (dev.parent / "cdi").touch()
+    both = (DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI)
+    backend = binder_backend(dev, cdi_dir=dev.parent / "cdi", device_list=both)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2)
+        await problem(plugin, "host update failed: cannot update the CDI spec")
+        (dev / "aosp_binder1").unlink()
+        await listed(kubelet, 1)
+        create(dev, 3)
+        await listed(kubelet, 2)
+        await problem(plugin, "host update failed: cannot update the CDI spec")
 
 
 def test_allocation_uses_the_configured_strategies(dev: Path) -> None:

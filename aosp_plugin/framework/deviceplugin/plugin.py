@@ -177,13 +177,16 @@ class DevicePlugin:
                     raise failures[0] if len(failures) == 1 else BaseExceptionGroup("several failures", failures)
 
     async def _start(self, *, require_devices: bool) -> None:
-        """Scan and update the host before the first registration, so that the kubelet gets all devices at once."""
+        """Scan and update the host before the first registration, and scan again if that changed something.
+
+        So the kubelet gets all devices at once, and none that the failed update of the host makes unusable.
+        """
         if not self._prepared:
             with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
                 await self.prepare(require_devices=require_devices)
         if self._prepared:
             await self._refresher.update_host(host_calls.SCAN_TIMEOUT)
-            if self._backend.creates_devices:
+            if self._backend.creates_devices or self._backend.seconds_until_scan() == 0.0:
                 with contextlib.suppress(WorkerTimeoutError):
                     await self._refresher.scan(host_calls.SCAN_TIMEOUT)
                 if require_devices:
