@@ -74,13 +74,13 @@ class SpecFile:
             _remove(self._write_temporary(content)[0])
 
     def close(self) -> None:
-        """Remove the file, unless a successor has replaced it. Raises CdiError.
+        """Remove the file that was written, unless a successor has replaced it. Raises CdiError.
 
         If another call hangs, the file may stay, but no new one appears when that call goes on.
         """
         self._closed = True
         with self._translate_errors(), self._locked(), contextlib.suppress(FileNotFoundError):
-            if self._identity == _identity(os.lstat(self.path)):
+            if self._identity is not None and self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
 
     @contextlib.contextmanager

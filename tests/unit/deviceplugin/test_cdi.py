@@ -423,9 +423,19 @@ def test_place_that_is_not_usable_is_an_error(tmp_path: Path, directory: str) ->
 def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cdi").touch()
     file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
-    for action in (lambda: file.write(b"one"), lambda: file.write(None), file.close):
+    for content in (b"one", None):
         with pytest.raises(CdiError, match="Not a directory"):
-            action()
+            file.write(content)
+    file.close()
+
+
+def test_file_that_cannot_be_removed_is_an_error(tmp_path: Path) -> None:
+    file = SpecFile(str(tmp_path / "cdi"), RESOURCE)
+    file.write(b"one")
+    (tmp_path / "cdi").rename(tmp_path / "away")
+    (tmp_path / "cdi").touch()
+    with pytest.raises(CdiError, match="Not a directory"):
+        file.close()
 
 
 def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str) -> None:
