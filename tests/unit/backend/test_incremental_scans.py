@@ -222,7 +222,7 @@ def test_expiry_reads_the_due_device_only(tmp_path: Path, host: CountingHost, cl
 
 
 def test_dangling_link_is_due_again_and_again_at_a_limited_rate(tmp_path: Path, host: CountingHost) -> None:
-    """Its time begins anew each time."""
+    """Its time starts again each time."""
     store = DeviceStore(host, directory="/dev", layout=Single(PREFIX), verify=Verify.FILE, missing_device_ttl=0)
     (tmp_path / f"dev/{PREFIX}1").symlink_to("/none")
     for _ in range(3):
