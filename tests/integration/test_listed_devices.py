@@ -96,6 +96,7 @@ async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeyp
         await until(lambda: plugin.unready == "")
 
 
+@pytest.mark.usefixtures("no_mount_events")
 async def test_missing_device_is_removed_at_its_time_without_an_event(
     kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,20 @@ async def test_periodic_full_scan_depends_on_the_duration_of_the_last_one(
     assert backend.scans[1:2] == expected
 
 
+async def test_pause_between_periodic_full_scans_has_a_limit(
+    events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that once took 40 s, because the host was busy, does not put the next one off by hours."""
+    monkeypatch.setattr(refresher, "FULL_SCAN_FACTOR", 10**9)
+    monkeypatch.setattr(refresher, "LONGEST_FULL_SCAN_PAUSE", 0.1, raising=False)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.03)
+    backend = RecordingBackend(directory)
+    async with refreshing(events, backend), asyncio.timeout(TIMEOUT):
+        while await backend.next_scan() is not None:
+            pass
+    assert frozenset() in backend.scans
+
+
 async def test_scans_without_a_pause_between_them_are_counted(
     events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
