@@ -130,11 +130,6 @@ class DeviceStore:
         """
         self._resets_requested += 1
 
-    def reason(self, name: str) -> Reason | None:
-        """Return why a binder device is unhealthy, or None if it is healthy; MISSING if no scan has found it."""
-        tracked = self.tracked.get(name)
-        return tracked.reason if tracked is not None else Reason.MISSING
-
     def device(self, name: str) -> BinderDevice | None:
         """Return a binder device as of the last scan, or None if no scan has found it."""
         tracked = self.tracked.get(name)

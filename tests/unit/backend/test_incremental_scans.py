@@ -194,7 +194,7 @@ def test_incremental_scan_reads_the_changed_device_only(tmp_path: Path, host: Co
     changed = {f"dev/{PREFIX}7", "dev/null", f"run/{PREFIX}1"}
     assert store.scan({str(tmp_path / path) for path in changed}) == {f"{PREFIX}7"}
     assert host.calls == [f"/dev/{PREFIX}7"]
-    assert (store.reason(f"{PREFIX}7"), store.reason(f"{PREFIX}8")) == (Reason.MISSING, None)
+    assert (store.tracked[f"{PREFIX}7"].reason, store.tracked[f"{PREFIX}8"].reason) == (Reason.MISSING, None)
 
 
 def test_expiry_reads_the_due_device_only(tmp_path: Path, host: CountingHost, clock: Clock) -> None:
@@ -228,7 +228,7 @@ def test_dangling_link_is_due_again_and_again_at_a_limited_rate(tmp_path: Path, 
     for _ in range(3):
         store.scan(frozenset())
         assert 0 < (store.seconds_until_scan() or 0) <= SHORTEST_PAUSE
-    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+    assert store.tracked[f"{PREFIX}1"].reason is Reason.MISSING
 
 
 def test_reset_during_a_scan_applies_to_the_next_one(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_reset_during_a_scan_applies_to_the_next_one(tmp_path: Path) -> None:
     (tmp_path / f"dev/{PREFIX}1").unlink()
     reset.append(True)
     store.scan()
-    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+    assert store.tracked[f"{PREFIX}1"].reason is Reason.MISSING
     assert store.names == [f"{PREFIX}1"]
     store.scan(frozenset())
     assert store.names == []
@@ -293,11 +293,11 @@ def test_change_of_a_link_on_the_path_to_a_device_reads_the_device(
     store.scan({str(tmp_path / link) for link in links} if found_by == "incremental scan" else None)
     assert {str(tmp_path / "between"), str(tmp_path / "old"), f"{tmp_path}/"} <= store.directories()
     for name, link, target in ((f"{PREFIX}1", "between/a", "/new/a"), (f"{PREFIX}2", "current", "new")):
-        assert store.reason(name) is Reason.MISSING
+        assert store.tracked[name].reason is Reason.MISSING
         (tmp_path / link).unlink()
         (tmp_path / link).symlink_to(target)
         assert store.scan({str(tmp_path / link)}) == {name}
-        assert store.reason(name) is None
+        assert store.tracked[name].reason is None
     (tmp_path / "new/a").unlink()
     assert store.scan({str(tmp_path / "new/a")}) == {f"{PREFIX}1", f"{PREFIX}2"}
-    assert store.reason(f"{PREFIX}1") is Reason.MISSING
+    assert store.tracked[f"{PREFIX}1"].reason is Reason.MISSING
