@@ -35,36 +35,35 @@ class SharedPaths:
     def scan(self) -> frozenset[str]:
         """Look up the paths, and return ``present``. Log once for each that is not.
 
-        Raises ConfigError at the first scan if one of ``devices`` is another file. Later, when the configuration has
-        been accepted, containers do not get it.
+        Raises ConfigError at the first scan if one of ``devices`` is a directory, which only a wrong configuration
+        explains. Containers do not get another file, or a directory that replaces a device later: a program may have
+        written to the path of a device that was missing, and that must not cost the node all its phones.
         """
         first, self._scanned = not self._scanned, True
         not_devices: frozenset[str] = frozenset()
         for path, found_before in self._found.items():
-            found, is_device = self._status(path)
-            self._found[path] = found
-            if found_before and not found:
+            mode = self._mode(path)
+            self._found[path] = mode is not None
+            if found_before and mode is None:
                 LOG.info("shared path not found, not mounted", extra={"path": path})
-            if found and not is_device and path in self._devices:
-                not_devices |= {path}
-        if first and not_devices:
-            raise ConfigError(
-                f"shared_devices: {min(not_devices)} is not a device; to share a directory, use shared_mounts"
-            )
+            if path not in self._devices or mode is None or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                continue
+            if first and stat.S_ISDIR(mode):
+                raise ConfigError(f"shared_devices: {path} is a directory, not a device: use shared_mounts")
+            not_devices |= {path}
         for path in sorted(not_devices - self._not_devices):
             LOG.warning("shared device is not a device, not passed to containers", extra={"path": path})
         self._not_devices = not_devices
         return self.present
 
-    def _status(self, path: str) -> tuple[bool, bool]:
-        """Return whether a path exists, and whether it is a device, links followed.
+    def _mode(self, path: str) -> int | None:
+        """Return the mode of a file, links followed; None if it does not exist.
 
-        One that does not respond counts as a device that exists, or containers would lack it without a reason.
+        A file that does not respond counts as a device, or containers would lack it without a reason.
         """
         try:
-            mode = self._host.lstat(self._host.resolve(path)).st_mode
+            return self._host.lstat(self._host.resolve(path)).st_mode
         except NotRespondingError:
-            return True, True
+            return stat.S_IFCHR
         except OSError:
-            return False, False
-        return True, stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+            return None

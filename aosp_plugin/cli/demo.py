@@ -199,11 +199,11 @@ def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as a
 
 
 def _create_devices(directory: str, devices: int) -> None:
-    """Create the stand-in devices, which are empty files, and the shared paths of a host with binder."""
+    """Create the stand-in devices, which are empty files, and the directory of a host's binderfs."""
     for name in ("dev", "binderfs"):
         os.mkdir(os.path.join(directory, name))
-    for name in ("ashmem", *(f"dev/aosp_binder{number}" for number in range(devices))):
-        os.mknod(os.path.join(directory, name))
+    for number in range(devices):
+        os.mknod(os.path.join(directory, f"dev/aosp_binder{number}"))
 
 
 def _free_port() -> int:
@@ -218,7 +218,7 @@ async def _plugin(directory: str, address: str, pod_resources: str) -> AsyncIter
     """Run ``aosp-plugin serve`` as a process that logs to a file; ``address`` is where it serves HTTP, if anywhere."""
     variables = {
         "AOSP_PLUGIN_SHARED_MOUNTS": f"{directory}/binderfs:/dev/binderfs",
-        "AOSP_PLUGIN_SHARED_DEVICES": f"{directory}/ashmem:/dev/ashmem",
+        "AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/ashmem",
         "AOSP_PLUGIN_POD_RESOURCES_SOCKET": pod_resources,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AOSP_PLUGIN_")}

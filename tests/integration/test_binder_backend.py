@@ -261,29 +261,37 @@ def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplo
         device.unlink()
 
 
+def test_directory_as_a_shared_device_is_rejected(dev: Path, tmp_path: Path) -> None:
+    error = f"^shared_devices: {tmp_path} is a directory, not a device: use shared_mounts$"
+    with pytest.raises(ConfigError, match=error):
+        scan(binder_backend(dev, shared_devices=(str(tmp_path),)))
+
+
 @pytest.mark.parametrize("create_file", [os.mkdir, Path.touch, os.mkfifo], ids=["directory", "file", "fifo"])
-def test_shared_device_that_is_another_file_is_never_passed_to_containers(
+def test_shared_device_that_is_replaced_by_another_file_is_not_passed_to_containers(
     dev: Path, tmp_path: Path, create_file: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first scan, at a start or a reload, rejects the configuration. Later the container does without it."""
     shared = tmp_path / "shared"
-    create_file(shared)
-    create(dev, 1)
-    error = f"^shared_devices: {shared} is not a device; to share a directory, use shared_mounts$"
-    with pytest.raises(ConfigError, match=error):
-        scan(binder_backend(dev, shared_devices=(str(shared),)))
-    shared.rename(tmp_path / "later")
     shared.symlink_to("/dev/null")
+    create(dev, 1)
     backend = binder_backend(dev, shared_devices=(str(shared),))
     scan(backend)
     assert backend.allocate(["aosp_binder1"]).devices[1:] == [DeviceNode(str(shared), str(shared), "rw")]
     shared.unlink()
-    (tmp_path / "later").rename(shared)
+    create_file(shared)
     for _ in range(2):
         scan(backend)
         assert len(backend.allocate(["aosp_binder1"]).devices) == 1
     (record,) = caplog.records
     assert record.getMessage() == "shared device is not a device, not passed to containers"
+
+
+def test_file_at_the_path_of_a_shared_device_keeps_no_phone_from_its_binder_device(dev: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").touch()
+    create(dev, 1)
+    backend = binder_backend(dev, shared_devices=(str(tmp_path / "shared"),))
+    assert scan(backend) == {"aosp_binder1": ""}
+    assert len(backend.allocate(["aosp_binder1"]).devices) == 1
 
 
 def test_file_that_is_not_usable_as_a_device_is_logged_once(dev: Path, caplog: pytest.LogCaptureFixture) -> None:

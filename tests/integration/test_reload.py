@@ -115,7 +115,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ({"listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
         ({"status_listen": FOREIGN}, f"cannot listen on {FOREIGN}"),
         ({"device_dir": "/etc/hostname"}, "Not a directory: '/etc/hostname'"),
-        ({"shared_devices": ["/usr"]}, "shared_devices: /usr is not a device"),
+        ({"shared_devices": ["/usr"]}, "shared_devices: /usr is a directory, not a device"),
         ({"device_dir": "/nowhere"}, "cannot read the device directory /nowhere"),
         ({"kubelet_dir": "/nowhere"}, "the kubelet's plugin directory /nowhere does not exist"),
         (

@@ -186,7 +186,12 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
         (["--colour"], {}, 2, "No such option"),
         (["--config", "/nowhere.yaml"], {}, 2, "file /nowhere.yaml "),
         ([], {"AOSP_PLUGIN_ISOLATION": "some"}, 2, "variable AOSP_PLUGIN_ISOLATION: 'some' is not allowed"),
-        ([], {"AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/x,/usr"}, 2, "shared_devices: /usr is not a device"),
+        (
+            [],
+            {"AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/x,/usr"},
+            2,
+            "shared_devices: /usr is a directory, not a device",
+        ),
         (["--device-dir", "/nowhere"], {}, 1, "cannot read the device directory /nowhere: "),
         (["--kubelet-dir", "/nowhere"], {}, 1, "the kubelet's plugin directory /nowhere does not exist"),
         (["--require-devices"], {}, 1, "/aosp_binder* (device_dir, device_prefix), and require_devices is set"),
