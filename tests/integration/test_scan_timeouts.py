@@ -33,7 +33,7 @@ ONE_HANGS = {"aosp_binder1": "", "aosp_binder2": "scan-timeout"}
 
 @pytest.fixture(autouse=True)
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "GUARD_TIMEOUT", 1.0)
+    monkeypatch.setattr(guard, "GUARD_TIMEOUT", 2.0)
 
 
 @pytest.fixture
