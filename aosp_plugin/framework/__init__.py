@@ -12,13 +12,16 @@ entries instead of paths. ``examples/`` has two complete plugins.
 
 **A plugin for anything else** implements ``Backend``. Three methods are required: ``scan`` reads the state of the host,
 ``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
-container. The docstring of ``Backend`` states in which thread each method runs. Errors are subclasses of
-``PluginError``: raise ``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
+container. ``update_host`` writes what depends on the devices to the host, and ``pre_start`` prepares devices for a
+container. The docstring of ``Backend`` states in which thread each method runs: those that use files of the host may
+block, even indefinitely, and the others answer from memory. Errors are subclasses of ``PluginError``: raise
+``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
 
 **Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
-registered, follows file events, logs, ends on SIGTERM, and serves probes and metrics if ``listen`` is set. A program
-with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins share one ``FileEvents``. An
-``Observer`` receives the events of a plugin.
+registered, follows file events, logs, ends within 2 s after SIGTERM whatever hangs, and serves probes and metrics if
+``listen`` is set. A program with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins
+share one ``FileEvents``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
+An ``Observer`` receives the events of a plugin.
 
 **Testing it.** ``aosp_plugin.testing`` has a stand-in kubelet.
 

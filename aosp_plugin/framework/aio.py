@@ -1,16 +1,13 @@
-"""Waiting in asyncio: for one of several events, for the end of a burst, and for work in a thread."""
+"""Waiting in asyncio: for one of several events, and for the end of a burst."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
 T = TypeVar("T")
 
@@ -72,30 +69,3 @@ async def debounce(changed: asyncio.Event, quiet: float, cap: float) -> None:
         remaining = end - asyncio.get_running_loop().time()
         if remaining <= 0 or not await wait_any(changed, timeout=min(quiet, remaining)):
             return
-
-
-async def run_in_daemon_thread(function: Callable[[], T], name: str) -> T:
-    """Run ``function`` in a new thread, and return its result or raise its error.
-
-    The thread is a daemon thread, unlike those of ``asyncio.to_thread``: a call that hangs, for example on a dead file
-    system, does not keep the process from ending. It has the context variables of the caller.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def finish(complete: Callable[[], None]) -> None:
-        if not result.done():
-            complete()
-
-    def run() -> None:
-        try:
-            complete = partial(result.set_result, function())
-        except StopIteration as error:  # a future rejects it
-            complete = partial(result.set_exception, RuntimeError(f"{name}: {error!r}"))
-        except BaseException as error:  # noqa: BLE001 - raised in the caller
-            complete = partial(result.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(finish, complete)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True).start()
-    return await result

@@ -56,11 +56,12 @@ class Worker:
         on, its result is dropped, and the next call waits for its end. The same goes for a caller that is cancelled.
         ``label`` names the call in error messages and in ``hanging``.
         """
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
         future: Future[T] = Future()
         self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            self._thread.start()
         result = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({result}, timeout=timeout)

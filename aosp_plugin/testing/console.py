@@ -21,8 +21,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.aio import background_task, run_in_daemon_thread
+from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.worker import Worker
 from aosp_plugin.testing.directory import socket_path
 from aosp_plugin.testing.events import Event
 from aosp_plugin.testing.faults import Faults
@@ -157,7 +158,8 @@ async def _execute_input(console: Console) -> None:
     the interpreter cannot exit while a thread holds the buffer's lock.
     """
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # noqa: ASYNC230 - does not block
-        while line := await run_in_daemon_thread(stdin.readline, "stdin"):
+        worker = Worker("stdin")
+        while line := await worker.run(stdin.readline):
             await console.execute(line.decode(errors="replace"))
 
 

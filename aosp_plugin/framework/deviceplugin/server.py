@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
 
 from aosp_plugin.framework.deviceplugin.kubelet_client import check_descriptors, socket_address
 from aosp_plugin.framework.errors import RegistrationFailedError
-from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,17 +47,13 @@ async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grac
         yield
     finally:
         servicer.finish()
-        stopping = asyncio.create_task(_stop(server, path, grace))
+        stopping = asyncio.create_task(_stop(server, path, monitor, grace))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
         await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)
 
 
-async def _stop(server: grpc.aio.Server, path: str, grace: float) -> None:
+async def _stop(server: grpc.aio.Server, path: str, monitor: DirectoryMonitor, grace: float) -> None:
     """Stop the server when its directory answers."""
-    worker = Worker("socket removal")
-    try:
-        await worker.run(partial(os.path.lexists, path))
-    finally:
-        worker.close()
+    await monitor.answers(path)
     await server.stop(grace)

@@ -1,15 +1,14 @@
-"""Waiting for events, for the end of a burst, and for work in a thread."""
+"""Waiting for events and for the end of a burst, and background tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task, debounce, leaves, run_in_daemon_thread, wait_any
+from aosp_plugin.framework.aio import background_task, debounce, leaves, wait_any
 
 
 async def spin(turns: int = 20) -> None:
@@ -99,96 +98,11 @@ async def test_debounce_waits_for_the_end_of_a_burst(
     assert not changed.is_set()
 
 
-async def test_thread_returns_its_result_while_the_loop_goes_on() -> None:
-    threads: list[threading.Thread] = []
-    go = threading.Event()
-
-    def work() -> int:
-        threads.append(threading.current_thread())
-        assert go.wait(30)
-        return 42
-
-    waiting = asyncio.create_task(run_in_daemon_thread(work, "scan"))
-    await spin()
-    go.set()
-    assert await waiting == 42
-    assert (threads[0].name, threads[0].daemon) == ("scan", True)
-    assert threads[0] is not threading.current_thread()
-
-
-@pytest.mark.parametrize("error", [OSError("away"), SystemExit("odd")])
-async def test_thread_raises_its_error_in_the_caller(error: BaseException) -> None:
-    def work() -> None:
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        await run_in_daemon_thread(work, "x")
-    assert raised.value is error
-
-
-async def test_stop_iteration_of_a_thread_is_a_runtime_error() -> None:
-    with pytest.raises(RuntimeError, match=r"scan: StopIteration"):
-        await asyncio.wait_for(run_in_daemon_thread(lambda: next(iter([])), "scan"), 10)
-
-
-class BlockedWork:
-    """Work in a thread that blocks until a test ends it."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self._fails = fails
-        self._started, self._go = threading.Event(), threading.Event()
-        self._thread = threading.current_thread()
-
-    def work(self) -> None:
-        """Block."""
-        self._thread = threading.current_thread()
-        self._started.set()
-        assert self._go.wait(30)
-        if self._fails:
-            raise OSError
-
-    def finish(self) -> None:
-        """End the work, and wait for its thread."""
-        assert self._started.wait(30)
-        self._go.set()
-        self._thread.join()
-
-
 def collect_loop_errors() -> list[object]:
     """Return a list to which the event loop adds errors that are not retrieved."""
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     return errors
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_thread_of_a_cancelled_caller_ends_silently(*, fails: bool) -> None:
-    errors = collect_loop_errors()
-    blocked = BlockedWork(fails=fails)
-    waiting = asyncio.create_task(run_in_daemon_thread(blocked.work, "x"))
-    await spin()
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    blocked.finish()
-    await spin()
-    gc.collect()
-    assert errors == []
-
-
-def test_thread_that_outlives_the_loop_ends_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", errors.append)
-    blocked = BlockedWork()
-
-    async def give_up() -> None:
-        waiting = asyncio.create_task(run_in_daemon_thread(blocked.work, "x"))
-        await spin()
-        waiting.cancel()
-
-    asyncio.run(give_up())
-    blocked.finish()
-    assert errors == []
 
 
 async def test_background_task_runs_inside_the_context_and_is_awaited_at_the_end() -> None:

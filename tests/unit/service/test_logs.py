@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from aosp_plugin.framework.aio import run_in_daemon_thread
 from aosp_plugin.framework.observer import working_for
 from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +175,7 @@ async def test_tasks_and_threads_inherit_the_resource() -> None:
     async def log(resource: str) -> tuple[dict[str, object], dict[str, object]]:
         with working_for(resource):
             task = asyncio.create_task(asyncio.sleep(0, fields()))
-            return await run_in_daemon_thread(fields, "scan"), await task
+            return await Worker("scan").run(fields), await task
 
     first, second = await asyncio.gather(log("aosp.io/a"), log("aosp.io/b"))
     assert first == ({"resource": "aosp.io/a"},) * 2
