@@ -270,28 +270,32 @@ async def test_plugin_whose_close_hangs_reports_it_at_the_end(things: LockedThin
 
 
 class Fading(ListedDevices):
-    """A device that fades: its state depends on time alone."""
+    """A device whose state depends on time alone, until its third scan."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(RESOURCE, lambda: ["/dev/thing"], directories=[str(directory)])
-        self.due: list[float | None] = [0.0, 0.05, None]
-        self.over = asyncio.Event()
         self.scans: list[Collection[str] | None] = []
+        self.scanned_three_times = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def scan(self, changed: Collection[str] | None = None) -> None:
         """Record the scan."""
         self.scans.append(changed)
         super().scan(changed)
+        if len(self.scans) == 3:
+            self._loop.call_soon_threadsafe(self.scanned_three_times.set)
 
     def seconds_until_scan(self) -> float | None:
-        """Return the next entry."""
-        if len(self.due) == 1:
-            self.over.set()
-        return self.due.pop(0) if self.due else None
+        """Return a short time at first."""
+        return 0.05 if len(self.scans) < 3 else None
 
 
-async def test_scan_that_is_due_without_an_event_is_a_full_one(kubelet_dir: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_mount_events")
+async def test_scan_that_is_due_without_an_event_is_a_full_one(
+    kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     backend = Fading(tmp_path)
     async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
-        await asyncio.wait_for(backend.over.wait(), PATIENCE)
+        await asyncio.wait_for(backend.scanned_three_times.wait(), PATIENCE)
     assert backend.scans[:3] == [None, None, None]
