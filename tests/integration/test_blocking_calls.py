@@ -291,11 +291,11 @@ class Fading(ListedDevices):
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_scan_that_is_due_without_an_event_is_a_full_one(
+async def test_scan_that_is_due_without_an_event_has_no_changed_files(
     kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
     backend = Fading(tmp_path)
     async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
         await asyncio.wait_for(backend.scanned_three_times.wait(), PATIENCE)
-    assert backend.scans[:3] == [None, None, None]
+    assert backend.scans[:3] == [None, frozenset(), frozenset()]
