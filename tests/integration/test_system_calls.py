@@ -65,7 +65,9 @@ async def test_allocate_and_preference_access_no_file(
     output = tmp_path / "calls"
     async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, environment=environment) as serve:
         await listed(kubelet, 9)
-        while not await asyncio.to_thread(os.listdir, tmp_path / "cdi"):  # the spec is written after the list
+        while "aosp.io_binder.json" not in await asyncio.to_thread(
+            os.listdir, tmp_path / "cdi"
+        ):  # the spec is written after the list
             pass
         (endpoint,) = sockets(kubelet_dir)
         async with (
