@@ -10,6 +10,7 @@ A device on a file system that hangs is listed and unhealthy, because its link i
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import stat
@@ -54,6 +55,8 @@ class Model:
         self._served = served
         self._devices = devices
         self._file_systems: dict[str, int] = {}
+        self._seen: dict[str, set[int]] = {}
+        """The file systems that each name was on since the last agreement. The plugin may remember any of them."""
         self._unsure: set[str] = set()
         self._last_healthy: dict[str, float] = {}
         self._listed: set[str] = set()
@@ -67,6 +70,14 @@ class Model:
         self._file_systems, self._last_healthy = {}, {}
         self._listed, self._unsure = set(), set()
         self._remounted = self._may_have_forgotten = False
+        self._seen = {}
+        self.observe()
+
+    def observe(self) -> None:
+        """Record the current state, which the plugin may see before the next fault changes it."""
+        for name in self._devices.names():
+            with contextlib.suppress(OSError):
+                self._seen.setdefault(name, set()).add(self._devices.status(name).st_dev)
 
     def remounted(self) -> None:
         """Accept that names were on two file systems since the last agreement with the plugin."""
@@ -95,7 +106,8 @@ class Model:
     def _healthy(self, name: str, file_system: int) -> Answer:
         known = self._file_systems.get(name)
         if known is None:
-            return Answer.EITHER if self._remounted or name in self._unsure else Answer.YES
+            moved = len(self._seen.get(name, set()) | {file_system}) > 1
+            return Answer.EITHER if self._remounted or moved or name in self._unsure else Answer.YES
         if known == file_system:
             return Answer.YES if not (self._remounted and self._may_have_forgotten) else Answer.EITHER
         old = time.monotonic() - self._last_healthy[name] > UNCERTAIN_AFTER
@@ -141,6 +153,7 @@ class Model:
                     health = reported[served.name].get(served.advertised(device)[0], "")
                     self._agree_on(name, health, now, alone=served.size == 1)
         self._remounted = self._may_have_forgotten = False
+        self._seen = {}
 
     def _agree_on(self, name: str, health: str, now: float, *, alone: bool) -> None:
         expected = self.binder_device(name)
@@ -149,7 +162,7 @@ class Model:
         elif self._may_have_forgotten:
             self._listed.discard(name)
         if expected.healthy is Answer.NO:
-            if self._may_have_forgotten:
+            if self._may_have_forgotten or name not in self._file_systems:
                 self._doubt(name)
             return
         file_system = self._devices.status(name).st_dev
@@ -162,7 +175,7 @@ class Model:
 
     def _doubt(self, name: str) -> None:
         """Accept that the plugin remembers another file system for a name, or none."""
-        if self._file_systems.pop(name, None) is not None or self._remounted:
+        if self._file_systems.pop(name, None) is not None or self._remounted or name in self._seen:
             self._unsure.add(name)
 
 

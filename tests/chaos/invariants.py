@@ -105,6 +105,13 @@ async def process_is_ready(world: World) -> str:
 
 
 @invariant
+async def files_are_watched(world: World) -> str:
+    """File events are used instead of polling."""
+    polling = _value(await get(world.port, "/metrics"), "aosp_plugin_polling")
+    return "" if polling == 0 else f"aosp_plugin_polling is {polling}"
+
+
+@invariant
 async def leak_detection_is_alive(world: World) -> str:
     """The last scan for leaks is not older than its interval and some seconds for the scan itself."""
     if not world.setup.leak_scan_interval:

@@ -26,7 +26,7 @@ SPINNING = 0.7
 """The share of a CPU that a process may use while it lacks file descriptors: it retries, and the kubelet restarts."""
 
 
-@for_a_while("limits", needs=("namespace",), livable=True)
+@for_a_while("limits", needs=("namespace",), livable=True, excuses=("files_are_watched",))
 async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify instance is available (fs.inotify.max_user_instances) when the plugin restarts."""
     with place.inotify_limited("instances", 0):
@@ -36,7 +36,7 @@ async def no_inotify_instance(world: World, rng: random.Random) -> AsyncIterator
     world.plugin.baseline = None  # each subscription has an inotify instance of its own
 
 
-@for_a_while("limits", needs=("namespace",), livable=True)
+@for_a_while("limits", needs=("namespace",), livable=True, excuses=("files_are_watched",))
 async def no_inotify_watch(world: World, rng: random.Random) -> AsyncIterator[None]:
     """No inotify watch is available (fs.inotify.max_user_watches), and the device directory is replaced."""
     with place.inotify_limited("watches", 0):
