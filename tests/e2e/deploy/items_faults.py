@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -359,9 +361,9 @@ async def kubelet_lacks_devices(world: World) -> None:
         flapping = "AospPluginRegistrationFlapping"  # the plugin registers again, with growing pauses
         await world.fires("AospPluginKubeletLacksDevices", within=LONG, ignoring=flapping)
         world.kubelet.faults.ignore_devices = False
-        await _drop_streams(world, len(world.kubelet.registrations) + 1)
-        await world.registered(process, 3)
-        await world.confirmed(process, 3)
+        world.devices.add(3)
+        await world.registered(process, 4)
+        await world.confirmed(process, 4)
         await world.fires(within=20)
 
 
@@ -406,23 +408,46 @@ async def devices_cannot_be_recreated(world: World) -> None:
         world.firing("AospPluginRecreationsFailing", "AospPluginDevicesUnhealthy", "AospPluginNoHealthyDevices")
 
 
-async def too_many_devices(world: World) -> None:
-    """220,000 devices exceed the limits of messages and of memory, and so does a request for 45,000 of them.
+async def no_processor_time(world: World) -> None:
+    """The process gets a sixth of a processor, and a pod wants 30,000 devices: AospPluginAllocateSlow fires."""
+    world.devices.add(*range(30_000))
+    with world.running() as process:
+        await world.registered(process, 30_000)
+        async with _stub(world) as plugin:
+            for _ in range(8):
+                async with _throttled(process):
+                    await plugin.Allocate(_request(*(f"aosp_binder{number}" for number in range(30_000))))
+                await world.pass_minutes(1)
+        world.firing("AospPluginAllocateSlow")
 
-    AospPluginDevicesTruncated, AospPluginMessageLarge, AospPluginMemoryHigh and AospPluginAllocateSlow fire.
-    """
-    world.devices.add(*range(220_000))
+
+async def too_many_devices(world: World) -> None:
+    """220,000 devices exceed all limits: AospPluginDevicesTruncated, -MessageLarge and -MemoryHigh fire."""
+    world.devices.add(*range(230_000))
     with world.running() as process:
         await world.until(lambda: process.value("registered") == 1, "the plugin is registered")
         await world.until(lambda: process.value("devices_truncated") > 0, "the list is truncated")
-        async with _stub(world) as plugin:
-            for _ in range(8):
-                await plugin.Allocate(_request(*(f"aosp_binder{number}" for number in range(45_000))))
-                await world.pass_minutes(1)
-        await world.pass_minutes(8)
-        world.firing(
-            "AospPluginDevicesTruncated", "AospPluginMessageLarge", "AospPluginMemoryHigh", "AospPluginAllocateSlow"
-        )
+        await world.pass_minutes(17)
+        world.firing("AospPluginDevicesTruncated", "AospPluginMessageLarge", "AospPluginMemoryHigh")
+
+
+@contextlib.asynccontextmanager
+async def _throttled(process: Process) -> AsyncIterator[None]:
+    """Let the process run for a sixth of the time, as a cgroup with cpu.max does."""
+
+    async def throttle() -> None:
+        while True:
+            process.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.1)
+            process.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.02)
+
+    throttling = asyncio.create_task(throttle())
+    try:
+        yield
+    finally:
+        throttling.cancel()
+        process.process.send_signal(signal.SIGCONT)
 
 
 @contextlib.asynccontextmanager
@@ -537,6 +562,7 @@ ITEMS = [
         foreign_stream,
         requests_fail,
         devices_cannot_be_recreated,
+        no_processor_time,
         too_many_devices,
     )
 ]
