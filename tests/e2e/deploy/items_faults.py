@@ -414,11 +414,11 @@ async def no_processor_time(world: World) -> None:
     with world.running() as process:
         await world.registered(process, 30_000)
         async with _stub(world) as plugin:
-            for _ in range(8):
+            for _ in range(3):
                 async with _throttled(process):
                     await plugin.Allocate(_request(*(f"aosp_binder{number}" for number in range(30_000))))
                 await world.pass_minutes(1)
-        world.firing("AospPluginAllocateSlow")
+        await world.fires("AospPluginAllocateSlow", within=7)
 
 
 async def too_many_devices(world: World) -> None:
