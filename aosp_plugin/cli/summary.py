@@ -56,7 +56,7 @@ def _resource_lines(
     if resource.notice:
         yield Line(f"  {resource.notice}", color="red")
     if resource.registered and _kubelet_lacks(resource):
-        yield Line(f"  The kubelet has fewer devices than the {resource.counts.healthy:,} healthy ones", color="red")
+        yield Line(f"  The kubelet has fewer devices than the {resource.kubelet_published:,} healthy ones", color="red")
     yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")
     if resource.expected is not None and resource.counts.total < resource.expected:
         yield Line(f"  {resource.expected:,} devices are provisioned, {resource.counts.total:,} exist", color="yellow")
@@ -84,8 +84,8 @@ def _registration(resource: ResourceReport, now: float) -> str:
 
 
 def _kubelet_lacks(resource: ResourceReport) -> bool:
-    allocatable = resource.kubelet_allocatable
-    return allocatable is not None and allocatable < resource.counts.healthy
+    allocatable, published = resource.kubelet_allocatable, resource.kubelet_published
+    return allocatable is not None and published is not None and allocatable < published
 
 
 def _table(

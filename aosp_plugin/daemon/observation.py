@@ -101,6 +101,7 @@ class Observation:
             binder_devices=self._binder_devices[name],
             since=ages.since,
             kubelet_allocatable=plugin.confirmation.allocatable,
+            kubelet_published=None if plugin.confirmation.unknown else plugin.confirmation.published,
             expected=self._expected.get(name),
         )
 

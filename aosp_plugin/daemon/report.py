@@ -129,6 +129,9 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """Which other plugins of the resource run on the node; empty if there is none."""
     kubelet_allocatable: int | None
     """Number of healthy devices that the kubelet has; None if it has not answered that."""
+    kubelet_published: int | None
+    """Number of healthy devices that the plugin had published when the kubelet answered; None likewise. It differs from
+    ``counts.healthy`` for some seconds after a change."""
     expected: int | None
     """Number of devices that ``provision`` orders; None if the plugin provisions none."""
     revision: int
@@ -193,6 +196,7 @@ class ResourceStatus(NamedTuple):
     since: Since = Since()
     notice: str = ""
     kubelet_allocatable: int | None = None
+    kubelet_published: int | None = None
     expected: int | None = None
 
 
@@ -212,6 +216,7 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
         problem_since=status.since.problem,
         notice=status.notice,
         kubelet_allocatable=status.kubelet_allocatable,
+        kubelet_published=status.kubelet_published,
         expected=status.expected,
         revision=status.snapshot.revision,
         truncated=status.snapshot.truncated,

@@ -200,6 +200,23 @@ async def test_round_in_which_devices_change_does_not_count(
         assert (view.plugin.unready, len(kubelet.registrations)) == ("", 1)
 
 
+@new_kubelet
+async def test_kubelet_is_asked_soon_after_devices_have_changed_or_the_registration_has_ended(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a change, the next round is an hour away."""
+    monkeypatch.setattr(f"{__name__}.TIMINGS", TIMINGS._replace(interval=3600.0))
+    device_directory.add(0, 1, 2)
+    async with Server(kubelet, socket), viewed(device_directory, kubelet_dir, socket) as view:
+        await view.confirmed(3)
+        device_directory.remove(0)
+        await view.confirmed(2)
+        device_directory.add(0)
+        await view.confirmed(3)
+        await kubelet.stop()
+        await view.confirmed(None, "the kubelet is stopped")
+
+
 @old_kubelet
 async def test_kubelet_without_the_api_is_not_compared(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
@@ -283,3 +300,22 @@ async def test_daemon_shows_the_kubelets_devices_and_the_other_plugin(
             _, _, metrics = await http_get(port, "/metrics")
             assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in metrics
             assert f"aosp_plugin_other_plugins{label} 1.0\n" in metrics
+
+
+@new_kubelet
+async def test_probe_shows_no_number_of_a_kubelet_that_has_stopped(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    device_directory.add(0)
+    port = free_port()
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket}
+    flags = ["--listen", f"127.0.0.1:{port}"]
+    async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:
+        await serve.logged("INFO registered")
+        async with asyncio.timeout(PATIENCE):
+            while "1 of 1 devices allocatable" not in (await http_get(port, "/readyz"))[2]:
+                pass
+        await kubelet.stop()
+        await serve.logged("connection to kubelet lost")
+        status, _, body = await http_get(port, "/readyz")
+        assert (status, "allocatable" in body) == (503, False)

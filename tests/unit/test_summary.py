@@ -29,6 +29,7 @@ EMPTY = ResourceReport(
     problem_since=None,
     notice="",
     kubelet_allocatable=None,
+    kubelet_published=None,
     expected=None,
     revision=1,
     truncated=0,
@@ -128,9 +129,15 @@ def test_unregistered_resource_shows_its_problem() -> None:
 
 @pytest.mark.parametrize(("allocatable", "warned"), [(8, False), (0, True), (9, False)])
 def test_registered_resource_shows_what_the_kubelet_can_allocate(allocatable: int, *, warned: bool) -> None:
-    lines = text_of(kubelet_allocatable=allocatable, counts=replace(COUNTS, total=9, healthy=8, unhealthy=1))
+    counts = replace(COUNTS, total=9, healthy=8, unhealthy=1)
+    lines = text_of(kubelet_allocatable=allocatable, kubelet_published=8, counts=counts)
     assert lines[0] == (f"a.io/x: registered with the kubelet for 2h, which can allocate {allocatable} of 9 devices")
     assert ("  The kubelet has fewer devices than the 8 healthy ones" in lines) is warned
+
+
+def test_kubelet_that_has_not_been_asked_since_devices_recovered_is_not_blamed() -> None:
+    lines = text_of(kubelet_allocatable=3, kubelet_published=3, counts=replace(COUNTS, total=9, healthy=9))
+    assert not any("fewer devices" in line for line in lines)
 
 
 def test_missing_provisioned_devices_are_counted() -> None:

@@ -98,10 +98,10 @@ export class Resource {
     this.showNotes();
   }
 
-  // Whether the kubelet has fewer healthy devices than the plugin publishes.
+  // Whether the kubelet had fewer healthy devices than the plugin had published when it answered.
   get lacking() {
-    const { kubelet_allocatable: allocatable, counts } = this.report;
-    return allocatable !== null && allocatable < counts.healthy;
+    const { kubelet_allocatable: allocatable, kubelet_published: published } = this.report;
+    return allocatable !== null && allocatable < published;
   }
 
   get registration() {

@@ -2,9 +2,9 @@
 
 A kubelet may have lost a plugin although the plugin's stream is open and its socket is in place, see ``other_plugins``.
 Only the kubelet knows. It is therefore asked how many healthy devices it has (podresources GetAllocatableResources), at
-intervals and after each registration. If it has fewer than published in two rounds in a row, the plugin registers
-again. Kubelets 1.21 and 1.22, in which the call is alpha, count unhealthy devices too (kubernetes issue 104122): only
-``other_plugins`` detects a loss there.
+intervals, and after each change of the registration or of the devices. If it has fewer than published in two rounds in
+a row, the plugin registers again. Kubelets 1.21 and 1.22, in which the call is alpha, count unhealthy devices too
+(kubernetes issue 104122): only ``other_plugins`` detects a loss there.
 
 Where the kubelet does not answer, because it is too old or its socket is not mounted, nothing is compared: a plugin
 then counts as registered while the kubelet's stream is open, and ``Confirmation.unknown`` has the reason.
@@ -38,11 +38,12 @@ class ViewTimings(NamedTuple):
     """Intervals in seconds."""
 
     interval: float = 30.0
-    """Between two rounds."""
+    """Between two rounds while nothing changes."""
     after_registration: float = 2.0
     """From a registration, and from the start or end of another plugin of the resource, to the next round."""
     recheck: float = 5.0
-    """From a round with fewer devices than published, or without a result, to the next one."""
+    """To the next round after one with fewer devices than published or without a result, and after the devices have
+    changed or the registration has ended, at the latest."""
     settle: float = 1.0
     """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
     first_pause: float = 15.0
@@ -135,25 +136,33 @@ class KubeletView:
         self._timings = timings
         self._clock = clock
         self._recheck = False
+        self._seen: list[tuple[str, int]] = []
+        self._next_round = float("-inf")
         self._logged_failure = ""
 
     async def run(self) -> None:
-        """Ask the kubelet at intervals, and after each registration, until cancelled."""
+        """Ask the kubelet at intervals, and after each change, until cancelled."""
         due = [plugin.view_due for plugin in self._plugins]
         while True:
-            interval = self._timings.recheck if self._recheck else self._timings.interval
-            if await wait_any(*due, timeout=interval):
+            if await wait_any(*due, timeout=self._timings.recheck):
                 for event in due:
                     event.clear()
                 await asyncio.sleep(self._timings.after_registration - self._timings.settle)
+            elif not self._is_due():
+                continue
             await self._round()
+
+    def _is_due(self) -> bool:
+        """Return whether the next round is due without a new registration."""
+        return self._recheck or self._clock() >= self._next_round or list(map(_state, self._plugins)) != self._seen
 
     async def _round(self) -> None:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
         The comparison does not count if the devices changed, or the plugin registered, during the round.
         """
-        before = list(map(_state, self._plugins))
+        before = self._seen = list(map(_state, self._plugins))
+        self._next_round = self._clock() + self._timings.interval
         await asyncio.sleep(self._timings.settle)
         answer = await self._pod_resources.allocatable()
         self._recheck = False

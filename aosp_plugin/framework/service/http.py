@@ -97,7 +97,7 @@ def probe(problem: Callable[[], str], details: Callable[[bool], str] = lambda _:
         reason = problem()
         more = details(not reason)
         status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
-        return text(status, f"{reason or 'ok'}: {more}" if more else reason or "ok")
+        return text(status, f"{reason or 'ok'}{'; ' if reason else ': '}{more}" if more else reason or "ok")
 
     return answer
 

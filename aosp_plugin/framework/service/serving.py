@@ -145,11 +145,12 @@ def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> d
         return _join((plugin.resource_name, plugin.unready) for plugin in plugins)
 
     def details(ready: bool) -> str:  # noqa: FBT001 - called by position
-        texts = [
-            (plugin.resource_name, text)
-            for plugin in plugins
-            for text in (str(plugin.confirmation) if ready or not plugin.confirmation.unknown else "", plugin.notice)
-        ]
+        def confirmation(plugin: DevicePlugin) -> str:
+            # The number of the time before the registration has ended would be misleading.
+            shown = plugin.registered and (ready or not plugin.confirmation.unknown)
+            return str(plugin.confirmation) if shown else ""
+
+        texts = [(plugin.resource_name, text) for plugin in plugins for text in (confirmation(plugin), plugin.notice)]
         return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
     return {"/healthz": http.probe(stuck), "/readyz": http.probe(http.in_loop(unready), details)}

@@ -154,6 +154,7 @@ def test_json_has_these_fields() -> None:
             leaked={"n9": 5.0},
         ),
         kubelet_allocatable=6,
+        kubelet_published=7,
         expected=7,
     )
     assert msgspec.to_builtins(report) == {
@@ -164,6 +165,7 @@ def test_json_has_these_fields() -> None:
         "problem_since": 2.0,
         "notice": "",
         "kubelet_allocatable": 6,
+        "kubelet_published": 7,
         "expected": 7,
         "revision": 7,
         "truncated": 0,
