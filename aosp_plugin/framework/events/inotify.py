@@ -38,8 +38,19 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        """Start the thread. Raises OSError if the host's limit of instances is reached."""
-        self._instance = InotifyFD()
+        """Start the thread. Raises OSError if the host's limit of instances, or the process's of files, is reached.
+
+        watchdog opens three descriptors. If it cannot open the last ones, it does not close the first one: each attempt
+        would take one more descriptor from a process that has hardly any.
+        """
+        self._instance = InotifyFD.__new__(InotifyFD)
+        try:
+            self._instance.__init__()  # type: ignore[misc]
+        except OSError:
+            descriptor = getattr(self._instance, "_inotify_fd", None)
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
         self._instance.start()
 
     def watch(self, path: str, notify: Callable[[str | None], None]) -> DirectoryWatch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 from watchdog.observers import inotify_c
@@ -42,3 +44,34 @@ def test_constants_are_those_of_the_kernel() -> None:
     constants = inotify_c.InotifyConstants
     assert (constants.IN_CREATE, constants.IN_DELETE, constants.IN_MOVE) == (0x100, 0x200, 0xC0)
     assert (constants.IN_DELETE_SELF, constants.IN_MOVE_SELF, constants.IN_ONLYDIR) == (0x400, 0x800, 0x01000000)
+
+
+SCARCE = """
+import os, resource
+from aosp_plugin.framework.events.inotify import Inotify
+
+def use_up():
+    opened = []
+    try:
+        while True:
+            opened.append(os.dup(0))
+    except OSError:
+        return opened
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = use_up()
+for free in (1, 2):
+    for _ in range(free):
+        os.close(held.pop())
+    try:
+        Inotify()
+    except OSError:
+        held += (now_free := use_up())
+        print(free, len(now_free))
+"""
+
+
+def test_failed_instance_costs_no_descriptor() -> None:
+    """An instance requires three. A subscriber tries again every second."""
+    program = subprocess.run([sys.executable, "-c", SCARCE], check=True, capture_output=True, text=True)  # noqa: S603
+    assert program.stdout.split() == ["1", "1", "2", "2"]
