@@ -147,6 +147,33 @@ def test_directory_of_a_set_on_it(tmp_path: Path, hanging_file_system: HangingFi
     assert scan_changes(backend) == {"phone1": "", "phone2": ""}
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_directory_behind_a_link_on_it(
+    tmp_path: Path, hanging_file_system: HangingFileSystem, clock: Clock, *, nested: bool
+) -> None:
+    """Nothing but the link is on it. Its devices are scanned by the timer, although no event reports a hang."""
+    os.symlink(tmp_path / "run", f"{hanging_file_system.source}/current")
+    names = ("binder", "hwbinder")
+    (tmp_path / "dev").mkdir()
+    if nested:
+        (tmp_path / "run/phone1").mkdir(parents=True)
+        for name in names:
+            (tmp_path / "run/phone1" / name).touch()
+        (tmp_path / "dev/phone1").symlink_to(f"{hanging_file_system.directory}/current/phone1")
+        backend, device = binder_backend(tmp_path / "dev", sets=NamedSets(names=names), clock=clock), "phone1"
+    else:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run/aosp_binder1").touch()
+        backend, device = binder_backend(f"{hanging_file_system.directory}/current", clock=clock), "aosp_binder1"
+    assert scan(backend) == {device: ""}
+    assert backend.seconds_until_scan() == store.GUARDED_INTERVAL
+    hanging_file_system.hang()
+    assert scan_changes(backend) == {device: "scan-timeout"}
+    hanging_file_system.release()
+    _join()
+    assert scan_changes(backend) == {device: ""}
+
+
 def test_host_root(tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:
     """The mount table has the paths of this process, and links have those of the host."""
     (tmp_path / "dev").mkdir()

@@ -108,6 +108,7 @@ class DeviceReader:
         self._roots: dict[tuple[str, int], BinderfsRoot] = {}
         self._real_directories: dict[str, str | None] = {}
         self._hanging: dict[str, bool] = {}
+        self._sets_that_may_hang: set[str] = set()
         self._numbers: dict[int, int] = {}
         """The numbers of identities, each object once for all devices that share it."""
         self.targets: set[str] = {posixpath.dirname(link) for link in links}
@@ -143,6 +144,8 @@ class DeviceReader:
             directory, real_path = set_directory, posixpath.join(set_directory, file)
             if self._guarded:
                 self._note_if_it_may_hang(set_directory, name)
+                if entry in self._sets_that_may_hang:
+                    self.may_hang.add(name)
         try:
             status = self._host.lstat(real_path)
         except OSError:
@@ -176,9 +179,12 @@ class DeviceReader:
             status = self._host.lstat(path)
             if not stat.S_ISLNK(status.st_mode):
                 return path if stat.S_ISDIR(status.st_mode) else None
-            target = self._host.resolve(path)
+            links: set[str] = set()
+            target = self._host.resolve(path, links)
         except OSError:
             return None
+        if self._guarded and any(self._host.may_hang(self._host.process_path(link)) for link in links):
+            self._sets_that_may_hang.add(entry)
         try:
             status = self._host.lstat(target)
         except OSError:

@@ -158,7 +158,8 @@ class DeviceStore:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
             scan = scanner.Scan((), {}, frozenset({self._directory}))
-        directory = self._process_path(self._directory)
+        links: set[str] = set()
+        directory = self._host.process_path(self._host.resolve(self._directory, links))
         self._skipped &= scan.skipped.keys()
         self._log_skipped(scan.skipped)
         devices = (*scan.devices, *self._missed_by_listing(scan, driver))
@@ -166,7 +167,8 @@ class DeviceStore:
         names = [device.name for device in scan.devices]
         self._driver = driver
         self._scanned_directory = directory
-        self._directory_guarded = self._host.may_hang(directory)
+        files = (directory, *map(self._host.process_path, links))
+        self._directory_guarded = any(map(self._host.may_hang, files))
         self._targets, self._watched = scan.directories, None
         self._links = {self._host.process_path(file): {*names} for file, names in scan.links.items()}
         self._guarded = scan.may_hang
