@@ -61,8 +61,12 @@ class SpecWriter:
         self._call(SpecFile.rewrite)
 
     def close(self) -> None:
-        """Remove the spec, if one was written. Raises CdiError and HostError."""
+        """Remove the spec, if one was written. Raises CdiError and HostError.
+
+        If its file system is not responding, the spec stays, but no write that hangs there comes after this.
+        """
         if self._spec_file is not None:
+            self._spec_file.stop_writing()
             self._call(SpecFile.close)
 
     def _write(self, devices: list[AllocatedDevice], present: frozenset[str]) -> None:

@@ -73,12 +73,16 @@ class SpecFile:
         with self._translate_errors():
             _remove(self._write_temporary(content)[0])
 
+    def stop_writing(self) -> None:
+        """Write nothing from now on, not even in a call that is hanging. Accesses no file."""
+        self._closed = True
+
     def close(self) -> None:
         """Remove the file that was written, unless a successor has replaced it. Raises CdiError.
 
         If another call hangs, the file may stay, but no new one appears when that call goes on.
         """
-        self._closed = True
+        self.stop_writing()
         with self._translate_errors(), self._locked(), contextlib.suppress(FileNotFoundError):
             if self._identity is not None and self._identity == _identity(os.lstat(self.path)):
                 os.unlink(self.path)
