@@ -156,6 +156,62 @@ async def test_pre_start_goes_on_when_the_kubelet_cancels_its_call(things: Locke
         assert things.prepared == [["thing0"], ["thing1"]]
 
 
+class FragileThings(LockedThings):
+    """A device whose preparation fails is lost. The second scan, after the first update of the host, fails."""
+
+    creates_devices = True
+    scans = 0
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Fail once."""
+        self.scans += 1
+        if self.scans == 2:
+            raise OSError(24, "Too many open files")
+        super().scan(changed)
+
+    def pre_start(self, ids: Sequence[str]) -> None:
+        """Fail, against the contract of the interface, with another error."""
+        for name in ids:
+            (self._directory / name).rename(self._directory.parent / name)
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_any_failure_of_pre_start_is_followed_by_a_scan(things: LockedThings, kubelet_dir: str) -> None:
+    """Nothing else reports that the device is lost: its directory is not watched."""
+    fragile = FragileThings(things._directory)
+    fragile._directories = frozenset()
+    plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+        async with connected(kubelet) as stub:
+            with pytest.raises(grpc.aio.AioRpcError, match="Input/output error") as failure:
+                await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["thing1"]), timeout=PATIENCE)
+            assert failure.value.code() is grpc.StatusCode.INTERNAL
+        await listed(kubelet, 1, RESOURCE)
+
+
+async def test_scan_after_the_first_update_of_the_host_may_fail(things: LockedThings, kubelet_dir: str) -> None:
+    """A reload has stopped another plugin before. The scan is retried."""
+    fragile = FragileThings(things._directory)
+    async with Kubelet(kubelet_dir) as kubelet:
+        plugin = DevicePlugin(fragile, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+        await plugin.prepare()
+        async with run(plugin):
+            await listed(kubelet, 2, RESOURCE)
+            await ready(plugin)
+    assert fragile.scans > 2
+
+
+async def test_sweep_of_stale_sockets_may_fail_at_the_start(things: LockedThings, kubelet_dir: str) -> None:
+    """Here because of one file in the directory. Without free descriptors, it fails as well."""
+    name = "aosp-example.com_thing-1-1.sock"
+    os.symlink(name, f"{kubelet_dir}/{name}")
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+
+
 async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
     things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
-from aosp_plugin.framework.errors import BackendError, WorkerTimeoutError
+from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
@@ -179,7 +179,8 @@ class DevicePlugin:
     async def _start(self, *, require_devices: bool) -> None:
         """Scan and update the host before the first registration, and scan again if that changed something.
 
-        So the kubelet gets all devices at once, and none that the failed update of the host makes unusable.
+        So the kubelet gets all devices at once, and none that the failed update of the host makes unusable. Only the
+        first scan can keep the plugin from serving: another plugin may have been stopped for it.
         """
         if not self._prepared:
             with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
@@ -187,7 +188,7 @@ class DevicePlugin:
         if self._prepared:
             await self._refresher.update_host(host_calls.SCAN_TIMEOUT)
             if self._backend.creates_devices or self._backend.seconds_until_scan() == 0.0:
-                with contextlib.suppress(WorkerTimeoutError):
+                with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
                     await self._refresher.scan(host_calls.SCAN_TIMEOUT)
                 if require_devices:
                     self._check_devices()

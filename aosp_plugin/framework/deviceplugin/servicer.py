@@ -191,7 +191,7 @@ class Servicer:
         except WorkerTimeoutError as error:
             self._rescan()
             raise PreStartTimeoutError(f"{_named(ids)} could not be prepared: {error}") from error
-        except AllocationError:
+        except Exception:
             self._rescan()
             raise
         return pb.PreStartContainerResponse()

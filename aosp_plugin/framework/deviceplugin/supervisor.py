@@ -125,12 +125,11 @@ class Supervisor:
         Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
         """
         await self._monitor.check()
-        await self._monitor.sweep()
+        await self._sweep()
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
         while await self._wait_for_kubelet():
             self._started = time.monotonic()
-            with contextlib.suppress(OSError):  # the directory is unreadable now; the next iteration tries again
-                await self._monitor.sweep()
+            await self._sweep()
             await self._run_registration()
             if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
@@ -150,6 +149,11 @@ class Supervisor:
     async def close(self) -> None:
         """Release the file events and the worker thread, after ``run`` or instead of it."""
         await self._monitor.close()
+
+    async def _sweep(self) -> None:
+        """Remove stale sockets, unless the directory is unreadable now; the next registration tries again."""
+        with contextlib.suppress(OSError):
+            await self._monitor.sweep()
 
     async def _wait_for_kubelet(self) -> bool:
         """Wait until kubelet.sock exists; return False if ``stop`` is set first."""
