@@ -89,7 +89,7 @@ class ResourceAges(Observer):
     def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
         """Record the registration."""
         if result == "ok":
-            self._troubles.pop("registration", None)
+            self._trouble("registration", result)
             self.since = self.since._replace(registered=True, registration=self._clock())
 
     def unregistered(self) -> None:
@@ -98,19 +98,22 @@ class ResourceAges(Observer):
             self._troubles["registration"] = now = self._clock()
             self.since = self.since._replace(registered=False, registration=now)
 
-    def scanned(self, result: Literal["ok", "failed", "hung"], _seconds: float) -> None:
+    def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:
         """Record whether scans fail or hang."""
-        self._trouble("scan", result)
+        self._trouble("scan", result, seconds if result == "hung" else 0.0)
 
     def host_updated(self, result: str) -> None:
         """Record whether updates of the host fail."""
         self._trouble("host update", result)
 
-    def _trouble(self, name: str, result: str) -> None:
+    def _trouble(self, name: str, result: str, seconds: float = 0.0) -> None:
+        """Record whether there is a trouble, which began ``seconds`` ago."""
         if result == "ok":
-            self._troubles.pop(name, None)
+            ended = self._troubles.pop(name, None)
+            if ended is not None and not self._troubles:  # a later problem is another one
+                self.has_problem(problem=False)
         else:
-            self._troubles.setdefault(name, self._clock())
+            self._troubles.setdefault(name, self._clock() - seconds)
 
     def _gone(self, now: float) -> Mapping[str, float]:
         """Return since when each device that pods have is gone; empty before the first scan."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import socket
@@ -339,18 +340,29 @@ async def test_permanent_refusal_ends_the_plugin(
 
 
 async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
-    device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory,
+    kubelet_dir: str,
+    healed: Damaged,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The log says so once."""
     device_directory.add(0)
     real = PluginDirectory.next_endpoint
     fails = [True]
+    attempts = itertools.count(1)
+    third = asyncio.Event()
 
     def next_endpoint(directory: PluginDirectory, now: float) -> str:
-        return "nowhere/a.sock" if fails[0] else real(directory, now)
+        if (attempt := next(attempts)) == 3:
+            third.set()
+        return f"nowhere/{attempt}.sock" if fails[0] else real(directory, now)
 
     monkeypatch.setattr(PluginDirectory, "next_endpoint", next_endpoint)
     async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir) as plugin:
-        await problem(plugin, "cannot listen on")
+        await problem(plugin, "cannot listen in")
+        await asyncio.wait_for(third.wait(), PATIENCE)
+        assert [record.message for record in caplog.records].count("registration failed, retrying") == 1
         healed()
         fails[0] = False
         await listed(kubelet, 1)

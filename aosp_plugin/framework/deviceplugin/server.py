@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 import grpc
@@ -40,7 +41,10 @@ async def serving(servicer: Servicer, path: str, monitor: DirectoryMonitor, grac
         server.add_generic_rpc_handlers((servicer.handler(),))
         server.add_insecure_port(socket_address(path))
     except (OSError, RuntimeError) as error:
-        raise RegistrationFailedError(f"cannot listen on {path}: {error}") from error
+        # Without the name of the socket, which differs each time: a failure that lasts is logged once.
+        directory = os.path.dirname(path)
+        cause = str(error).replace(socket_address(path), directory)
+        raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
     try:
         await monitor.restrict(path)
         await server.start()

@@ -87,7 +87,7 @@ def test_problem_began_with_the_first_trouble(clock: Clock) -> None:
     """It is asked for later, and a trouble without an event begins when it is asked for."""
     ages = ResourceAges(clock)
     ages.registration("ok")
-    clock.now = 200.0
+    clock.now = 210.0
     ages.scanned("hung", 10.0)
     clock.now = 300.0
     ages.host_updated("failed")
@@ -100,6 +100,18 @@ def test_problem_began_with_the_first_trouble(clock: Clock) -> None:
     ages.has_problem(problem=False)
     ages.has_problem(problem=True)
     assert ages.since.problem == 300.0
+
+
+def test_problem_that_returns_begins_anew_although_nobody_asked_in_between(clock: Clock) -> None:
+    ages = ResourceAges(clock)
+    ages.registration("ok")
+    ages.host_updated("failed")
+    ages.has_problem(problem=True)
+    ages.host_updated("ok")
+    clock.now = 200.0
+    ages.host_updated("failed")
+    ages.has_problem(problem=True)
+    assert ages.since.problem == 200.0
 
 
 def test_ages_are_the_same_object_while_nothing_changes(clock: Clock) -> None:
