@@ -6,7 +6,7 @@ PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-browser test-deploy test-kubelet test-kernel chaos fuzz bench \
+.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel chaos fuzz bench \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
@@ -41,6 +41,11 @@ tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred pr
 tests: $(VENV)/.installed ## Run the test suite with coverage
 	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term
+
+test-faults: export PYTHONDONTWRITEBYTECODE :=
+test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
+	@{ command -v strace && command -v ip; } >/dev/null || apt-get install --yes --quiet strace iproute2
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests/faults
 
 test-browser: $(VENV)/.installed ## Test the status page in Chromium, which is installed on Debian as root
 	@$(BIN)/python -m tests.browser.chromium

@@ -1,6 +1,6 @@
 """Items: each alert is fired by plugin processes that are in its state.
 
-``tests/integration/test_signals.py`` checks probes, metrics and log in some of these states.
+``tests/faults/test_signals.py`` checks probes, metrics and log in some of these states.
 """
 
 from __future__ import annotations
