@@ -180,11 +180,13 @@ class BinderBackend(Backend):
             except (OSError, HostError, CdiError) as error:
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
-    def check_spec(self) -> None:
-        """Check that the CDI spec of the last scan could be written, if the resource requires one.
+    def check_host(self) -> None:
+        """Check without effect that ``update_host`` could provision devices, and write the CDI spec of the last scan.
 
         May block. For a backend whose plugin does not run yet. Raises CdiError, HostError and OSError.
         """
+        if self._provisioner is not None:
+            self._provisioner.check()
         if self._spec is not None:
             self._spec.check(self._scanned)
 

@@ -27,11 +27,11 @@ def create_backends(config: Config) -> dict[str, BinderBackend]:
 def check_host(config: Config, backends: Mapping[str, BinderBackend]) -> None:
     """Check what a running plugin would report and retry, because the host may be about to change.
 
-    Raises KubeletDirectoryError and CdiError. May block.
+    Raises KubeletDirectoryError, CdiError, HostError and OSError. May block.
     """
     for name, backend in backends.items():
         PluginDirectory(config.kubelet_dir, name).check()
-        backend.check_spec()
+        backend.check_host()
 
 
 def check_overlap(backends: Mapping[str, BinderBackend]) -> None:

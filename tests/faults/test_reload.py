@@ -62,8 +62,9 @@ class Served:
         await self.kubelet.stop()
 
     def write(self, **changes: Any) -> None:
-        """Write the configuration with other values."""
-        self.file.write_text(json.dumps(self._valid | changes))
+        """Write the configuration with other values, and without keys whose value is None."""
+        values = {key: value for key, value in (self._valid | changes).items() if value is not None}
+        self.file.write_text(json.dumps(values))
 
     async def rejected(self, **changes: Any) -> str:
         """Reload a configuration with other values, and return the log line that rejects it."""
@@ -121,6 +122,10 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         (
             {"require_devices": True, "device_prefix": "x"},
             "/x* (device_dir, device_prefix), and require_devices is set",
+        ),
+        (
+            {"device_dir": None, "provision": {"count": 3, "directory": "/etc"}},
+            "/etc is neither empty nor a binderfs",
         ),
         ({"resource_name": "nonsense"}, "resource_name: 'nonsense' is not allowed"),
         (

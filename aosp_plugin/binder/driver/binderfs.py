@@ -56,6 +56,8 @@ _VERSION = struct.Struct("i")
 
 _MS_REMOUNT = 32  # include/uapi/linux/mount.h
 _UMOUNT_NOFOLLOW = 8  # include/linux/fs.h: fail if the mount point is a link
+_FSOPEN = 430  # on x86_64 and arm64: include/uapi/asm-generic/unistd.h, arch/x86/entry/syscalls/syscall_64.tbl
+_FSOPEN_CLOEXEC = 1  # include/uapi/linux/mount.h
 
 
 class Step(enum.Enum):
@@ -259,6 +261,23 @@ def mount(
     kind = mounts.BINDERFS.encode()
     with refusals(Step.MOUNT, directory):
         _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
+
+
+def check_mountable(directory: str) -> None:
+    """Check that the kernel has binderfs and lets this process mount it, which ``directory`` is for. Mounts nothing.
+
+    Raises as ``mount``. Before Linux 5.2, which cannot tell, it raises nothing.
+    """
+    import ctypes  # noqa: PLC0415 - as below
+
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    with refusals(Step.MOUNT, directory):
+        descriptor = library.syscall(ctypes.c_long(_FSOPEN), mounts.BINDERFS.encode(), ctypes.c_uint(_FSOPEN_CLOEXEC))
+        if descriptor >= 0:
+            os.close(descriptor)
+        elif ctypes.get_errno() != errno.ENOSYS:
+            raise OSError(ctypes.get_errno(), "fsopen")
 
 
 def unmount(directory: str) -> None:

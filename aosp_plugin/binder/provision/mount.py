@@ -28,6 +28,14 @@ def translated_errors(operation: str) -> Iterator[None]:
         raise HostError(f"cannot {operation}: {_reason(error)}") from error
 
 
+def check_mountable(directory: str) -> None:
+    """Raise what would keep ``mount_if_missing`` from having a binderfs at ``directory``. Changes nothing."""
+    if binderfs.mount_at(directory) is None:
+        with contextlib.suppress(FileNotFoundError):
+            _check_empty(directory)
+        binderfs.check_mountable(directory)
+
+
 def mount_if_missing(directory: str, max_devices: int | None, source: str = mounts.BINDERFS) -> None:
     """Mount a binderfs with this ``source`` on ``directory``, or raise the ``max=`` of the one that is mounted there.
 
@@ -38,11 +46,15 @@ def mount_if_missing(directory: str, max_devices: int | None, source: str = moun
     if mounted is None:
         if not os.path.lexists(directory):
             os.makedirs(directory)
-        if os.listdir(directory):
-            raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
+        _check_empty(directory)
         binderfs.mount(directory, max_devices, source=source)
     elif max_devices is not None and mounted.max_devices is not None and mounted.max_devices < max_devices:
         binderfs.mount(directory, max_devices, remount=True)
+
+
+def _check_empty(directory: str) -> None:
+    if os.listdir(directory):
+        raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
 
 
 def set_mode(path: str, mode: int) -> bool:

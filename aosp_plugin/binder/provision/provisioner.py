@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import HostError
-from aosp_plugin.binder.provision.mount import MODE, mount_if_missing, set_mode, translated_errors
+from aosp_plugin.binder.provision.mount import MODE, check_mountable, mount_if_missing, set_mode, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,15 +73,25 @@ class DeviceProvisioner:
         if self._failure is not None and self._clock() < self._not_before:
             raise self._failure
         try:
-            with translated_errors(f"provision binder devices in {self._spec.directory}"):
-                directory = self._host.process_path(self._host.resolve(self._spec.directory))
-                created = self._host.call(self._provision, directory)
+            with self._errors():
+                created = self._host.call(self._provision, self._directory())
         except HostError as error:
             self._failure = error.with_traceback(None)
             self._not_before = self._clock() + RETRY_AFTER
             raise
         self._failure = None
         return created
+
+    def check(self) -> None:
+        """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
+        with self._errors():
+            self._host.call(check_mountable, self._directory())
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return translated_errors(f"provision binder devices in {self._spec.directory}")
+
+    def _directory(self) -> str:
+        return self._host.process_path(self._host.resolve(self._spec.directory))
 
     def _provision(self, directory: str) -> int:
         numbers = range(self._spec.first, self._spec.first + self._spec.count)

@@ -169,6 +169,14 @@ def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: p
     assert place.provision(3) == 0
 
 
+def test_check_refuses_a_directory_with_files_and_changes_nothing(place: Place) -> None:
+    place.directory.mkdir(parents=True)
+    (place.directory / "precious").touch()
+    with pytest.raises(BinderfsError, match=f"{place.directory} is neither empty nor a binderfs"):
+        place.provisioner(3).check()
+    assert place.kernel.calls == []
+
+
 def test_provision_never_mounts_over_files(place: Place) -> None:
     place.directory.mkdir(parents=True)
     (place.directory / "precious").touch()
