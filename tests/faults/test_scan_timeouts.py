@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -23,6 +24,8 @@ from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, Clock, problem, ready, run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aosp_plugin.backend import BinderBackend
     from tests.hanging_fs import HangingFileSystem
 
@@ -34,6 +37,7 @@ ONE_HANGS = {"aosp_binder1": "", "aosp_binder2": "scan-timeout"}
 @pytest.fixture(autouse=True)
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "GUARD_TIMEOUT", 2.0)
+    monkeypatch.setattr(guard, "_given_up", {})  # a file system of another test may have had the same number
 
 
 @pytest.fixture
@@ -174,6 +178,31 @@ def test_directory_behind_a_link_on_it(
     assert scan_changes(backend) == {device: ""}
 
 
+def test_slow_answers_do_not_stop_the_scan(
+    dev: Path, hanging_file_system: HangingFileSystem, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer takes a moment less than the timeout; a scan of a hundred devices would take minutes."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(guard, "SLOW_CALL", 0.2)
+    devices = {"aosp_binder1": ""}
+    for number in range(2, 12):
+        devices[f"aosp_binder{number}"] = ""
+        (dev / f"aosp_binder{number}").unlink(missing_ok=True)
+        (dev / f"aosp_binder{number}").symlink_to(f"{hanging_file_system.directory}/b{number}")
+        Path(f"{hanging_file_system.source}/b{number}").touch()
+    backend = binder_backend(dev)
+    assert scan(backend) == devices
+    for _ in range(2):
+        with _slow(hanging_file_system, 0.3) as answered:
+            reasons = scan(backend)
+        assert reasons["aosp_binder1"] == ""
+        assert reasons["aosp_binder11"] == "scan-timeout"
+        assert len(answered) < 20
+    assert scan_changes(backend) == devices
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("file system is not responding") == messages.count("file system is responding again") > 0
+
+
 def test_host_root(tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:
     """The mount table has the paths of this process, and links have those of the host."""
     (tmp_path / "dev").mkdir()
@@ -294,6 +323,30 @@ async def test_plugin_whose_device_directory_hangs_at_the_start_registers_withou
         hanging_file_system.release()
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
         await ready(plugin)
+
+
+@contextlib.contextmanager
+def _slow(hanging_file_system: HangingFileSystem, seconds: float) -> Iterator[list[None]]:
+    """Delay each answer of the file system inside the context; yield a list with an entry for each."""
+    answered: list[None] = []
+    ended = threading.Event()
+
+    def answer() -> None:
+        while not ended.wait(seconds):
+            if hanging_file_system.waiting():
+                hanging_file_system.release()
+                hanging_file_system.hang()
+                answered.append(None)
+        hanging_file_system.release()
+
+    hanging_file_system.hang()
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _join() -> None:

@@ -1,8 +1,9 @@
 """Calls on file systems that may hang while the rest of the host works: over a network, or served by a process.
 
 A call on such a file system runs in a thread that is given up after ``GUARD_TIMEOUT``. The file system is not called
-again until that call has returned, so that each hang costs one thread. Whether a path is on such a file system is
-decided by the mount table alone. Calls on all other file systems are made directly.
+again until that call has returned, so that each hang costs one thread. Slow calls together have the same timeout.
+Whether a path is on such a file system is decided by the mount table alone. Calls on all other file systems are made
+directly.
 
 A union (overlayfs) of a network file system has the type of the union and counts as one that does not hang.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aosp_plugin.binder.driver import mounts
@@ -27,6 +29,10 @@ LOG = logging.getLogger(__name__)
 
 GUARD_TIMEOUT = 5.0
 """Seconds that a call may take. Less than ``framework.refresher.SCAN_TIMEOUT``, so that a scan survives one hang."""
+
+SLOW_CALL = 0.5
+"""Seconds after which a call counts as slow. All slow calls on one file system may take ``GUARD_TIMEOUT`` together,
+until the next ``refresh``: otherwise a file system that answers each call at the last moment would stop all scans."""
 
 THREAD = "guarded call"
 """The name of the threads."""
@@ -55,9 +61,12 @@ class Guard:
         self._mounts: Sequence[Mount] = ()
         self._prefixes: tuple[str, ...] = ()
         self._devices: dict[str, int | None] = {}
+        self._slow: dict[int, float] = {}
+        """For each file system, by st_dev, the seconds that its slow calls have taken."""
 
     def refresh(self) -> Sequence[Mount]:
-        """Read the mount table, and return it. Raises what ``mountinfo`` raises."""
+        """Read the mount table, and return it. Raises what ``mountinfo`` raises. To be called before each scan."""
+        self._slow.clear()
         text = self._mountinfo()
         if text != self._text:
             self._mounts = mounts.parse(text)
@@ -87,16 +96,27 @@ class Guard:
         if device is None:
             return function(path)
         given_up = _given_up.get(device)
-        if given_up is not None and not given_up.is_set():
+        if (given_up is not None and not given_up.is_set()) or self._slow.get(device, 0.0) >= GUARD_TIMEOUT:
             raise _timeout(path)
+        started = time.monotonic()
         call = _Call(function, path)
-        if not call.ended.wait(GUARD_TIMEOUT):
-            _given_up[device] = call.ended
-            LOG.warning("file system is not responding", extra={"path": path})
+        ended = call.ended.wait(GUARD_TIMEOUT)
+        seconds = time.monotonic() - started
+        if not ended:
+            self._give_up(device, call.ended, path)
             raise _timeout(path)
-        if _given_up.pop(device, None) is not None:
+        if seconds >= SLOW_CALL:
+            self._slow[device] = self._slow.get(device, 0.0) + seconds
+            if self._slow[device] >= GUARD_TIMEOUT and device not in _given_up:
+                self._give_up(device, call.ended, path)
+        elif _given_up.pop(device, None) is not None:
             LOG.info("file system is responding again", extra={"path": path})
         return call.result()
+
+    @staticmethod
+    def _give_up(device: int, ended: threading.Event, path: str) -> None:
+        _given_up[device] = ended
+        LOG.warning("file system is not responding", extra={"path": path})
 
     def _device(self, path: str) -> int | None:
         """Return the st_dev of the file system that a call on ``path`` may hang in, or None."""
