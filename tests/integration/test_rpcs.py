@@ -203,6 +203,7 @@ async def test_scan_without_changes_sends_and_logs_nothing(
     assert [record.getMessage() for record in caplog.records].count("devices changed") == 1
 
 
+@pytest.mark.usefixtures("no_mount_events")
 async def test_burst_of_changes_is_one_message(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     async def debounce(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
         changed.clear()
