@@ -115,13 +115,18 @@ class Daemon:
             LOG.info("configuration reloaded", extra={"changed": config != generation.config})
 
     async def _built(self, config: Config, current: Generation) -> Generation:
-        """Return a generation that only has to be started. Raises what keeps it from serving."""
-        generation = Generation(config, self._heartbeat.problem)
-        try:
-            await generation.listen(current.listeners)
-            await generation.prepare(strict=True)
-            generation.serve_http()
-        except Exception:
-            await generation.discard()
-            raise
+        """Return a generation that only has to be started. Raises what keeps it from serving.
+
+        Then its scans are not logged: their results would be mistaken for those of the current generation.
+        """
+        with logs.attempt() as events:
+            generation = Generation(config, self._heartbeat.problem)
+            try:
+                await generation.listen(current.listeners)
+                await generation.prepare(strict=True)
+                generation.serve_http()
+            except Exception:
+                await generation.discard()
+                raise
+            events.succeeded()
         return generation

@@ -137,7 +137,11 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
 async def test_configuration_that_cannot_be_served_changes_nothing(
     served: Served, changes: dict[str, Any], error: str
 ) -> None:
+    before = len(served.serve.log)
     assert error in await served.rejected(**changes)
+    logged = "".join(served.serve.log[before:])
+    assert "device scan failed" not in logged, "the scan of the running plugin has not failed"
+    assert "devices changed" not in logged
     await served.check_unaffected()
 
 
