@@ -514,7 +514,7 @@ def test_kubelet_without_the_devices_and_a_second_plugin_are_shown(browser: Chro
         small.kubelet.faults.ignore_devices = True
         small.add(8)
         until(page, "return document.querySelector('.pill').textContent === 'The kubelet can allocate 8 of 9'")
-        assert "bad" in (find(page, ".pill").get_attribute("class") or "")
+        until(page, "return document.querySelector('.pill').classList.contains('bad')")
         small.kubelet.faults.ignore_devices = False
         with small.second_plugin():
             until(page, "return !document.querySelector('.resource .banner.note').hidden")
