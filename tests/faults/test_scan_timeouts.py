@@ -311,6 +311,25 @@ async def test_plugin_serves_the_other_devices_and_heals(
     assert hangs == ends > 0
 
 
+async def test_watched_directory_that_a_link_into_it_replaces(
+    dev: Path, hanging_file_system: HangingFileSystem, kubelet_dir: str, tmp_path: Path
+) -> None:
+    """The watch itself must not follow that link: the other device would not be scanned any more."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "b2").touch()
+    (dev / "aosp_binder2").unlink()
+    (dev / "aosp_binder2").symlink_to(directory / "b2")
+    plugin = DevicePlugin(binder_backend(dev), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
+        hanging_file_system.hang()
+        directory.rename(tmp_path / "former")
+        directory.symlink_to(hanging_file_system.directory)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
+        await ready(plugin)
+
+
 async def test_plugin_whose_device_directory_hangs_at_the_start_registers_without_devices(
     hanging_file_system: HangingFileSystem, kubelet_dir: str
 ) -> None:

@@ -81,9 +81,12 @@ class DeviceStore:
         """Names of the binder devices in natural order, including missing ones until their TTL has expired."""
 
     def directories(self) -> frozenset[str]:
-        """Return the directories to watch, as paths of this process, without those that may hang."""
+        """Return the directories to watch, as paths of this process, without those that may hang.
+
+        Where a file system may hang, links are followed each time: a directory may have been replaced by a link to it.
+        """
         self._host.refresh_mounts()
-        if self._watched is None:
+        if self._watched is None or self._host.guarded:
             self._watched = frozenset(self._watchable(self._targets))
         if not self._host.guarded:
             return self._watched
