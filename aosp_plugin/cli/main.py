@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def serve(file: str | None, **flags: Any) -> None:
     Finds binder devices, registers them with the kubelet, and registers again when the kubelet restarts. SIGHUP reloads
     the configuration. Keys without a flag are set in the configuration file or by AOSP_PLUGIN_* variables.
     """
+    # Signals that come before the thread that handles them is running wait for it. Otherwise they would end the
+    # process, or, if it is the first one of its container, be ignored by the kernel.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     from aosp_plugin.daemon.serve import serve as run  # noqa: PLC0415
 
     def load() -> Config:

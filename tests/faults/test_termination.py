@@ -138,6 +138,31 @@ async def test_exit_handler_that_hangs_is_a_forced_exit(
         assert "forced exit" in serve.log[-1]
 
 
+SIGNAL_AT_IMPORT = """
+import os, sys
+
+def hook(event, arguments):
+    if event == "import" and arguments[0] == "aosp_plugin.daemon.generation" and "SIGNAL" in os.environ:
+        os.kill(os.getpid(), int(os.environ.pop("SIGNAL")))
+
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_signal_before_the_event_loop_is_handled_later(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Here it comes while modules are loaded. The first process of a container would never get it again."""
+    (tmp_path / "sitecustomize.py").write_text(SIGNAL_AT_IMPORT)
+    environment = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}", "SIGNAL": str(int(number))}
+    async with Serve(device_directory, kubelet_dir, environment=environment) as serve:
+        if number is signal.SIGHUP:
+            await serve.logged("configuration reloaded")
+            serve.signal(signal.SIGTERM)
+        assert await serve.finish() == 0
+
+
 async def test_second_signal_does_not_postpone_the_end(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
 ) -> None:
