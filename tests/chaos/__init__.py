@@ -40,9 +40,9 @@ Modules::
     run           one seed from start to end
     tally         counts, durations and the final table
 
-A run happens in a user and a mount namespace of its own (unshare), in which it may mount, create character devices with
-the number 0:0 and limit inotify without effect on the rest of the machine. Without namespaces the devices are files,
-and the faults that require namespaces or FUSE (/dev/fuse) are skipped and listed.
+A run happens in user, mount and network namespaces of its own (unshare), in which it may mount, create character
+devices with the number 0:0, limit inotify and take ports without effect on the rest of the machine. Without namespaces
+the devices are files, and the faults that require namespaces or FUSE (/dev/fuse) are skipped and listed.
 
 Not covered: a binderfs that is mounted again, which requires binder (``tests/e2e/kernel`` covers it), and a step of the
 system clock: only the plugin's Python code sees another time.

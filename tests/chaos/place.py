@@ -1,10 +1,13 @@
-"""The namespaces of a run, which keep mounts and limits away from the rest of the machine."""
+"""The namespaces of a run, which keep mounts, limits and ports away from the rest of the machine."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,21 +18,32 @@ if TYPE_CHECKING:
 INSIDE = "AOSP_CHAOS_INSIDE"
 """The environment variable that is set inside the namespaces."""
 
-NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount")
+NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--net")
+
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 INOTIFY_LIMITS = "/proc/sys/user/max_inotify_"
 """The limits of the user namespace that reads or writes them (kernel/ucount.c)."""
 
 
 def enter(arguments: Sequence[str]) -> bool:
-    """Execute the program again in a user and a mount namespace; return False if namespaces are not available."""
+    """Execute the program again in user, mount and network namespaces; return False if namespaces are not available."""
     if INSIDE in os.environ:
+        if os.environ[INSIDE]:
+            _enable_loopback()
         return bool(os.environ[INSIDE])
     possible = shutil.which(NAMESPACES[0]) is not None
     if possible and not subprocess.run([*NAMESPACES, "true"], check=False, stderr=subprocess.DEVNULL).returncode:
         command = [*NAMESPACES, sys.executable, "-m", "tests.chaos", *arguments]
         os.execvpe(command[0], command, {**os.environ, INSIDE: "1"})  # noqa: S606 - our own
     return False
+
+
+def _enable_loopback() -> None:
+    """Bring up the loopback interface of the network namespace, where no other process takes ports."""
+    with socket.socket() as interfaces:
+        request = struct.pack("16sH22x", b"lo", IFF_UP)  # struct ifreq (linux/if.h)
+        fcntl.ioctl(interfaces, SIOCSIFFLAGS, request)
 
 
 def mount(directory: str, options: str = "", *, kind: str = "tmpfs") -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -60,8 +61,10 @@ async def foreign_streams_flood(world: World, rng: random.Random) -> None:
 async def second_plugin_registers_later(world: World, rng: random.Random) -> AsyncIterator[None]:
     """A second plugin of the same resources registers after the plugin, and ends first.
 
-    It runs for some seconds: one that ends within a second may be missed by a plugin on a kubelet 1.20.
+    It runs for some seconds: one that ends within a second may be missed by a plugin on a kubelet 1.20. So may one that
+    registers within a second of the plugin after the clock was set back.
     """
+    await asyncio.sleep(max(0.0, world.monitor.registered + 1.5 - time.monotonic()))
     await world.start_second_plugin()
     await asyncio.sleep(2.5)
     yield
