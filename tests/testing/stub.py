@@ -198,12 +198,11 @@ async def register_error(kubelet: Kubelet, endpoint: str, **arguments: Any) -> t
     return error.value.code(), error.value.details() or ""
 
 
-async def register_until_deadline(kubelet: Kubelet, endpoint: str) -> grpc.StatusCode:
-    """Call Register with a deadline that expires after the kubelet has received the request."""
+async def register_until_deadline(kubelet: Kubelet, endpoint: str, reached: Callable[[], bool]) -> grpc.StatusCode:
+    """Call Register with a deadline that expires after ``reached`` holds."""
     deadline = 0.05
-    received = len(kubelet.registrations)
     while True:
         code, _text = await register_error(kubelet, endpoint, timeout=deadline)
-        if len(kubelet.registrations) > received:
+        if reached():
             return code
         deadline *= 2
