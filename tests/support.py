@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from aosp_plugin.framework.deviceplugin.supervisor import Timings
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from aosp_plugin.testing import Kubelet
@@ -103,6 +104,17 @@ def run_without_rights(imports: str, statements: str, *arguments: str) -> str:
     setuid = "import os; os.getuid() or (os.setresgid(*[65534] * 3), os.setresuid(*[65534] * 3))"
     command = [sys.executable, "-c", f"{imports}\n{setuid}\n{statements}", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - this interpreter
+
+
+@contextlib.contextmanager
+def without_descriptors(pid: int) -> Iterator[None]:
+    """Let a process open no more files inside the context, not even if it closes others."""
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def names(numbers: Iterable[int]) -> list[str]:
