@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -16,7 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.testing import Container, Kubelet, Pod
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, sockets
+from tests.support import (
+    PATIENCE,
+    RESOURCE,
+    DeviceDirectory,
+    Serve,
+    free_port,
+    http_get,
+    listed,
+    sockets,
+    without_descriptors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,17 +49,6 @@ def holding(path: str | Path) -> Iterator[None]:
             yield
         finally:
             process.communicate()
-
-
-@contextlib.contextmanager
-def without_descriptors(pid: int) -> Iterator[None]:
-    """Let a process open no more files inside the context."""
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 class Systemd:
@@ -136,21 +134,29 @@ async def test_registration_waits_for_descriptors(device_directory: DeviceDirect
 
 # -- tasks that die
 
+LATE_BUG = """\
+import os
+from aosp_plugin.daemon import leaks
+scan = leaks.scan
+leaks.scan = lambda *arguments: (None if os.path.exists(os.environ["BUG"]) else scan)(*arguments)
+"""
+"""Leak scans have a bug as soon as the file BUG exists. Under load, many of them precede the registration."""
+
 
 async def test_task_that_dies_ends_the_process(
     device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
 ) -> None:
     """A bug in leak detection is logged with its traceback, and the socket is removed."""
     device_directory.add(0)
-    bug = "import aosp_plugin.daemon.leaks as leaks\nleaks.scan = None\n"
-    (tmp_path / "sitecustomize.py").write_text(bug)
+    (tmp_path / "sitecustomize.py").write_text(LATE_BUG)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = LEAK_DETECTION | {"PYTHONPATH": path}
+    environment = LEAK_DETECTION | {"PYTHONPATH": path, "BUG": str(tmp_path / "bug")}
     async with (
         Kubelet(kubelet_dir) as kubelet,
         Serve(device_directory, kubelet_dir, environment=environment) as serve,
     ):
         await listed(kubelet, 1)
+        (tmp_path / "bug").touch()
         assert "ERROR" in await serve.logged("task failed, exiting")
         assert await serve.finish() == 1
         assert "TypeError: 'NoneType' object is not callable" in "".join(serve.log)
