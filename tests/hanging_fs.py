@@ -13,12 +13,14 @@ its hands: such a process stays until the hang ends. Requires CAP_SYS_ADMIN (in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
@@ -75,6 +77,15 @@ class HangingFileSystem:
     def release(self) -> None:
         """Answer all requests that wait, and further ones."""
         self._command("release")
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Answer no request inside the context."""
+        self.hang()
+        try:
+            yield
+        finally:
+            self.release()
 
     def waiting(self) -> int:
         """Return the number of requests that wait for an answer: one for each thread that hangs."""

@@ -187,8 +187,7 @@ async def hanging_leak_scan(
     port = free_port()
     with open(f"{hanging_file_system.source}/file", "wb"):  # noqa: ASYNC230 - does not hang
         pass
-    with holding(f"{hanging_file_system.directory}/file"):
-        hanging_file_system.hang()
+    with holding(f"{hanging_file_system.directory}/file"), hanging_file_system.hanging():
         async with (
             Kubelet(kubelet_dir) as kubelet,
             Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=LEAK_DETECTION) as serve,
@@ -196,7 +195,6 @@ async def hanging_leak_scan(
             await listed(kubelet, 1)
             await hanging_file_system.until_waiting()
             yield serve, kubelet, port
-        hanging_file_system.release()
 
 
 async def test_leak_scan_that_hangs_affects_nothing_else(

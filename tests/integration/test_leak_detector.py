@@ -131,16 +131,14 @@ async def test_hanging_scan_is_reported_and_the_next_one_waits_for_it(
     detector = LeakDetector({RESOURCE: backend}, kubelet_dir, 0.01, timeout=1.0)
     Path(hanging_file_system.source, "file").touch()  # noqa: ASYNC240 - does not hang
     async with holding(Path(hanging_file_system.directory, "file")), background_task(detector.run()):
-        await until(lambda: detector.scanned is not None)
-        threads = threading.active_count()
-        hanging_file_system.hang()
-        await until(lambda: FAILED in caplog.messages)
-        assert re.fullmatch(r"leak scan has been hanging for \d+ s", detector.problem)
-        for _ in range(2):
-            with pytest.raises(WorkerTimeoutError):
-                await detector.scan()
-        assert threading.active_count() == threads
-        hanging_file_system.release()
+        other_threads = set(threading.enumerate())
+        with hanging_file_system.hanging():
+            await until(lambda: FAILED in caplog.messages)
+            for _ in range(2):
+                with pytest.raises(WorkerTimeoutError):
+                    await detector.scan()
+            assert re.fullmatch(r"leak scan has been hanging for \d+ s", detector.problem)
+            assert len(set(threading.enumerate()) - other_threads) == 1
         await until(lambda: RECOVERED in caplog.messages)
         assert detector.problem == ""
     assert [message for message in caplog.messages if "scan" in message] == [FAILED, RECOVERED]
