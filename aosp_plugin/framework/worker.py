@@ -86,8 +86,10 @@ class Worker:
         seconds = 0.0 if current is None else time.monotonic() - current[1]
         return f"{current[0]} has been hanging for {seconds:.0f} s" if current is not None and seconds > limit else ""
 
-    def close(self) -> None:
-        """End the thread after the calls that are waiting. No call may follow."""
+    def close(self, last: Callable[[], None] | None = None) -> None:
+        """End the thread after the calls that are waiting, and after the call of ``last``. No call may follow."""
+        if last is not None:
+            self._calls.put(last)
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -261,6 +262,35 @@ async def test_first_scan_that_hangs_is_refused_by_prepare_and_endured_by_run(
             await listed(kubelet, 0, RESOURCE)
             release()
             await listed(kubelet, 2, RESOURCE)
+
+
+async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
+    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each reload during a hang would cost a thread and three descriptors."""
+    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
+    before = inotify_instances()
+    async with locked_by_another_process(things.lock("scan")) as release:
+        for _ in range(3):
+            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+            with pytest.raises(WorkerTimeoutError):
+                await plugin.prepare()
+            with pytest.raises(WorkerTimeoutError):
+                await plugin.discard()
+        release()
+        for thread in threading.enumerate():
+            if thread.name == RESOURCE:
+                await asyncio.to_thread(thread.join, PATIENCE)
+    assert inotify_instances() == before
+
+
+def inotify_instances() -> int:
+    """Return the number of inotify instances of this process."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return links.count("anon_inode:inotify")
 
 
 class Updates(Observer):

@@ -117,7 +117,7 @@ class DirectoryMonitor:
         """End the file events and the thread, now or when its last call returns."""
         with contextlib.suppress(WorkerTimeoutError):
             await self._worker.run(self._files.close, CLOSE_TIMEOUT, label="close")
-        self._worker.close()
+        self._worker.close(self._files.close)
 
     def _view(self, own_path: str) -> DirectoryView:
         self._files.watch([self._directory.path])

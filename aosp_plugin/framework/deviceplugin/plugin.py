@@ -210,14 +210,17 @@ class DevicePlugin:
                 task.cancel()
 
     async def _close(self, close: Callable[[], None]) -> None:
-        """Release everything. ``close`` runs in the worker thread, after the call that runs there now."""
+        """Release everything. ``close`` runs in the worker thread, after the call that runs there now.
+
+        If that call hangs, the file events are released when it ends.
+        """
         self._files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self._files.close()
         try:
             await self._worker.run(close, CLOSE_TIMEOUT, label="close")
         finally:
-            self._worker.close()
+            self._worker.close(self._close_files)
             await self._supervisor.close()
 
     def _close_all(self) -> None:
