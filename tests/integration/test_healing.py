@@ -346,7 +346,7 @@ async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log says so once."""
+    """It is logged once."""
     device_directory.add(0)
     real = PluginDirectory.next_endpoint
     fails = [True]
