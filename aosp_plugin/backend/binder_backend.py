@@ -196,7 +196,7 @@ class BinderBackend(Backend):
             try:
                 self._spec.close()
             except HostError as error:
-                raise BackendError(str(error)) from error
+                raise BackendError(f"cannot remove the CDI spec: {error}") from error
 
     def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""

@@ -249,6 +249,11 @@ def test_cdi_directory_on_it(dev: Path, tmp_path: Path, hanging_file_system: Han
     backend.update_host()
     assert scan_changes(backend) == {**HEALTHY, "aosp_binder3": ""}
     assert os.listdir(f"{hanging_file_system.source}/cdi") == ["aosp.io_binder.json"]
+    hanging_file_system.hang()
+    with pytest.raises(BackendError, match=r"cannot remove the CDI spec: the file system of .* is not responding"):
+        backend.close()
+    hanging_file_system.release()
+    _join()
     backend.close()
     assert os.listdir(f"{hanging_file_system.source}/cdi") == []
 
