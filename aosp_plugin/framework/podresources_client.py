@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from google.protobuf.message import Message
+
+T = TypeVar("T")
 
 POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """The kubelet's socket, in a directory of its own below its root directory."""
@@ -120,10 +122,10 @@ class PodResources:
         """Query the number of healthy devices of each resource. It has the kubelet's state at the time of the call."""
         try:
             response = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
+            # Counting 100,000 devices takes 0.1 s, in which the event loop has to serve Allocate.
+            return await self._run(lambda: Allocatable(devices=devices_in(response, self._resources)))
         except _QueryError as error:
             return Allocatable(str(error))
-        # Counting 100,000 devices takes 0.1 s, in which the event loop has to serve Allocate.
-        return await self._worker.run(lambda: Allocatable(devices=devices_in(response, self._resources)))
 
     async def _list(self) -> Allocations:
         try:
@@ -139,10 +141,7 @@ class PodResources:
         """
         if not self._socket:
             raise _QueryError(_DISABLED.problem)
-        try:
-            socket = await self._worker.run(partial(identify, self._socket), DEADLINE)
-        except WorkerTimeoutError:
-            raise _QueryError(f"reading {self._socket} hangs") from None
+        socket = await self._run(partial(identify, self._socket))
         if socket is None:
             raise _QueryError(f"{self._socket} does not exist: is the kubelet running, and is the directory mounted?")
         try:
@@ -155,6 +154,13 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 problem = f"{method} at {self._socket} failed: {_describe(error)}"
         raise _QueryError(problem)  # outside the except block: the traceback of the gRPC error refers to the call
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Run a function in the worker thread. Raises _QueryError if the socket's directory hangs, here or there."""
+        try:
+            return await self._worker.run(function, DEADLINE)
+        except WorkerTimeoutError:
+            raise _QueryError(f"reading {self._socket} hangs") from None
 
 
 class _QueryError(Exception):
