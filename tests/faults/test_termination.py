@@ -75,7 +75,7 @@ async def test_list_function_that_hangs_does_not_keep_the_process(
         process.terminate()
         code, log = await finish(process)
     assert code == 1
-    assert log[-1] == "plugin.py: close timed out after 0.7 s because of a device scan that has not ended"
+    assert log[-1] == "plugin.py: close timed out after 1.2 s because of a device scan that has not ended"
     assert sockets(kubelet_dir) == []
 
 
@@ -89,7 +89,7 @@ async def test_close_that_hangs_is_an_error(
         process.terminate()
         code, log = await finish(process)
     assert code == 1
-    assert log[-1] == "plugin.py: close timed out after 0.7 s"
+    assert log[-1] == "plugin.py: close timed out after 1.2 s"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

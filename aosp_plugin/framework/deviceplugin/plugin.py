@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
     from aosp_plugin.framework.observer import Observer
 
-CLOSE_TIMEOUT = 0.7
-"""Seconds for ``Backend.close``. Together with the server's grace period, less than a process has after SIGTERM."""
+CLOSE_TIMEOUT = 1.2
+"""Seconds for ``Backend.close``: less than a process has after SIGTERM (``termination.EXIT_WITHIN``), and enough for
+the threads of an orderly end on a host whose processors are all busy."""
 
 
 class DevicePlugin:
@@ -217,11 +218,11 @@ class DevicePlugin:
         self._files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self._files.close()
-        try:
-            await self._worker.run(close, CLOSE_TIMEOUT, label="close")
-        finally:
-            self._worker.close(self._close_files)
-            await self._supervisor.close()
+        closing = [self._worker.run(close, CLOSE_TIMEOUT, label="close"), self._supervisor.close()]
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        self._worker.close(self._close_files)
+        for error in filter(None, results):
+            raise error
 
     def _close_all(self) -> None:
         self._close_files()
