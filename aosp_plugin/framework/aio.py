@@ -43,12 +43,16 @@ async def wait_any(*events: asyncio.Event, timeout: float | None = None) -> bool
 
 
 async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Run ``work`` to its end, or cancel it when ``stop`` is set. Return whether it has completed; raises its error."""
-    async with background_task(work) as task, background_task(stop.wait()) as stopped:
+    """Run ``work`` to its end, or cancel it when ``stop`` is set. Return whether it has completed; raises its error.
+
+    Work that completes although ``stop`` is set has completed: it may have started what the caller has to stop.
+    """
+    async with background_task(stop.wait()) as stopped, background_task(work) as task:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        return task.done()
+    if task.cancelled():
+        return False
+    task.result()
+    return True
 
 
 def leaves(error: BaseException) -> list[BaseException]:

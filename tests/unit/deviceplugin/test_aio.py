@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aosp_plugin.framework.aio import background_task, debounce, leaves, wait_any
+from aosp_plugin.framework.aio import background_task, complete_unless, debounce, leaves, wait_any
 
 
 async def spin(turns: int = 20) -> None:
@@ -152,3 +152,17 @@ def test_leaves_are_all_errors_of_nested_groups() -> None:
     first, second, third = ValueError("1"), OSError("2"), KeyError("3")
     assert leaves(first) == [first]
     assert leaves(ExceptionGroup("", [first, ExceptionGroup("", [second, third])])) == [first, second, third]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_work_is_reported_as_completed_exactly_if_it_has(turns: int) -> None:
+    """The work ends some turns of the event loop after the stop. What it started would otherwise never be stopped."""
+    stop, completed = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        stop.set()
+        await spin(turns)
+        completed.set()
+
+    assert await complete_unless(stop, work()) is completed.is_set()
+    assert await other_tasks() == set()
