@@ -32,6 +32,11 @@ class Mount(NamedTuple):
     """The source that was given to mount(2)."""
     options: str
     """Options of the file system, separated by commas."""
+    id: int = 0
+    """Mount ID. Distinguishes it from all other mounts of the host; the kernel reuses it after an unmount."""
+    shared: bool = False
+    """Whether it is in a peer group, so that what is mounted below it appears in other mount namespaces: in the host's,
+    for a directory that a container has with ``mountPropagation: Bidirectional``."""
 
 
 class BinderfsMount(NamedTuple):
@@ -55,9 +60,9 @@ def parse(mountinfo: str) -> tuple[Mount, ...]:
         fields = mount_fields.split(" ")
         major, _, minor = fields[2].partition(":")
         kind, source, *_, options = file_system_fields.split(" ")
-        mounts.append(
-            Mount(_unescaped(fields[4]), os.makedev(int(major), int(minor)), kind, _unescaped(source), options)
-        )
+        device = os.makedev(int(major), int(minor))
+        shared = any(field.startswith("shared:") for field in fields[6:])
+        mounts.append(Mount(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared))
     return tuple(mounts)
 
 

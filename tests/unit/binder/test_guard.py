@@ -71,6 +71,16 @@ def test_mount_point_may_contain_any_character() -> None:
     assert mounts.parse("") == ()
 
 
+def test_mount_has_its_id_and_whether_it_is_shared() -> None:
+    """The optional fields may be none or several, in any order; a mount that only receives is not shared."""
+    table = mounts.parse(
+        f"{TABLE}\n41 22 0:41 / /a rw shared:5 - tmpfs t rw\n42 22 0:42 / /b rw master:5 - tmpfs t rw\n"
+        "43 22 0:43 / /c rw master:5 shared:6 - tmpfs shared:7 rw"
+    )
+    assert [(mount.id, mount.directory) for mount in table if mount.shared] == [(41, "/a"), (43, "/c")]
+    assert [mount.id for mount in table[:3]] == [22, 23, 24]
+
+
 def test_hang_costs_one_thread_and_is_over_when_its_call_returns(
     hanging_file_system: HangingFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
