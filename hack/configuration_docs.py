@@ -30,12 +30,9 @@ leak_scan_interval: 300
 verify: binder
 
 resources:
-  # 120 phones with three binder devices each, which the plugin creates.
+  # 120 phones that the plugin makes.
   - resource_name: example.com/phone
-    provision: {count: 360}
-    sets: {size: 3}
-    container_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]
-    recreate: on-start
+    phones: {count: 120}
 
   # Single binder devices that exist on the host: /dev/test_binder0, /dev/test_binder1 and so on.
   - resource_name: example.com/test-binder
@@ -120,7 +117,10 @@ def _index(*groups: Mapping[str, config.Key]) -> str:
 
 def _sections(keys: Mapping[str, config.Key]) -> Iterator[str]:
     for name, key in keys.items():
-        yield _section(name, key, _code(config.DEFAULTS[name]))
+        default = _code(config.DEFAULTS[name])
+        if name in config.PHONE_DEFAULTS:
+            default += f"; with `phones` {_code(config.PHONE_DEFAULTS[name])}"
+        yield _section(name, key, default)
 
 
 def _section(name: str, key: config.Key, default: str) -> str:

@@ -8,8 +8,9 @@ follow from them. ``Config`` and ``Resource`` are frozen, and are used as they a
 
 from aosp_plugin.config.json_schema import schema
 from aosp_plugin.config.keys import Key, keys_of
+from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision
 from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import RESOURCE_KEYS, NamedSets, NumberedSets, Provision, Resource
+from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import OWN_BINDERFS, Isolation, Recreate, shared_path
 from aosp_plugin.framework.service.address import joined_address, listen_address
@@ -18,6 +19,7 @@ __all__ = [
     "DEFAULTS",
     "KEYS",
     "OWN_BINDERFS",
+    "PHONE_DEFAULTS",
     "PROCESS_KEYS",
     "RESOURCE_KEYS",
     "Config",
@@ -25,6 +27,7 @@ __all__ = [
     "Key",
     "NamedSets",
     "NumberedSets",
+    "Phones",
     "Provision",
     "Recreate",
     "Resource",

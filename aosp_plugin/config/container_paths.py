@@ -12,8 +12,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.sets import Named
+from aosp_plugin.config.mappings import NamedSets
 from aosp_plugin.config.messages import shown
-from aosp_plugin.config.resource import NamedSets
+from aosp_plugin.config.resource import scan_directory
 from aosp_plugin.config.values import Isolation, normalised, shared_path
 from aosp_plugin.errors import ConfigError
 
@@ -85,7 +86,7 @@ def _places(resource: Mapping[str, Setting]) -> Iterator[_Place]:
 
 def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
     """Return the container paths of binder devices that a path conflicts with, for messages; None if there are none."""
-    sets, prefix = resource["sets"].value, resource["device_prefix"].value
+    phones, sets, prefix = (resource[name].value for name in ("phones", "sets", "device_prefix"))
     relative = path.removeprefix(f"{_DEVICE_DIRECTORY}/")
     if relative != path and isinstance(sets, NamedSets):
         layout = Named(sets.names, sets.pattern)
@@ -93,10 +94,9 @@ def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
         # Without the digit, {name}{set} would match /dev/binderfs: the set "fs".
         if any(re.search("[0-9]", group.id) for group in layout.sets(parents)):
             return f"{_DEVICE_DIRECTORY}/{sets.pattern}"
-    elif relative != path and re.fullmatch(f"{re.escape(prefix)}[0-9]+", relative.partition("/")[0]):
+    elif relative != path and not phones and re.fullmatch(f"{re.escape(prefix)}[0-9]+", relative.partition("/")[0]):
         return f"{_DEVICE_DIRECTORY}/{prefix}N"
-    provision = resource["provision"].value
-    directory = normalised(resource["device_dir"].value if provision is None else provision.directory)
+    directory = normalised(scan_directory(phones, resource["provision"].value, resource["device_dir"].value))
     # A device of a binderfs outside /dev also has its host's path in a container; see backend.container_edits.
     if not _nested(directory, _DEVICE_DIRECTORY) and _nested(directory, path):
         return directory

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.binder.discovery.names import name_problem
 from aosp_plugin.config.container_paths import validate_container_paths
+from aosp_plugin.config.mappings import NamedSets
 from aosp_plugin.config.messages import shown
+from aosp_plugin.config.phones import require_separate_directories, validate_phones
 from aosp_plugin.config.process import DEFAULTS
-from aosp_plugin.config.resource import NamedSets
+from aosp_plugin.config.resource import scan_directory
 from aosp_plugin.config.values import Recreate, normalised
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
@@ -48,6 +50,7 @@ def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) 
     """
     for resource in resources:
         _validate_recreate(resource)
+        validate_phones(resource)
         _validate_provision(resource)
         _validate_named_sets(resource)
         _validate_cdi_kind(resource)
@@ -123,6 +126,9 @@ def _require_different_devices(first: Mapping[str, Setting], second: Mapping[str
 
     Named sets have no prefix: their overlaps are detected by a scan of the host.
     """
+    if any(resource["phones"].value is not None for resource in (first, second)):
+        require_separate_directories(first, second, place)
+        return
     if any(isinstance(resource["sets"].value, NamedSets) for resource in (first, second)):
         return
     names = f"{first['resource_name'].value} and {second['resource_name'].value}"
@@ -136,8 +142,8 @@ def _require_different_devices(first: Mapping[str, Setting], second: Mapping[str
 
 
 def _scan_directory(resource: Mapping[str, Setting]) -> str:
-    provision = resource["provision"].value
-    return normalised(resource["device_dir"].value if provision is None else provision.directory)
+    phones, provision, device_dir = (resource[name].value for name in ("phones", "provision", "device_dir"))
+    return normalised(scan_directory(phones, provision, device_dir))
 
 
 def _validate_capacity(resources: Sequence[Mapping[str, Setting]]) -> None:

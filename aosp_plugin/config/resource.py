@@ -3,79 +3,23 @@
 # No "from __future__ import annotations": the keys are in the annotations of the structs.
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
 from aosp_plugin.binder.devices.numa import parse as parse_numa
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, PHONE_PREFIX
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
-from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.values import LARGEST_NUMBER, OWN_BINDERFS, AbsolutePath, DeviceNumber, Isolation, Recreate
+from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision
+from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Isolation, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
 _PATHS = "a list of HOST or HOST:CONTAINER, absolute paths, without options such as :rw"
-
-_DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
-
-
-class NumberedSets(Struct, frozen=True, kw_only=True):
-    """Sets of binder devices that belong together by their numbers."""
-
-    size: Annotated[int, Meta(ge=1, le=64), Key("Number of binder devices in a device set.", "3")]
-    stride: Annotated[
-        Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None,
-        Key(
-            "Difference between the numbers of successive binder devices of a device set, and the number of device "
-            "sets. If null, the numbers of a device set are consecutive.",
-            "120",
-        ),
-    ] = None
-    first: Annotated[DeviceNumber, Key("Number of the first binder device of the first device set.", "1")] = 0
-
-
-class NamedSets(Struct, frozen=True, kw_only=True):
-    """Sets of binder devices that belong together by their names."""
-
-    names: Annotated[
-        tuple[str, ...],
-        Meta(min_length=1),
-        Key(
-            "Names of the binder devices of a device set, in the order in which a container gets them.",
-            "[binder, hwbinder, vndbinder]",
-            "a list of device names, each once",
-            values.are_device_names,
-        ),
-    ]
-    pattern: Annotated[
-        str,
-        Key(
-            "Path of a binder device below the device directory.",
-            '"{set}-{name}"',
-            "a file name with {set} and {name}, or a directory name with {set}, a slash and a file name with {name}; "
-            "each once",
-            values.is_set_pattern,
-        ),
-    ] = "{set}/{name}"
-
-
-class Provision(Struct, frozen=True, kw_only=True):
-    """The binder devices that the plugin creates in a binderfs that it mounts."""
-
-    count: Annotated[_DeviceCount, Key("Number of binder devices to create.", "360")]
-    max: Annotated[
-        _DeviceCount | None,
-        Key("Mount option max= of the binderfs. If null, the kernel's limit.", "4096"),
-    ] = None
-    directory: Annotated[
-        AbsolutePath,
-        Key("Host directory that the binderfs is mounted on.", "/run/aosp-binderfs/phones"),
-    ] = "/run/aosp-binderfs/devices"
-    first: Annotated[DeviceNumber, Key("Number of the first binder device.", "1")] = 0
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -90,6 +34,17 @@ class Resource(Struct, frozen=True, kw_only=True):
             is_extended_resource_name,
         ),
     ] = "aosp.io/binder"
+    phones: Annotated[
+        Phones | None,
+        Key(
+            "Phones that the plugin makes: each is a device with a binderfs of its own. Excludes device_dir, "
+            "device_prefix, sets and provision.",
+            "{count: 120}",
+            "a mapping with count and optionally directory; or null",
+            flag=False,
+            variable=False,
+        ),
+    ] = None
     device_dir: Annotated[AbsolutePath, Key("Host directory of the binder devices.", "/dev/binderfs")] = "/dev"
     device_prefix: Annotated[
         str,
@@ -248,16 +203,33 @@ class Resource(Struct, frozen=True, kw_only=True):
     @property
     def scan_directory(self) -> str:
         """The host directory in which the resource's binder devices are found."""
-        return self.device_dir if self.provision is None else self.provision.directory
+        return scan_directory(self.phones, self.provision, self.device_dir)
 
     @property
     def scanned_files(self) -> str:
         """The files that are binder devices of the resource, and the keys that determine them, for messages."""
+        if self.phones is not None:
+            return f"{self.scan_directory}/{PHONE_PREFIX}* (phones.directory)"
         key = "device_dir" if self.provision is None else "provision.directory"
         if isinstance(self.sets, NamedSets):
             return f"{self.scan_directory}/{self.sets.pattern} ({key}, sets.pattern)"
         return f"{self.scan_directory}/{self.device_prefix}* ({key}, device_prefix)"
 
 
+def scan_directory(phones: Phones | None, provision: Provision | None, device_dir: str) -> str:
+    """Return the host directory in which binder devices are found, according to the values of these keys."""
+    if phones is not None:
+        return phones.directory
+    return device_dir if provision is None else provision.directory
+
+
 RESOURCE_KEYS = keys_of(Resource)
 """In the order of help and documentation."""
+
+PHONE_DEFAULTS: Mapping[str, Any] = {
+    "resource_name": "aosp.io/phone",
+    "verify": Verify.BINDER,
+    "container_paths": tuple(f"/dev/{name}" for name in PHONE_BINDER_DEVICES),
+    "recreate": Recreate.ON_START,
+}
+"""The defaults that differ if ``phones`` is set, so that ``phones: {count: 120}`` is a whole configuration."""

@@ -10,7 +10,7 @@ from aosp_plugin.config.cross_field import validate_addresses, validate_cross_fi
 from aosp_plugin.config.keys import Setting
 from aosp_plugin.config.messages import rejected, require_known, shown, similar
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
+from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 Settings = dict[str, Setting]
 
 _DEFAULTS = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
+_PHONE_DEFAULTS = {name: Setting(value, "default with phones") for name, value in PHONE_DEFAULTS.items()}
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> tuple[Config, Settings]:
@@ -33,8 +34,8 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     file = file or environment.get(_FILE_VARIABLE)
     top_level, entries = from_file(file) if file else ({}, [])
     overrides = from_environment(environment) | from_flags(flags)
-    common = _DEFAULTS | top_level | overrides
-    resources = [_resource_settings(_DEFAULTS | top_level | entry | overrides) for entry in entries or [{}]]
+    common = _with_defaults(top_level | overrides)
+    resources = [_resource_settings(_with_defaults(top_level | entry | overrides)) for entry in entries or [{}]]
     process = {name: setting for name, setting in common.items() if name not in RESOURCE_KEYS}
     validate_cross_field(resources, file or "")
     config = Config(**_values(process), resources=tuple(Resource(**_values(settings)) for settings in resources))
@@ -139,6 +140,13 @@ def _entry(entry: Any, place: str) -> Settings:
             raise ConfigError(f"{place}.{name}: not a key of a resource; move it to the top level of the file")
     require_known(entry, RESOURCE_KEYS, f"{place}.")
     return {name: RESOURCE_KEYS[name].setting(value, f"{place}.{name}") for name, value in entry.items()}
+
+
+def _with_defaults(settings: Settings) -> Settings:
+    """Return the settings with the default of each other key, in the order of the keys."""
+    phones = settings.get("phones")
+    defaults = _DEFAULTS if phones is None or phones.value is None else _DEFAULTS | _PHONE_DEFAULTS
+    return defaults | settings
 
 
 def _resource_settings(settings: Settings) -> Settings:

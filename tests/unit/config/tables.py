@@ -56,6 +56,7 @@ INVALID: dict[str, list[Any]] = {
     "container_paths": [["dev/binder"], ["/dev/binder", "//dev/./binder/"], ["/dev/binder\n"], "/dev/binder"],
     "device_list": [[], ["envvar"], ["cdi"], ["cdi-cri", "cdi-cri"], None],
     "sets": [3, "3", [], [{"size": 3}], {}, {"names": ["binder"], "size": 3}, {"first": 1, "names": ["binder"]}],
+    "phones": [120, [], [{"count": 3}], ["count"]],
     "provision": [100, {}, ["count"]],
     "numa": [
         *(None, [], {"7": 0, 7: 0}, {True: 0}),

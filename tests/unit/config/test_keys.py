@@ -24,7 +24,7 @@ from aosp_plugin.config.messages import shown
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, INVALID, INVALID_PAIRS
 
-STRUCTURED = {"sets", "provision", "numa"}
+STRUCTURED = {"phones", "sets", "provision", "numa"}
 """Keys whose value is a mapping."""
 
 

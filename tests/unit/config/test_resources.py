@@ -130,6 +130,8 @@ def test_provision_has_a_count(text: str, provision: Provision | None, file: Pat
         ("provision: {count: 1, directory: run}", "provision.directory: 'run' is not allowed; allowed: an absolute"),
         ('provision: {count: 1, directory: "/\\n"}', 'provision.directory: "/\\n" is not allowed'),
         ("provision: {count: 1, first: -1}", "provision.first: -1 is not allowed; allowed: a number from 0 to "),
+        ("phones: {count: 262145}", "phones.count: 262145 is not allowed; allowed: a number from 1 to 262144"),
+        ("phones: {directory: /srv}", "phones.count: required key is missing; allowed: a number from 1 to 262144"),
         ("provision: {max: 5}", "provision.count: required key is missing; allowed: a number from 1 to 1048576"),
         ("provision: {ensure: 5}", "provision.ensure: unknown key; the keys are count, directory, first, max"),
     ],

@@ -47,7 +47,8 @@ def test_each_key_is_read_from_each_source(name: str, file: Path) -> None:
         assert value_of(current, name) == expected != DEFAULTS[name]
         assert type(value_of(current, name)) is type(expected)
         assert effective[name] == (expected, source)
-        assert {setting.source for key, setting in effective.items() if key != name} == {"default"}
+        others = {setting.source for key, setting in effective.items() if key != name}
+        assert others == ({"default", "default with phones"} if name == "phones" else {"default"})
 
 
 def test_precedence_is_flag_variable_file_default(file: Path, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
     assert start == len(PROCESS_KEYS)
     assert len(lines) == start + 1 + 2 * len(RESOURCE_KEYS)
     assert lines[start + 1] == f'  - resource_name: "a.io/x"  # file {path}: resources[0].resource_name'
-    assert lines[start + 2] == '    device_dir: "/dev"  # default'
+    assert lines[start + 2] == "    phones: null  # default"
     second = lines[start + 1 + len(RESOURCE_KEYS) :]
     assert '    isolation: "strict"  # flag --isolation' in second
     assert '    permissions: "rwm"  # variable AOSP_PLUGIN_PERMISSIONS' in second

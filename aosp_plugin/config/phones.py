@@ -1,0 +1,60 @@
+"""Validation of ``phones`` with the other keys of a resource, and with the directories of other resources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aosp_plugin.config.messages import shown
+from aosp_plugin.config.process import DEFAULTS
+from aosp_plugin.config.resource import scan_directory
+from aosp_plugin.config.values import normalised
+from aosp_plugin.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aosp_plugin.config.keys import Setting
+
+_EXCLUDED = ("device_dir", "device_prefix", "sets", "provision")
+"""Keys that describe binder devices which ``phones`` replaces."""
+
+
+def validate_phones(resource: Mapping[str, Setting]) -> None:
+    """Raise ConfigError if another key has no effect with ``phones``, or if its directory is not allowed."""
+    phones = resource["phones"]
+    if phones.value is None:
+        return
+    for name in _EXCLUDED:
+        other = resource[name]
+        if other.value != DEFAULTS[name]:
+            raise ConfigError(
+                f"{other.source}: {name} has no effect with phones ({phones.source}), whose binder devices the plugin "
+                "makes: remove one of the two keys, or set it for other resources only"
+            )
+    directory = normalised(phones.value.directory)
+    if directory == "/" or f"{directory}/".startswith("/dev/"):
+        raise ConfigError(
+            f"{phones.source}.directory: {shown(phones.value.directory)} is not allowed: the runtime gives a "
+            "privileged container every device below /dev; allowed: an absolute path outside /dev, not /"
+        )
+
+
+def require_separate_directories(first: Mapping[str, Setting], second: Mapping[str, Setting], place: str) -> None:
+    """Raise ConfigError if the directory of one resource contains that of the other one, or is the same."""
+    directories = [_directory(resource) for resource in (first, second)]
+    shorter, longer = sorted((normalised(path) for _, path in directories), key=len)
+    if f"{longer}/".startswith(f"{shorter.rstrip('/')}/"):
+        sources = "; ".join(dict.fromkeys(source for source, _ in directories))
+        raise ConfigError(
+            f"{place}: the binder devices are in {longer} and in {shorter} ({sources}): give the phones of each "
+            "resource a directory of their own"
+        )
+
+
+def _directory(resource: Mapping[str, Setting]) -> tuple[str, str]:
+    """Return the source of the directory in which binder devices are found, and its path."""
+    phones, provision, device_dir = (resource[name] for name in ("phones", "provision", "device_dir"))
+    path = scan_directory(phones.value, provision.value, device_dir.value)
+    if phones.value is not None:
+        return f"{phones.source}.directory", path
+    return (device_dir.source if provision.value is None else f"{provision.source}.directory"), path

@@ -1,0 +1,79 @@
+"""The key ``phones``: the defaults that it changes, and conflicts with other keys and resources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.config import Phones, Recreate, load
+from aosp_plugin.errors import ConfigError
+from tests.unit.config.tables import loaded, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_count_of_phones_is_a_whole_configuration(file: Path) -> None:
+    (resource,) = loaded(file, "phones: {count: 120}").resources
+    assert resource.phones == Phones(count=120, directory="/run/aosp-binderfs/phones")
+    assert resource.scan_directory == "/run/aosp-binderfs/phones"
+    assert resource.resource_name == "aosp.io/phone"
+    assert resource.verify is Verify.BINDER
+    assert resource.recreate is Recreate.ON_START
+    assert resource.container_paths == ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+
+
+def test_values_that_are_set_take_precedence_over_the_defaults_with_phones(file: Path) -> None:
+    path = write(file, "version: v1\nphones: {count: 1}\nverify: probe\nrecreate: on-start\n")
+    config, settings = load({"resource_name": "a.io/x"}, {"AOSP_PLUGIN_RECREATE": "never"}, path)
+    (resource,) = config.resources
+    assert (resource.resource_name, resource.verify) == ("a.io/x", Verify.PROBE)
+    assert resource.recreate is Recreate.NEVER
+    assert settings["container_paths"].source == "default with phones"
+
+
+def test_only_the_resource_with_phones_has_their_defaults(file: Path) -> None:
+    first, second = loaded(file, "resources: [{phones: {count: 1}}, {device_prefix: x}]").resources
+    assert (first.resource_name, first.recreate) == ("aosp.io/phone", Recreate.ON_START)
+    assert (second.resource_name, second.recreate, second.container_paths) == ("aosp.io/binder", Recreate.NEVER, ())
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["device_dir: /srv", "device_prefix: x", "sets: {size: 3}", "provision: {count: 3}"],
+)
+def test_keys_about_other_binder_devices_have_no_effect_with_phones(other: str, file: Path) -> None:
+    name = other.partition(":")[0]
+    error = (
+        rf"^file {file}: {name}: {name} has no effect with phones \(file {file}: phones\), .*: remove one of the two"
+    )
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, f"phones: {{count: 1}}\n{other}")
+
+
+@pytest.mark.parametrize("directory", ["/dev", "/dev/phones", "//dev/../dev/x", "/"])
+def test_phones_are_not_below_dev(directory: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^file {file}: phones.directory: '{directory}' is not allowed: "):
+        loaded(file, f"phones: {{count: 1, directory: {directory}}}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("phones: {count: 1}", "phones: {count: 1}"),
+        ("phones: {count: 1, directory: /srv/a}", "phones: {count: 1, directory: /srv/a/b}"),
+        ("phones: {count: 1, directory: /srv}", "device_dir: /srv/phone0, sets: {names: [binder]}"),
+        ("provision: {count: 1, directory: /srv}", "phones: {count: 1, directory: /srv/}"),
+    ],
+)
+def test_phones_of_one_resource_have_a_directory_of_their_own(first: str, second: str, file: Path) -> None:
+    text = f"resources: [{{resource_name: a.io/x, {first}}}, {{resource_name: a.io/y, {second}}}]"
+    with pytest.raises(ConfigError, match=r"resources\[0\] and resources\[1\]: the binder devices are in .*: give the"):
+        loaded(file, text)
+
+
+def test_two_resources_have_phones_in_different_directories(file: Path) -> None:
+    phones = "{{resource_name: a.io/{0}, phones: {{count: 1, directory: /srv/{0}}}}}"
+    assert len(loaded(file, f"resources: [{phones.format('x')}, {phones.format('xy')}]").resources) == 2
