@@ -126,6 +126,7 @@ def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_met
 def configurations() -> dict[str, Any]:
     """Return each configuration of the plugin in deploy/ and in the documents, by its place."""
     found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision")}
+    found["examples/redroid-config.yaml"] = load("examples/redroid-config.yaml")
     for name in ("values.yaml", "ci/provision-values.yaml"):
         found[f"chart/{name}"] = load(f"chart/{name}")["config"]
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -141,7 +142,7 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
     """A device of another driver, such as a copy of /dev/null, is never healthy with them."""
     document = configurations()[place]
     verified = [document | entry for entry in document.get("resources", [{}])]
-    assert {entry.get("verify") for entry in verified} <= {"binder", "probe"}
+    assert {entry.get("verify", "binder" if "phones" in entry else "char") for entry in verified} <= {"binder", "probe"}
 
 
 def test_every_document_has_the_same_directory_of_provisioned_devices() -> None:
@@ -203,19 +204,67 @@ def test_the_nfd_rule_sets_the_label_that_the_daemon_set_selects() -> None:
         assert expression in ({"op": "Exists"}, {"op": "In", "value": ["y"]})
 
 
-@pytest.mark.parametrize("path", sorted((DEPLOY / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_an_example_pod_requests_three_devices_without_privilege(path: Path) -> None:
-    pod = load(f"examples/{path.name}")["spec"]
-    containers = [*pod["containers"], *pod.get("initContainers", [])]
-    limits = [container["resources"]["limits"].get("aosp.io/binder") for container in containers]
-    assert [count for count in limits if count is not None] == [3]
-    for security in (container["securityContext"] for container in containers):
-        assert (security["privileged"], security["allowPrivilegeEscalation"]) == (False, False)
-        assert security["capabilities"]["drop"] == ["ALL"]
-        # The API server rejects the spelling CAP_SYS_ADMIN together with allowPrivilegeEscalation: false.
-        assert not any(name.startswith("CAP_") for name in security["capabilities"].get("add", []))
-    assert not HOST_NAMESPACES & pod.keys()
+def example_pods() -> dict[str, Any]:
+    """Return the pod spec of each example, by its file."""
+    found = {}
+    for path in sorted((DEPLOY / "examples").glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            if document.get("kind") == "Pod":
+                found[path.name] = document["spec"]
+            elif document.get("kind") == "StatefulSet":
+                found[path.name] = document["spec"]["template"]["spec"]
+    return found
+
+
+EXAMPLE_PODS = example_pods()
+
+
+def test_the_examples_are_found() -> None:
+    assert EXAMPLE_PODS.keys() == {"pod.yaml", "redroid.yaml", "redroid-statefulset.yaml"}
+
+
+@pytest.mark.parametrize("pod", EXAMPLE_PODS.values(), ids=EXAMPLE_PODS)
+def test_an_example_pod_requests_a_phone_s_devices_without_privilege(pod: dict[str, Any]) -> None:
+    (container,) = pod["containers"]
+    limits = {name: count for name, count in container["resources"]["limits"].items() if "/" in name}
+    assert limits in ({"aosp.io/binder": 3}, {"aosp.io/phone": 1})
+    security = container["securityContext"]
+    assert (security["privileged"], security["allowPrivilegeEscalation"]) == (False, False)
+    assert security["capabilities"]["drop"] == ["ALL"]
+    # The API server rejects the spelling CAP_SYS_ADMIN together with allowPrivilegeEscalation: false.
+    assert not any(name.startswith("CAP_") for name in security["capabilities"].get("add", []))
+    assert not (HOST_NAMESPACES | {"initContainers"}) & pod.keys()
     assert not any("hostPath" in volume for volume in pod.get("volumes", []))
+
+
+def test_android_starts_without_a_script_and_in_the_same_container_in_both_examples() -> None:
+    """Container paths of the plugin replace links that a script would make."""
+    pod, stateful = (EXAMPLE_PODS[name] for name in ("redroid.yaml", "redroid-statefulset.yaml"))
+    assert pod["containers"] == stateful["containers"]
+    assert "command" not in pod["containers"][0]
+    assert {name: part for name, part in pod.items() if name != "volumes"} == stateful
+
+
+def test_the_android_examples_request_the_resource_of_their_configuration() -> None:
+    effective, _ = config.load({}, {}, str(DEPLOY / "examples/redroid-config.yaml"))
+    (resource,) = effective.resources
+    assert resource.phones is not None
+    assert resource.container_paths == ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+    for name in ("redroid.yaml", "redroid-statefulset.yaml"):
+        assert EXAMPLE_PODS[name]["containers"][0]["resources"]["limits"][resource.resource_name] == 1
+
+
+def test_adb_reaches_the_phones_that_the_service_selects() -> None:
+    text = (DEPLOY / "examples/redroid-statefulset.yaml").read_text(encoding="utf-8")
+    service, policy, stateful = yaml.safe_load_all(text)
+    labels = stateful["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert stateful["spec"]["serviceName"] == service["metadata"]["name"]
+    (port,) = EXAMPLE_PODS["redroid-statefulset.yaml"]["containers"][0]["ports"]
+    assert [port["containerPort"]] == [allowed["port"] for allowed in policy["spec"]["ingress"][0]["ports"]]
+    assert service["spec"]["ports"] == [
+        {"name": port["name"], "port": port["containerPort"], "targetPort": port["name"]}
+    ]
 
 
 def unit(name: str, section: str = "Service") -> dict[str, str]:

@@ -25,13 +25,21 @@ from tests.e2e.deploy.manifests import (
 )
 from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
 
+EXAMPLES = {
+    "pod.yaml": ["Pod"],
+    "redroid.yaml": ["Pod"],
+    "redroid-statefulset.yaml": ["Service", "NetworkPolicy", "StatefulSet"],
+}
+"""The kinds of the objects in each example."""
+
 
 def api_server_takes_kustomize() -> None:
-    """The API server accepts deploy/base, deploy/provision and the example pods."""
+    """The API server accepts deploy/base, deploy/provision and the examples: pods, a StatefulSet and its Service."""
     for name in ("base", "provision"):
         assert len(accepted(kustomized(name))) == 3, name
-    for path in sorted((DEPLOY / "examples").glob("*.yaml")):
-        accepted(yaml.safe_load_all(path.read_text()))
+    for name, kinds in EXAMPLES.items():
+        manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))
+        assert [manifest["kind"] for manifest in manifests] == kinds, name
 
 
 def api_server_takes_leaks_alone() -> None:
@@ -59,7 +67,7 @@ def api_server_takes_chart() -> None:
 
 
 def api_server_refuses() -> None:
-    """Counter-example: the API server refuses an unknown field, and Bidirectional propagation without privileged."""
+    """Counter-example: the API server refuses unknown fields, and Bidirectional propagation without privileged."""
     unknown = the("DaemonSet", kustomized("base"))
     unknown["spec"]["template"]["spec"]["hostPIDs"] = True
     _refused(unknown, "unknown field")
@@ -67,6 +75,11 @@ def api_server_refuses() -> None:
     (container,) = bidirectional["spec"]["template"]["spec"]["containers"]
     container["securityContext"]["privileged"] = False
     _refused(bidirectional, "Bidirectional mount propagation is available only to privileged containers")
+    service, _, stateful = yaml.safe_load_all((DEPLOY / "examples" / "redroid-statefulset.yaml").read_text())
+    service["spec"]["ports"][0]["port"] = 0
+    _refused(service, "must be between 1 and 65535")
+    stateful["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"] = []
+    _refused(stateful, "at least 1 access mode is required")
 
 
 def _refused(manifest: dict[str, Any], message: str) -> None:

@@ -86,11 +86,19 @@ func validate(object runtime.Object) (field.ErrorList, error) {
 	switch typed := object.(type) {
 	case *apps.DaemonSet:
 		return appsvalidation.ValidateDaemonSet(typed, podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)), nil
+	case *apps.StatefulSet:
+		return appsvalidation.ValidateStatefulSet(typed, podutil.GetValidationOptionsFromPodTemplate(&typed.Spec.Template, nil)), nil
 	case *core.ConfigMap:
 		return corevalidation.ValidateConfigMap(typed), nil
 	case *core.Pod:
 		options := podutil.GetValidationOptionsFromPodSpecAndMeta(&typed.Spec, nil, &typed.ObjectMeta, nil)
 		return corevalidation.ValidatePodCreate(typed, options), nil
+	case *core.Service:
+		// The API server does this when it creates a Service, before it validates it (normalizeClusterIPs).
+		if typed.Spec.ClusterIP != "" && len(typed.Spec.ClusterIPs) == 0 {
+			typed.Spec.ClusterIPs = []string{typed.Spec.ClusterIP}
+		}
+		return corevalidation.ValidateServiceCreate(typed), nil
 	case *networking.NetworkPolicy:
 		options := networkingvalidation.ValidationOptionsForNetworking(typed, nil)
 		return networkingvalidation.ValidateNetworkPolicy(typed, options), nil
