@@ -12,18 +12,16 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from aosp_plugin.backend import parts
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
-from aosp_plugin.backend.recreation import Recreator
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, preference, sets
 from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.binder.discovery.store import DeviceStore
-from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
-from aosp_plugin.config import NumberedSets, Recreate
+from aosp_plugin.config import Recreate
 from aosp_plugin.errors import (
     BackendError,
     CdiError,
@@ -38,7 +36,7 @@ from aosp_plugin.framework.backend import Backend
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from aosp_plugin.binder.devices.sets import DeviceSet, Layout
+    from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.driver.host import Host
@@ -60,19 +58,22 @@ class BinderBackend(Backend):
         """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
         self.resource_name = resource.resource_name
         self.scanned_files = resource.scanned_files
-        self.creates_devices = resource.provision is not None
+        self.creates_devices = parts.expected_devices(resource) is not None
         self.pre_start_required = resource.recreate is Recreate.ON_START
         self._host = host
         self._resource = resource
-        self._store = _store(host, resource, clock)
-        self._recreator = Recreator(host, self._store) if self.pre_start_required else None
-        self._provisioner = _provisioner(host, resource, clock)
+        self._store = parts.device_store(host, resource, clock)
+        self._device_provisioner = parts.device_provisioner(host, resource, clock)
+        self._phone_provisioner = parts.phone_provisioner(host, resource, clock)
+        self._phones = parts.phones(resource, self._phone_provisioner, self._store, clock)
+        self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
         self._shared_paths = SharedPaths(host, self._edits.shared_paths, self._edits.shared_devices)
         self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.present)
+        self._full = True
         self._table_builder = DeviceTableBuilder(
-            _layout(resource),
+            parts.layout(resource),
             numa.parse(resource.numa),
             resource.replicas,
             reason=self._reason,
@@ -104,6 +105,7 @@ class BinderBackend(Backend):
         except HostError as error:
             raise BackendError(str(error)) from error
         present = self._shared_paths.scan()
+        self._full = names is None
         stale = self._take_stale()
         table = self._scanned.table
         if names is None:
@@ -169,11 +171,10 @@ class BinderBackend(Backend):
         if self._recreator is None:
             return
         for group in self._sets_of(ids, self._scanned.table):
-            for name in group.members:
-                try:
-                    self._recreator.recreate(name)
-                except HostError as error:
-                    raise UnhealthyDeviceError(f"device {group.id!r} could not be recreated: {error}") from error
+            try:
+                self._recreator.recreate(group)
+            except HostError as error:
+                raise UnhealthyDeviceError(f"device {group.id!r} could not be recreated: {error}") from error
         if self._spec is not None:
             try:
                 self._spec.rewrite()
@@ -185,8 +186,9 @@ class BinderBackend(Backend):
 
         May block. For a backend whose plugin does not run yet. Raises CdiError, HostError and OSError.
         """
-        if self._provisioner is not None:
-            self._provisioner.check()
+        for provisioner in (self._device_provisioner, self._phone_provisioner):
+            if provisioner is not None:
+                provisioner.check()
         if self._spec is not None:
             self._spec.check(self._scanned)
 
@@ -212,9 +214,12 @@ class BinderBackend(Backend):
     def _reason(self, name: str, tracked: Mapping[str, TrackedDevice] | None = None) -> Reason | None:
         """Return why a binder device is unhealthy, according to ``tracked``, or the store."""
         known = (self._store.tracked if tracked is None else tracked).get(name)
+        reason = self._phones.reason(name) if self._phones is not None else None
+        if reason is Reason.FOREIGN_MOUNT:
+            return reason
         if known is None:
             return Reason.MISSING
-        reason = known.reason
+        reason = known.reason or reason
         if reason is None and self._recreator is not None:
             reason = self._recreator.reason(known.device)
         if reason is None and self._spec is not None and name in self._spec.lacking:
@@ -223,21 +228,23 @@ class BinderBackend(Backend):
 
     def _is_stale(self) -> bool:
         """Return whether the health of a device has changed since the last scan, without a change of its files."""
-        return any(source.changed for source in (self._recreator, self._spec) if source is not None)
+        return any(source.changed for source in (self._recreator, self._spec, self._phones) if source is not None)
 
     def _take_stale(self) -> set[str]:
         """Return the binder devices whose health has changed in this way, and forget them."""
         stale: set[str] = set()
-        for source in (self._recreator, self._spec):
+        for source in (self._recreator, self._spec, self._phones):
             if source is not None:
                 stale |= source.changed
                 source.changed = set()
         return stale
 
     def _provision(self) -> None:
-        """Create the binder devices that are missing. Raises HostError."""
-        if self._provisioner is not None and (created := self._provisioner.provision()):
+        """Create the binder devices and phones that are missing. Raises HostError."""
+        if self._device_provisioner is not None and (created := self._device_provisioner.provision()):
             LOG.info("provisioned binder devices", extra={"devices": created})
+        if self._phones is not None:
+            self._phones.update_host(self._scanned, full=self._full)
 
     def _retry_recreations(self) -> None:
         if self._recreator is not None:
@@ -247,47 +254,3 @@ class BinderBackend(Backend):
         """Write the CDI spec of the healthy devices. Raises CdiError, HostError and OSError."""
         if self._spec is not None:
             self._spec.write(self._scanned)
-
-
-def expected_devices(resource: Resource) -> int | None:
-    """Return the number of devices that the provisioned binder devices form; None if none are provisioned."""
-    provision = resource.provision
-    if provision is None:
-        return None
-    numbers = range(provision.first, provision.first + provision.count)
-    device_sets = _layout(resource).sets(f"{resource.device_prefix}{number}" for number in numbers)
-    return len(device_sets) * resource.replicas
-
-
-def _store(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceStore:
-    return DeviceStore(
-        host,
-        directory=resource.scan_directory,
-        layout=_layout(resource),
-        verify=resource.verify,
-        missing_device_ttl=resource.missing_device_ttl,
-        require_directory=resource.provision is None,
-        clock=clock,
-    )
-
-
-def _layout(resource: Resource) -> Layout:
-    if resource.sets is None:
-        return sets.Single(resource.device_prefix)
-    if isinstance(resource.sets, NumberedSets):
-        return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
-    return sets.Named(resource.sets.names, resource.sets.pattern)
-
-
-def _provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceProvisioner | None:
-    provision = resource.provision
-    if provision is None:
-        return None
-    spec = ProvisionSpec(
-        directory=provision.directory,
-        prefix=resource.device_prefix,
-        first=provision.first,
-        count=provision.count,
-        max_devices=provision.max,
-    )
-    return DeviceProvisioner(spec, host, clock=clock)

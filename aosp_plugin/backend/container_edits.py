@@ -16,6 +16,10 @@ a pod with a user namespace a device node must have the host's path. mknod is no
 the host's file of the same path instead (libcontainer/rootfs_linux.go ``bindMountDeviceNode``). So a device of a
 binderfs outside /dev, where the plugin provisions devices, has its device node at the host's path, and ``/dev/<name>``
 is a mount.
+
+A phone that the plugin made has a binderfs of its own, with nothing of other containers in it. Its container gets the
+directory of it, where clients look for their devices first, and no ``/dev/<name>``. The null device covers
+``binder-control`` there, which the device cgroup denies as well.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.cdi import spec as cdi
@@ -30,13 +35,16 @@ from aosp_plugin.framework.device_list import CDI, DeviceList
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.config import Resource
 
 CONTAINER_DIRECTORY = "/dev"
 """Directory of the binder devices in a container, independent of the device directory of the host."""
+
+
+NULL_DEVICE = "/dev/null"
 
 
 class AllocatedDevice(NamedTuple):
@@ -51,6 +59,7 @@ class EditsBuilder:
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
+        self._has_phones = resource.phones is not None
         self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
         self._shared_devices = [shared_path(text) for text in resource.shared_devices]
         shared = {host_path for host_path, _ in (*self._shared_mounts, *self._shared_devices)}
@@ -69,10 +78,13 @@ class EditsBuilder:
         ``present`` are the ``shared_paths`` that exist. Raises InvalidRequestError if CDI does not support two of the
         devices in one container.
         """
+        if self._has_phones and len(devices) > 1:
+            ids = ", ".join(device.id for device in devices)
+            raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
         members = [member for device in devices for member in device.members]
         edits = self._edits(members, present, self._resource.container_paths)
         if DeviceList.ENVVAR in self._resource.device_list and self._resource.visible_devices_env:
-            names = ",".join(dict.fromkeys(member.name for member in members))
+            names = ",".join(dict.fromkeys(map(self._visible_name, members)))
             edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
         if not self.needs_spec:
             return edits
@@ -112,7 +124,7 @@ class EditsBuilder:
             Mount(member.path, path)
             for member in members
             if member.kind is Kind.BINDERFS
-            for path in dict.fromkeys([device_node_path(member), container_path(member)])
+            for path in self._own_paths(member)
         ]
         # A container with fewer binder devices than paths gets the first paths; further devices get no path.
         mounts += [
@@ -132,9 +144,20 @@ class EditsBuilder:
         for host_path, path in self._shared_mounts:
             if host_path == OWN_BINDERFS and binderfs:
                 mounts.append(Mount(binderfs, path))
+                if self._has_phones:
+                    mounts.append(Mount(NULL_DEVICE, f"{path}/{CONTROL_NAME}"))
             elif host_path in present:
                 mounts.append(Mount(host_path, path))
         return mounts
+
+    def _own_paths(self, member: BinderDevice) -> Iterable[str]:
+        """Return the container paths of a binder device in a binderfs, without the configured ones."""
+        path = device_node_path(member)
+        return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
+
+    def _visible_name(self, member: BinderDevice) -> str:
+        """Return the name by which a container finds a binder device; below its own binderfs for a phone."""
+        return member.name.rpartition("/")[2] if self._has_phones else member.name
 
     def _edits_by_cdi(self, device: AllocatedDevice, present: frozenset[str]) -> ContainerEdits:
         """Return the edits of one device in the CDI spec.
@@ -142,7 +165,7 @@ class EditsBuilder:
         If two devices of a container set the same variable or mount to the same path, the last one wins. So the spec
         has no list of names, and no container paths for devices that are one binder device each.
         """
-        paths = self._resource.container_paths if self._resource.sets is not None else ()
+        paths = self._resource.container_paths if self._has_phones or self._resource.sets is not None else ()
         return self._edits(device.members, present, paths)
 
     def _mounts_without_cdi(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Reason(enum.StrEnum):
     """Why a device is unhealthy, as in logs, metrics and errors. Earlier reasons take precedence in a device set."""
 
+    FOREIGN_MOUNT = "foreign-mount"
+    """Another file system is mounted in place of the phone's binderfs."""
     MISSING = "missing"
     """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"
@@ -41,6 +43,8 @@ class Reason(enum.StrEnum):
     """BINDER_VERSION failed, or returned another version than 8."""
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
+    SURPLUS = "surplus"
+    """The configured count of phones is lower than the number of this one: it is removed when its pod has ended."""
 
 
 class Verify(enum.StrEnum):

@@ -77,6 +77,7 @@ class DeviceStore:
         self._directory_guarded = False
         self._expiries: Mapping[str, float] = {}
         self._scan_due: float | None = None
+        self._renewed: frozenset[str] = frozenset()
         self.names: Sequence[str] = ()
         """Names of the binder devices in natural order, including missing ones until their TTL has expired."""
 
@@ -94,6 +95,8 @@ class DeviceStore:
 
     def seconds_until_scan(self) -> float | None:
         """Return when a scan is due without a change, in seconds; None if none is."""
+        if self._renewed:
+            return 0.0
         due = self._scan_due
         return None if due is None else max(0.0, due - self._clock())
 
@@ -106,6 +109,9 @@ class DeviceStore:
 
         Raises DeviceDirectoryError, OSError, and NotRespondingError if no scan has succeeded yet.
         """
+        if changed is not None and self._renewed:
+            directory = self._process_path(self._directory)
+            changed = {*changed, *(f"{directory}/{name}" for name in self._renewed)}
         resets = self._resets_requested
         reset = resets != self._resets_done
         driver = self._host.driver()
@@ -123,6 +129,7 @@ class DeviceStore:
         else:
             self._scanned = True
             self._resets_done = resets
+            self._renewed = frozenset()
         self._schedule()
         return names
 
@@ -132,6 +139,24 @@ class DeviceStore:
         To be called in one thread only, which may be another one than that of ``scan``.
         """
         self._resets_requested += 1
+
+    def renew(self, names: Iterable[str]) -> None:
+        """Read these binder devices at the next scan, and accept the file system that they are on by then.
+
+        To be called when the caller has mounted a file system for them: otherwise they would count as replaced.
+        """
+        renewed = frozenset(names)
+        self._renewed |= renewed
+        known = {name: self.tracked[name]._replace(file_system=None) for name in renewed & self.tracked.keys()}
+        if known:
+            self.tracked = {**self.tracked, **known}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget binder devices that the caller has removed: they would count as missing."""
+        dropped = frozenset(names)
+        self.tracked = {name: known for name, known in self.tracked.items() if name not in dropped}
+        self.names = [name for name in self.names if name not in dropped]
+        self._expiries = {name: expiry for name, expiry in self._expiries.items() if name not in dropped}
 
     def device(self, name: str) -> BinderDevice | None:
         """Return a binder device as of the last scan, or None if no scan has found it."""

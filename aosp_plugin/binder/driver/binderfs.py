@@ -55,15 +55,14 @@ _VERSION = struct.Struct("i")
 """struct binder_version: a signed 32-bit number."""
 
 _MS_REMOUNT = 32  # include/uapi/linux/mount.h
-_UMOUNT_NOFOLLOW = 8  # include/linux/fs.h: fail if the mount point is a link
-_FSOPEN = 430  # on x86_64 and arm64: include/uapi/asm-generic/unistd.h, arch/x86/entry/syscalls/syscall_64.tbl
-_FSOPEN_CLOEXEC = 1  # include/uapi/linux/mount.h
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # include/linux/fs.h: unmount lazily; fail if the mount point is a link
 
 
 class Step(enum.Enum):
     """The operation that failed, as a verb for the error text."""
 
     MOUNT = "mount a binderfs on"
+    ATTACH = "attach a binderfs to"
     UNMOUNT = "unmount"
     CONTROL = "open"
     ADD = "create"
@@ -72,7 +71,7 @@ class Step(enum.Enum):
     PROBE = "probe"
 
 
-_NO_ROOT = (NotPermittedError, "requires root (CAP_SYS_ADMIN on the host)")
+_NO_ROOT = (NotPermittedError, "requires CAP_SYS_ADMIN: run as root on the host or in a privileged container")
 _NO_OPEN = (NotPermittedError, "denied by the device cgroup: run on the host or in a privileged container")
 _BAD_MODE = (NotPermittedError, "denied by its mode (run as root), or its file system is mounted with nodev")
 _NO_BINDERFS = "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS"
@@ -89,6 +88,9 @@ _REFUSALS: dict[tuple[Step, int], tuple[type[BinderfsError], str]] = {
     (Step.MOUNT, errno.EACCES): _NO_ROOT,
     (Step.MOUNT, errno.EINVAL): (BinderfsError, f"invalid mount options: max= must be 0 to {ALL_MINORS}"),
     (Step.MOUNT, errno.ENOSPC): (DevicesExhaustedError, _NO_MINOR),
+    (Step.MOUNT, errno.ENOSYS): (BinderfsError, "requires Linux 5.2 (fsopen)"),
+    (Step.ATTACH, errno.EPERM): _NO_ROOT,
+    (Step.ATTACH, errno.ENOSPC): (BinderfsError, "the limit of mounts is reached: raise the sysctl fs.mount-max"),
     (Step.UNMOUNT, errno.EPERM): _NO_ROOT,
     (Step.UNMOUNT, errno.EBUSY): (BinderfsError, "a process has one of its devices open: end it and retry"),
     (Step.UNMOUNT, errno.EINVAL): (BinderfsError, "not a mount point"),
@@ -263,27 +265,14 @@ def mount(
         _call("mount", os.fsencode(source), os.fsencode(directory), kind, _MS_REMOUNT if remount else 0, options)
 
 
-def check_mountable(directory: str) -> None:
-    """Check that the kernel has binderfs and lets this process mount it, which ``directory`` is for. Mounts nothing.
+def unmount(directory: str, *, lazy: bool = False) -> None:
+    """Unmount the topmost file system at ``directory``, a binderfs.
 
-    Raises as ``mount``. Before Linux 5.2, which cannot tell, it raises nothing.
+    ``lazy`` also does so if a process has one of its devices open; the process keeps it, as in a container. Raises
+    NotPermittedError, or BinderfsError for any other failure.
     """
-    import ctypes  # noqa: PLC0415 - as below
-
-    library = ctypes.CDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
-    with refusals(Step.MOUNT, directory):
-        descriptor = library.syscall(ctypes.c_long(_FSOPEN), mounts.BINDERFS.encode(), ctypes.c_uint(_FSOPEN_CLOEXEC))
-        if descriptor >= 0:
-            os.close(descriptor)
-        elif ctypes.get_errno() != errno.ENOSYS:
-            raise OSError(ctypes.get_errno(), "fsopen")
-
-
-def unmount(directory: str) -> None:
-    """Unmount the binderfs at ``directory``. Raises NotPermittedError, or BinderfsError for any other failure."""
     with refusals(Step.UNMOUNT, directory):
-        _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW)
+        _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
 
 
 def _call(function: str, *arguments: bytes | int) -> None:

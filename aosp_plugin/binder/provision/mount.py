@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.driver import binderfs, mounts
+from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.errors import BinderfsError, HostError, NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+LOCK_TIMEOUT = 5.0
+"""Seconds to wait for another resource that provisions in the same directory."""
+
+_LOCKS: dict[str, threading.Lock] = {}
+"""A lock for each directory: if the mount of one resource hangs, those in other directories do not wait for it."""
 
 MODE = 0o666
 """Android's processes run as many users: system (1000), and one for each app."""
@@ -33,7 +40,7 @@ def check_mountable(directory: str) -> None:
     if binderfs.mount_at(directory) is None:
         with contextlib.suppress(FileNotFoundError):
             _check_empty(directory)
-        binderfs.check_mountable(directory)
+        detached.check_mountable(directory)
 
 
 def mount_if_missing(directory: str, max_devices: int | None, source: str = mounts.BINDERFS) -> None:
@@ -55,6 +62,23 @@ def mount_if_missing(directory: str, max_devices: int | None, source: str = moun
 def _check_empty(directory: str) -> None:
     if os.listdir(directory):
         raise BinderfsError(f"{directory} is neither empty nor a binderfs: choose another directory")
+
+
+@contextlib.contextmanager
+def exclusive(directory: str) -> Iterator[None]:
+    """Exclude other threads that provision in the same directory.
+
+    Resources may share a binderfs, and a reload leaves the thread of the previous configuration behind if it hangs. A
+    file lock would not do: on the host, every user can open the directory and hold one. Raises HostError after
+    ``LOCK_TIMEOUT``.
+    """
+    lock = _LOCKS.setdefault(directory, threading.Lock())
+    if not lock.acquire(timeout=LOCK_TIMEOUT):
+        raise HostError(f"cannot provision binder devices in {directory}: another resource has not ended to do so")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def set_mode(path: str, mode: int) -> bool:

@@ -6,30 +6,30 @@ daemon ends: containers may hold the devices.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import HostError
-from aosp_plugin.binder.provision.mount import MODE, check_mountable, mount_if_missing, set_mode, translated_errors
+from aosp_plugin.binder.provision.mount import (
+    MODE,
+    check_mountable,
+    exclusive,
+    mount_if_missing,
+    set_mode,
+    translated_errors,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import contextlib
+    from collections.abc import Callable
 
     from aosp_plugin.binder.driver.host import Host
 
 RETRY_AFTER = 60.0
 """Seconds without a further attempt after a failed one. An attempt may itself cause a file event, and with it the next
 scan, which would be the next attempt."""
-
-LOCK_TIMEOUT = 5.0
-"""Seconds to wait for another resource that provisions in the same directory."""
-
-_LOCKS: dict[str, threading.Lock] = {}
-"""A lock for each directory: if the mount of one resource hangs, those in other directories do not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +95,9 @@ class DeviceProvisioner:
 
     def _provision(self, directory: str) -> int:
         numbers = range(self._spec.first, self._spec.first + self._spec.count)
-        with _locked(directory):
+        with exclusive(directory):
             mount_if_missing(directory, self._spec.max_devices)
             return sum(_create_or_restore(directory, f"{self._spec.prefix}{number}") for number in numbers)
-
-
-@contextlib.contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    """Exclude other threads that provision in the same directory: resources may share a binderfs.
-
-    A file lock would not do: on the host, every user can open the directory and hold one. Raises HostError after
-    ``LOCK_TIMEOUT``.
-    """
-    lock = _LOCKS.setdefault(directory, threading.Lock())
-    if not lock.acquire(timeout=LOCK_TIMEOUT):
-        raise HostError(f"cannot provision binder devices in {directory}: another resource has not ended to do so")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _create_or_restore(directory: str, name: str) -> bool:

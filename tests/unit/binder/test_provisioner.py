@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, DevicesExhaustedError, HostError
-from aosp_plugin.binder.provision import provisioner
+from aosp_plugin.binder.provision import mount
 from aosp_plugin.binder.provision.provisioner import RETRY_AFTER, DeviceProvisioner, ProvisionSpec
 from tests.support import PATIENCE, Clock
 
@@ -147,7 +147,7 @@ def test_resources_that_share_a_binderfs_mount_it_once(place: Place) -> None:
 
 def test_mount_that_hangs_blocks_no_other_directory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resource with the same directory fails after a deadline."""
-    monkeypatch.setattr(provisioner, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(mount, "LOCK_TIMEOUT", 0.1)
     hanging, release = threading.Event(), threading.Event()
 
     def hang(step: str) -> None:

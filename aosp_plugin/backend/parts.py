@@ -1,0 +1,95 @@
+"""The parts of a backend, as the configuration of its resource determines them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aosp_plugin.backend.phones import Phones
+from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator, Recreator
+from aosp_plugin.binder.devices import sets
+from aosp_plugin.binder.devices.phones import PhoneLayout
+from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.provision.phones import PhoneProvisioner
+from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
+from aosp_plugin.config import NumberedSets, Recreate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.binder.devices.sets import Layout
+    from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.config import Resource
+
+
+def expected_devices(resource: Resource) -> int | None:
+    """Return the number of devices that the plugin makes; None if it makes none."""
+    provision = resource.provision
+    if resource.phones is not None:
+        return resource.phones.count * resource.replicas
+    if provision is None:
+        return None
+    numbers = range(provision.first, provision.first + provision.count)
+    device_sets = layout(resource).sets(f"{resource.device_prefix}{number}" for number in numbers)
+    return len(device_sets) * resource.replicas
+
+
+def layout(resource: Resource) -> Layout:
+    """Return which binder devices form a device."""
+    if resource.phones is not None:
+        return PhoneLayout()
+    if resource.sets is None:
+        return sets.Single(resource.device_prefix)
+    if isinstance(resource.sets, NumberedSets):
+        return sets.Numbered(resource.device_prefix, resource.sets.size, resource.sets.stride, resource.sets.first)
+    return sets.Named(resource.sets.names, resource.sets.pattern)
+
+
+def device_store(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceStore:
+    """Return an empty store of the resource's binder devices."""
+    return DeviceStore(
+        host,
+        directory=resource.scan_directory,
+        layout=layout(resource),
+        verify=resource.verify,
+        missing_device_ttl=resource.missing_device_ttl,
+        require_directory=expected_devices(resource) is None,
+        clock=clock,
+    )
+
+
+def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceProvisioner | None:
+    """Return what creates the binder devices of ``provision``; None if the resource has none."""
+    provision = resource.provision
+    if provision is None:
+        return None
+    spec = ProvisionSpec(
+        directory=provision.directory,
+        prefix=resource.device_prefix,
+        first=provision.first,
+        count=provision.count,
+        max_devices=provision.max,
+    )
+    return DeviceProvisioner(spec, host, clock=clock)
+
+
+def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> PhoneProvisioner | None:
+    """Return what mounts the binderfs of each phone; None if the resource has no ``phones``."""
+    return PhoneProvisioner(resource.phones.directory, host, clock) if resource.phones is not None else None
+
+
+def phones(
+    resource: Resource, provisioner: PhoneProvisioner | None, store: DeviceStore, clock: Callable[[], float]
+) -> Phones | None:
+    """Return what keeps the phones of the resource; None if it has no ``phones``."""
+    if resource.phones is None or provisioner is None:
+        return None
+    return Phones(provisioner, store, resource.phones.count, clock)
+
+
+def recreator(
+    host: Host, resource: Resource, provisioner: PhoneProvisioner | None, store: DeviceStore
+) -> Recreator | None:
+    """Return what recreates binder devices before a container starts; None if that is off."""
+    if resource.recreate is Recreate.NEVER:
+        return None
+    return DeviceRecreator(host, store) if provisioner is None else PhoneRecreator(provisioner, store)

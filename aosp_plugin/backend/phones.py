@@ -1,0 +1,124 @@
+"""The phones of one resource: mounted after scans, and removed when the configured count is lower."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_id, phone_number
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from aosp_plugin.backend.device_table import Scanned
+    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.binder.discovery.store import DeviceStore
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner
+
+LOG = logging.getLogger(__name__)
+
+SURPLUS_INTERVAL = 10.0
+"""Seconds between two scans while there are phones beyond the configured count that may have become free."""
+
+
+class Allocated(NamedTuple):
+    """Which devices pods have, according to the kubelet."""
+
+    ids: frozenset[str]
+    asked: float
+    """When the kubelet was asked, in seconds of ``time.monotonic``."""
+
+
+class Phones:
+    """Keeps ``count`` phones. For the worker thread, except for ``reason`` and the setting of ``allocated``."""
+
+    def __init__(
+        self,
+        provisioner: PhoneProvisioner,
+        store: DeviceStore,
+        count: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._provisioner = provisioner
+        self._store = store
+        self._count = count
+        self._clock = clock
+        self._surplus_since: dict[str, float] = {}
+        self.allocated: Allocated | None = None
+        """None while it is unknown. Replaced by a single assignment."""
+        self.changed: set[str] = set()
+        """Binder devices whose ``reason`` has changed, or that were removed; to be emptied by the reader."""
+
+    @property
+    def surplus(self) -> bool:
+        """Whether there are phones beyond the configured count. May be read in any thread."""
+        return bool(self._surplus_since)
+
+    def reason(self, name: str) -> Reason | None:
+        """Return why no container may get the phone with the binder device ``name``; None if one may."""
+        phone = name.partition("/")[0]
+        if phone in self._provisioner.foreign:
+            return Reason.FOREIGN_MOUNT
+        number = phone_number(phone)
+        return Reason.SURPLUS if number is not None and number >= self._count else None
+
+    def update_host(self, scanned: Scanned, *, full: bool) -> None:
+        """Mount missing phones, and remove surplus ones that are free. Raises HostError.
+
+        After a scan that was not ``full``, only phones that it did not find healthy are looked at.
+        """
+        phones = [phone_id(number) for number in range(self._count)]
+        before = self._provisioner.foreign
+        mounted = self._provisioner.provision(phones if full else _incomplete(phones, scanned.tracked))
+        self._store.renew(_binder_devices(mounted))
+        self.changed.update(_binder_devices(before ^ self._provisioner.foreign))
+        if mounted:
+            LOG.info("phones mounted", extra={"phones": len(mounted)})
+        self._remove_surplus(scanned)
+        if self._provisioner.problem:
+            raise HostError(self._provisioner.problem)
+
+    def _remove_surplus(self, scanned: Scanned) -> None:
+        """Remove surplus phones that were free when the kubelet already knew that they must not be allocated."""
+        now = self._clock()
+        surplus = _surplus(scanned.table.order, self._count)
+        if surplus and not self._surplus_since:
+            LOG.info("surplus phones found, removing free ones", extra={"phones": len(surplus)})
+        self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
+        allocated = self.allocated
+        if allocated is None:
+            return
+        free = [
+            phone
+            for phone, since in self._surplus_since.items()
+            if phone not in allocated.ids and allocated.asked > since + SURPLUS_INTERVAL
+        ]
+        for phone in free:
+            self._provisioner.remove(phone)
+            self._store.drop(_binder_devices([phone]))
+            self.changed.update(_binder_devices([phone]))
+            del self._surplus_since[phone]
+        if free:
+            LOG.info("surplus phones removed", extra={"phones": len(free), "remaining": len(self._surplus_since)})
+
+
+def _surplus(order: Collection[str], count: int) -> list[str]:
+    """Return the phones beyond ``count``; ``order`` has all in natural order."""
+    if len(order) <= count and not any((phone_number(phone) or 0) >= count for phone in [*order][-1:]):
+        return []
+    return [phone for phone in order if (phone_number(phone) or 0) >= count]
+
+
+def _incomplete(phones: Iterable[str], tracked: Mapping[str, TrackedDevice]) -> Iterator[str]:
+    """Yield the phones that lack a healthy binder device."""
+    for phone in phones:
+        known = (tracked.get(name) for name in _binder_devices([phone]))
+        if any(device is None or device.reason is not None for device in known):
+            yield phone
+
+
+def _binder_devices(phones: Iterable[str]) -> list[str]:
+    return [f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES]
