@@ -60,11 +60,13 @@ def spec(
     arguments: Sequence[str],
     cgroup: str,
     first_host_id: int | None = None,
+    capabilities: Sequence[str] = CAPABILITIES,
     read_file: ReadFile = read_file,
 ) -> Spec:
     """Return the config.json of a container that runs ``arguments`` as root with an allocation.
 
     With ``first_host_id`` the container has a user namespace of 65,536 IDs that starts at this ID of the host.
+    ``capabilities`` are all that the container has.
     """
     devices = [device(entry, read_file) for entry in allocation.devices]
     environment = {"PATH": DEFAULT_PATH, **allocation.envs}
@@ -90,7 +92,7 @@ def spec(
             "cwd": "/",
             "env": [f"{name}={value}" for name, value in environment.items()],
             "user": {"uid": 0, "gid": 0},
-            "capabilities": {name: list(CAPABILITIES) for name in ("bounding", "effective", "permitted")},
+            "capabilities": {name: list(capabilities) for name in ("bounding", "effective", "permitted")},
         },
         "mounts": [*_default_mounts(), *mounts(allocation.mounts, read_file)],
         "linux": linux,

@@ -15,7 +15,7 @@ from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.world import DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from aosp_plugin.testing import ContainerAllocation
@@ -55,6 +55,7 @@ async def start(
     *,
     probe: Path,
     first_host_id: int | None = None,
+    capabilities: Sequence[str] = oci.CAPABILITIES,
 ) -> Running:
     """Start a container that tries the operations of ``expected`` in order."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
@@ -67,6 +68,7 @@ async def start(
         arguments=["/probe", *words(expected)],
         cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
+        capabilities=capabilities,
     )
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
@@ -86,7 +88,10 @@ async def check(
     *,
     probe: Path,
     first_host_id: int | None = None,
+    capabilities: Sequence[str] = oci.CAPABILITIES,
 ) -> None:
     """Run such a container to its end, and check the results."""
-    running = await start(runtime, allocation, expected, probe=probe, first_host_id=first_host_id)
+    running = await start(
+        runtime, allocation, expected, probe=probe, first_host_id=first_host_id, capabilities=capabilities
+    )
     await running.end()

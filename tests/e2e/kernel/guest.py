@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.kernel.item import Item
 
-_SECONDS: Final = 240
+_SECONDS: Final = 600
 """The time limit of one item."""
 
 Environment = TypeVar("Environment")

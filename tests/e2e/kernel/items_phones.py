@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.testing import AdmissionError
 from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
-from tests.e2e.kernel.world import BINDERFS, PATIENCE, PROVISIONED, RESOURCE, checked_binder_nodes, own
+from tests.e2e.kernel.world import BINDERFS, PROVISIONED, RESOURCE, checked_binder_nodes, is_open, own, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.e2e.kernel.world import World
 
 PATHS: Final = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
@@ -172,11 +170,11 @@ async def restored(world: World) -> None:
     removed, changed = (f"{_DIRECTORY}/{_PREFIX}{number}" for number in (1, 2))
     os.unlink(removed)
     os.chmod(changed, 0)
-    await _until(lambda: os.path.exists(removed), "the device is created again")
-    await _until(lambda: stat.S_IMODE(os.lstat(changed).st_mode) == 0o666, "the mode is restored")
+    await until(lambda: os.path.exists(removed), "the device is created again")
+    await until(lambda: stat.S_IMODE(os.lstat(changed).st_mode) == 0o666, "the mode is restored")
     await world.healthy(6)
     binderfs.unmount(_DIRECTORY)
-    await _until(lambda: os.path.exists(f"{_DIRECTORY}/{_PREFIX}5"), "the binderfs is mounted again")
+    await until(lambda: os.path.exists(f"{_DIRECTORY}/{_PREFIX}5"), "the binderfs is mounted again")
     await world.healthy(0, unhealthy=6)
     await world.reload()
     await world.healthy(6)
@@ -204,10 +202,10 @@ async def leak_logged(world: World) -> None:
         str(world.probe), "keep", f"{_DIRECTORY}/{_PREFIX}3", "wait", stdout=asyncio.subprocess.DEVNULL
     )
     expected = (f"pid={process.pid} ", f"device={_PREFIX}3", f"keep {_DIRECTORY}/{_PREFIX}3 wait")
-    await _until(lambda: all(text in world.logged() for text in expected), "the leak is logged")
+    await until(lambda: all(text in world.logged() for text in expected), "the leak is logged")
     process.kill()
     await process.wait()
-    await _until(lambda: "leaked device released" in world.logged(), "the end of the leak is logged")
+    await until(lambda: "leaked device released" in world.logged(), "the end of the leak is logged")
 
 
 async def _leaked(world: World, outcome: str) -> None:
@@ -216,13 +214,13 @@ async def _leaked(world: World, outcome: str) -> None:
     stays = {"keep /dev/binder": "ok", "manage /dev/hwbinder": "ok", "await /go": "ok"}
     stays |= {"call-kept": outcome, "call /dev/binder": outcome}
     leaving = await start("runc", first, stays, probe=world.probe)
-    await _until(lambda: _is_managed(own(first)[1]), "the first container runs")
+    await until(lambda: is_open(f"{BINDERFS}/{own(first)[1]}"), "the first container runs")
     await world.finish()
     second = await world.started("second")
     assert own(first) == own(second), f"{own(first)} {own(second)}"
     managing = {"manage /dev/binder": "ok", "manage /dev/vndbinder": "ok", "await /go": "ok"}
     staying = await start("runc", second, managing, probe=world.probe)
-    await _until(lambda: _is_managed(own(second)[2]), "the second container runs")
+    await until(lambda: is_open(f"{BINDERFS}/{own(second)[2]}"), "the second container runs")
     leaving.release()
     await leaving.end()
     staying.release()
@@ -238,19 +236,6 @@ async def _refusal(world: World) -> str:
     raise AssertionError("the container was not refused")
 
 
-def _is_managed(name: str) -> bool:
-    """Return whether a process, the context manager, holds the device with this name open."""
-    device = os.stat(f"{BINDERFS}/{name}")
-    for process in os.listdir("/proc"):
-        try:
-            files = [os.stat(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
-        except OSError:
-            continue
-        if any((file.st_dev, file.st_ino) == (device.st_dev, device.st_ino) for file in files):
-            return True
-    return False
-
-
 def _managed_by(user: int) -> dict[str, str]:
     return {f"become {user}": "ok"} | {f"manage {path}": "ok" for path in PATHS}
 
@@ -261,15 +246,6 @@ def _recreate(names: list[str]) -> None:
         binderfs.remove_device(BINDERFS, name)
         binderfs.add_device(BINDERFS, name)
         os.chmod(f"{BINDERFS}/{name}", 0o666)
-
-
-async def _until(holds: Callable[[], Any], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not holds():
-                await asyncio.sleep(0.1)
-    except TimeoutError as error:
-        raise AssertionError(f"{what}: not within {PATIENCE:.0f} s") from error
 
 
 ITEMS: Final[list[Item[World]]] = [

@@ -27,10 +27,10 @@ PROJECT: Final = HERE.parents[2]
 _BUILD: Final = PROJECT / "hack/build_binder_module.sh"
 
 PACKAGES: Final = (
-    *("qemu-system-x86", "busybox-static", "cpio", "runc", "crun"),
+    *("qemu-system-x86", "busybox-static", "cpio", "runc", "crun", "strace"),
     *("linux-source", "linux-headers-amd64", "gcc", "libc6-dev", "make", "xz-utils"),
 )
-"""The packages that boot a guest, run containers in it, and build a kernel module."""
+"""The packages that boot a guest, run containers in it, trace a process, and build a kernel module."""
 
 _MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge")
 """The modules for the guest's root file system and for the pods' network."""

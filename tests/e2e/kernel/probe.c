@@ -1,10 +1,12 @@
 /*
  * Tries operations on binder devices inside a container: probe OPERATION OPERAND... [OPERATION OPERAND...]...
  *
- * Prints a line for each operation: "ok", a number, or the name of the errno. Opened devices stay open until the end.
+ * Prints a line for each operation: "ok", a number, a text, or the name of the errno. Opened devices stay open until the
+ * end.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -23,7 +25,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Each operation returns -1 with errno set, or a non-negative number; 0 is printed as "ok". */
+/* Each operation returns -1 with errno set, or a non-negative number; 0 is printed as "ok", or as the text if it is set. */
+
+static char text[65536];
 
 static int do_open(char **operand) { return open(operand[0], O_RDWR | O_CLOEXEC) < 0 ? -1 : 0; }
 
@@ -103,7 +107,7 @@ static int do_become(char **operand)
 static int do_await(char **operand)
 {
 	fflush(stdout);
-	for (int tries = 0; tries < 20000; tries++) {
+	for (int tries = 0; tries < 60000; tries++) {
 		if (!access(operand[0], F_OK))
 			return 0;
 		usleep(10000);
@@ -131,6 +135,30 @@ static int do_see(char **operand)
 	struct stat seen;
 
 	return lstat(operand[0], &seen);
+}
+
+/* Prints the names in a directory, sorted and separated by commas. */
+static int do_list(char **operand)
+{
+	struct dirent **entries;
+	int count = scandir(operand[0], &entries, NULL, alphasort);
+
+	for (int i = 0; i < count; i++) {
+		if (strcmp(entries[i]->d_name, ".") && strcmp(entries[i]->d_name, ".."))
+			snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", *text ? "," : "", entries[i]->d_name);
+	}
+	return count < 0 ? -1 : 0;
+}
+
+/* Prints the device number as MAJOR:MINOR. */
+static int do_number(char **operand)
+{
+	struct stat seen;
+
+	if (stat(operand[0], &seen))
+		return -1;
+	snprintf(text, sizeof(text), "%u:%u", major(seen.st_rdev), minor(seen.st_rdev));
+	return 0;
 }
 
 static int do_unlink(char **operand) { return unlink(operand[0]); }
@@ -165,6 +193,11 @@ static int do_connect(char **operand)
 static int do_wait(char **operand) { (void)operand; fflush(stdout); return pause(); }
 static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
+static int do_umount(char **operand) { return umount2(operand[0], MNT_DETACH); }
+
+/* Changes the options of the file system itself, which all its mounts have. */
+static int do_configure(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT, operand[1]); }
+static int do_freeze(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_RDONLY, NULL); }
 
 static const struct {
 	const char *name;
@@ -176,7 +209,9 @@ static const struct {
 	{"chmod", 1, do_chmod},   {"mount", 1, do_mount},     {"remount", 1, do_remount},
 	{"wait", 0, do_wait},     {"keep", 1, do_keep},       {"call", 1, do_call},     {"call-kept", 0, do_call_kept},
 	{"become", 1, do_become}, {"await", 1, do_await},     {"chown", 1, do_chown},   {"mkdir", 1, do_mkdir},
-	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect},
+	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect}, {"list", 1, do_list},
+	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
+	{"freeze", 1, do_freeze},
 };
 
 static int run_one(char **words)
@@ -184,11 +219,14 @@ static int run_one(char **words)
 	for (size_t i = 0; i < sizeof(operations) / sizeof(*operations); i++) {
 		if (strcmp(words[0], operations[i].name))
 			continue;
+		*text = 0;
 		int result = operations[i].run(words + 1);
 		if (result > 0)
 			printf("%d\n", result);
+		else if (result)
+			puts(strerrorname_np(errno));
 		else
-			puts(result ? strerrorname_np(errno) : "ok");
+			puts(*text ? text : "ok");
 		return 1 + operations[i].operands;
 	}
 	fprintf(stderr, "probe: no operation %s\n", words[0]);

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aosp_plugin.testing import Container, Kubelet, Pod
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from aosp_plugin.testing import ContainerAllocation
 
 RESOURCE: Final = "aosp.io/binder"
@@ -23,6 +25,7 @@ BINDERFS: Final = "/run/aosp-binderfs/nodes"
 PROVISIONED: Final = "/run/aosp-binderfs/devices"
 """Where the plugin mounts its own by default."""
 DIRECTORY: Final = Path("/run/e2e")
+CONFIGURATION: Final = DIRECTORY / "config.yaml"
 PATIENCE: Final = 180.0
 """The limit for waiting on an emulated machine, in seconds."""
 
@@ -67,28 +70,46 @@ class World:
     process: asyncio.subprocess.Process | None = None
     log: Path = DIRECTORY / "serve.log"
     admitted: list[Pod] = field(default_factory=list)
+    resource: str = RESOURCE
+    """The resource of the plugin that runs."""
 
-    async def serve(self, *arguments: str) -> None:
-        """Start ``aosp-plugin serve``, after stopping a running one."""
+    async def serve(self, *arguments: str, resource: str = RESOURCE, wrapper: Sequence[str] = ()) -> None:
+        """Start ``aosp-plugin serve``, after stopping a running one; ``wrapper`` is a command that runs commands."""
         await self.stop()
+        self.resource = resource
+        await self._start(*arguments, wrapper=wrapper)
+
+    async def _start(self, *arguments: str, wrapper: Sequence[str] = ()) -> None:
         self.log.unlink(missing_ok=True)
         with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aosp_plugin", "serve", "--kubelet-dir", self.kubelet.directory, *arguments),
+                *(*wrapper, sys.executable, "-m", "aosp_plugin", "serve"),
+                *("--kubelet-dir", self.kubelet.directory, *arguments),
                 stderr=log,
             )
 
-    async def serve_with(self, configuration: str) -> None:
+    async def serve_with(self, configuration: str, *, resource: str = RESOURCE, wrapper: Sequence[str] = ()) -> None:
         """Start the plugin with a configuration file."""
-        file = DIRECTORY / "config.yaml"
-        file.write_text(f"version: v1\n{configuration}")
-        await self.serve("--config", str(file))
+        self.configure(configuration)
+        await self.serve("--config", str(CONFIGURATION), resource=resource, wrapper=wrapper)
+
+    def configure(self, configuration: str) -> None:
+        """Write the configuration file, for the next start or reload."""
+        CONFIGURATION.write_text(f"version: v1\n{configuration}")
+
+    async def start_again(self) -> None:
+        """Start the plugin with the configuration file after its end; pods keep running."""
+        await self._start("--config", str(CONFIGURATION))
 
     async def stop(self) -> None:
         """End all pods, and stop the plugin, which must exit with 0."""
         for pod in self.admitted:
             await self.kubelet.finish(pod)
         self.admitted.clear()
+        await self.stop_plugin()
+
+    async def stop_plugin(self) -> None:
+        """Stop the plugin, which must exit with 0. Pods keep running."""
         process, self.process = self.process, None
         if process is None or process.returncode is not None:
             return
@@ -111,7 +132,7 @@ class World:
         expected = (True, count, count + unhealthy)
 
         def reached(kubelet: Kubelet) -> bool:
-            view = kubelet.resource(RESOURCE)
+            view = kubelet.resource(self.resource)
             return (view.connected, view.allocatable, view.capacity) == expected
 
         try:
@@ -121,7 +142,7 @@ class World:
 
     async def admit(self, name: str, count: int) -> ContainerAllocation:
         """Admit a pod with one container that requests ``count`` devices, and return its allocation."""
-        pod = Pod(name, [Container(name, {RESOURCE: count})])
+        pod = Pod(name, [Container(name, {self.resource: count})])
         admitted = await self.kubelet.admit(pod)
         self.admitted.append(pod)
         return admitted.containers[name]
@@ -134,6 +155,29 @@ class World:
     async def finish(self) -> None:
         """End the pod that was admitted last; its processes may keep running."""
         await self.kubelet.finish(self.admitted.pop())
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Poll until the condition holds. Raises AssertionError."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not holds():
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise AssertionError(f"{what}: not within {PATIENCE:.0f} s") from error
+
+
+def is_open(path: str) -> bool:
+    """Return whether a process, such as a context manager, holds the device at this path of the host open."""
+    device = os.stat(path)
+    for process in os.listdir("/proc"):
+        try:
+            files = [os.stat(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
+        except OSError:
+            continue
+        if any((file.st_dev, file.st_ino) == (device.st_dev, device.st_ino) for file in files):
+            return True
+    return False
 
 
 def own(allocation: ContainerAllocation) -> list[str]:
