@@ -2,5 +2,6 @@
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.parts import expected_devices
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL, Allocated
 
-__all__ = ["BinderBackend", "expected_devices"]
+__all__ = ["SURPLUS_INTERVAL", "Allocated", "BinderBackend", "expected_devices"]

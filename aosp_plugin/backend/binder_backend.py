@@ -9,12 +9,14 @@ recreations, and writes the CDI spec.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import parts
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, preference, sets
@@ -36,6 +38,7 @@ from aosp_plugin.framework.backend import Backend
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from aosp_plugin.backend.phones import Allocated
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.history import TrackedDevice
@@ -72,6 +75,8 @@ class BinderBackend(Backend):
         self._shared_paths = SharedPaths(host, self._edits.shared_paths, self._edits.shared_devices)
         self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.present)
         self._full = True
+        self._allocated_before: set[str] = set()
+        self._reuse_logged = False
         self._table_builder = DeviceTableBuilder(
             parts.layout(resource),
             numa.parse(resource.numa),
@@ -89,8 +94,11 @@ class BinderBackend(Backend):
         return self._store.directories()
 
     def seconds_until_scan(self) -> float | None:
-        """Return 0.0 if ``update_host`` or ``pre_start`` has changed the health of a device, else see the store."""
-        return 0.0 if self._is_stale() else self._store.seconds_until_scan()
+        """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
+        if self._is_stale():
+            return 0.0
+        due = self._store.seconds_until_scan()
+        return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
 
     def scan(self, changed: Collection[str] | None = None) -> None:
         """Read the host.
@@ -128,6 +136,16 @@ class BinderBackend(Backend):
         if errors:
             raise BackendError("; ".join(errors))
 
+    @property
+    def has_surplus(self) -> bool:
+        """Whether there are phones beyond the configured count, which are removed when free. For any thread."""
+        return self._phones is not None and self._phones.surplus
+
+    def set_allocated(self, allocated: Allocated | None) -> None:
+        """Set which devices pods have, for the removal of surplus phones; None if that is unknown. For any thread."""
+        if self._phones is not None:
+            self._phones.allocated = allocated
+
     def reset(self) -> None:
         """Make the next scan forget the history: it accepts the binder devices that it finds, and drops the others."""
         self._store.reset()
@@ -153,6 +171,8 @@ class BinderBackend(Backend):
             if problem is not None:
                 raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
             allocated.append(AllocatedDevice(group.id, [scanned.tracked[name].device for name in group.members]))
+        if self._recreator is None:
+            self._log_reuse(allocated)
         return self._edits.for_container(allocated, scanned.present)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -199,6 +219,17 @@ class BinderBackend(Backend):
                 self._spec.close()
             except HostError as error:
                 raise BackendError(f"cannot remove the CDI spec: {error}") from error
+
+    def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
+        """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""
+        reused = [device.id for device in devices if device.id in self._allocated_before]
+        self._allocated_before.update(device.id for device in devices)
+        if reused and not self._reuse_logged:
+            self._reuse_logged = True
+            LOG.info(
+                "device allocated again without recreation, a context manager of another user gets EPERM",
+                extra={"resource": self.resource_name, "device": reused[0], "remedy": "recreate: on-start"},
+            )
 
     def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""

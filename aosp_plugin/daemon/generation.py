@@ -15,6 +15,7 @@ from aosp_plugin import __version__
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check_host, check_overlap, create_backends
 from aosp_plugin.daemon.observation import Observation
+from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -57,7 +58,7 @@ class Generation:
             files = stack.enter_context(contextlib.closing(FileEvents()))
             self._backends = create_backends(config)
             self._leak_detector = _create_leak_detector(config, self._backends)
-            pod_resources = PodResources(config.pod_resources_socket, self._backends)
+            self._pod_resources = pod_resources = PodResources(config.pod_resources_socket, self._backends)
             stack.callback(pod_resources.close)
             observation = Observation(
                 config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: files.polling
@@ -112,7 +113,10 @@ class Generation:
         self._plugin_tasks = [
             tasks.create_task(self._run(plugin, require_devices=require_devices)) for plugin in self.plugins
         ]
-        self._background = [tasks.create_task(self._kubelet_view.run())]
+        self._background = [
+            tasks.create_task(self._kubelet_view.run()),
+            tasks.create_task(report_allocations(self._backends, self._pod_resources)),
+        ]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
 

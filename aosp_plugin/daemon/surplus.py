@@ -1,0 +1,30 @@
+"""Reports to the backends which of their surplus phones are allocated, so that they remove the free ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.framework.podresources_client import MAX_AGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.framework.podresources_client import PodResources
+
+
+async def report_allocations(
+    backends: Mapping[str, BinderBackend], pod_resources: PodResources, interval: float = SURPLUS_INTERVAL
+) -> None:
+    """Ask the kubelet every ``interval`` seconds, while there are surplus phones. Runs until it is cancelled."""
+    while True:
+        for name, backend in backends.items():
+            if backend.has_surplus:
+                allocations = await pod_resources.current()
+                owners = None if allocations.problem else allocations.owners.get(name, {})
+                asked = time.monotonic() - MAX_AGE
+                backend.set_allocated(None if owners is None else Allocated(frozenset(owners), asked))
+        await asyncio.sleep(interval)

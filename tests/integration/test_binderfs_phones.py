@@ -1,0 +1,249 @@
+"""Phones with a binderfs each, through the plugin and a kubelet; a tmpfs, really mounted, stands in for binderfs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend import Allocated, BinderBackend
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource
+from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import IN_LIFE, Clock, listed, run
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aosp_plugin.framework.edits import ContainerEdits
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+RESOURCE = "aosp.io/phone"
+TRIPLE = ("binder", "hwbinder", "vndbinder")
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones, which does not exist yet."""
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
+        yield mounts
+
+
+def backend_of(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> BinderBackend:
+    """Return a backend that has not scanned yet."""
+    phones = Phones(count=count, directory=str(directory.path))
+    cdi_dir = str(directory.path.parent / "cdi")
+    resource = Resource(phones=phones, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
+    return BinderBackend(Host(), resource, cdi_dir=cdi_dir, clock=clock or Clock())
+
+
+def started(directory: Mounts, count: int, clock: Clock | None = None, **keys: Any) -> BinderBackend:
+    """Return a backend after its first host update and the scan that follows."""
+    backend = backend_of(directory, count, clock, **keys)
+    backend.scan()
+    backend.update_host()
+    backend.scan()
+    return backend
+
+
+def reasons(backend: BinderBackend) -> dict[str, str]:
+    """Scan what changed, and return the reason of each device, empty if it is healthy."""
+    backend.scan([])
+    return {device.id: device.reason for device in backend.devices()}
+
+
+def mounts_of(edits: ContainerEdits) -> dict[str, str]:
+    assert all(mount.read_only for mount in edits.mounts)
+    return {mount.container_path: mount.host_path for mount in edits.mounts}
+
+
+def test_container_gets_its_phone_at_the_paths_of_android_and_nothing_of_others(directory: Mounts) -> None:
+    backend = started(directory, 2)
+    phone = f"{directory.path}/phone1"
+    edits = backend.allocate(["phone1"])
+    assert edits.environment["BINDER_VISIBLE_DEVICES"] == "binder,hwbinder,vndbinder"
+    nodes = [(node.host_path, node.container_path, node.permissions) for node in edits.devices]
+    assert nodes == [(f"{phone}/{name}", f"{phone}/{name}", "rw") for name in TRIPLE]
+    assert mounts_of(edits) == {
+        **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
+        **{f"/dev/{name}": f"{phone}/{name}" for name in TRIPLE},
+        "/dev/binderfs": phone,
+        "/dev/binderfs/binder-control": "/dev/null",
+    }
+
+
+def test_strict_isolation_leaves_out_the_directory(directory: Mounts) -> None:
+    edits = started(directory, 1, isolation=Isolation.STRICT).allocate(["phone0"])
+    assert not [path for path in mounts_of(edits) if path.startswith("/dev/binderfs")]
+
+
+def test_container_can_have_one_phone(directory: Mounts) -> None:
+    with pytest.raises(InvalidRequestError, match=r"a container can have one phone, not 2 \(phone0, phone1\)"):
+        started(directory, 2).allocate(["phone1", "phone0"])
+
+
+def test_cdi_brings_the_same_as_the_answer_to_the_kubelet(directory: Mounts) -> None:
+    plain = started(directory, 1).allocate(["phone0"])
+    backend = started(directory, 1, device_list=(DeviceList.CDI_CRI,))
+    backend.update_host()
+    edits = backend.allocate(["phone0"])
+    assert (edits.cdi_devices, edits.devices, edits.mounts) == (["aosp.io/phone=phone0"], [], [])
+    (spec,) = (directory.path.parent / "cdi").iterdir()
+    text = spec.read_text(encoding="utf-8")
+    assert all(f'"{mount.container_path}"' in text for mount in plain.mounts)
+
+
+async def test_phones_of_an_unprepared_host_are_registered_at_once(directory: Mounts, kubelet_dir: str) -> None:
+    """The first list that the kubelet gets has all phones."""
+    plugin = DevicePlugin(backend_of(directory, 120), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 120, RESOURCE)
+        assert {device.id for device in plugin.inventory.snapshot.devices} == {f"phone{n}" for n in range(120)}
+
+
+async def test_restarted_plugin_finds_the_phones_of_running_containers(directory: Mounts, kubelet_dir: str) -> None:
+    async with Kubelet(kubelet_dir) as kubelet:
+        async with run(DevicePlugin(backend_of(directory, 3), kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+            await listed(kubelet, 3, RESOURCE)
+        before = {name: os.stat(directory.path / name).st_dev for name in os.listdir(directory.path)}
+        assert len(before) == 3
+        async with run(DevicePlugin(backend_of(directory, 4), kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+            await listed(kubelet, 4, RESOURCE)
+        after = {name: os.stat(directory.path / name).st_dev for name in os.listdir(directory.path)}
+        assert before.items() < after.items()
+
+
+async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kubelet(
+    directory: Mounts, kubelet_dir: str
+) -> None:
+    plugin = DevicePlugin(backend_of(directory, 2), kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 2, RESOURCE)
+        pod = Pod("phone", [Container("android", {RESOURCE: 1})])
+        await kubelet.admit(pod)
+        (phone,) = kubelet.allocated(RESOURCE)
+        devices = set()
+        for _ in range(20):
+            await kubelet.start_container(pod, "android")
+            devices.add(os.stat(directory.path / phone).st_dev)
+        assert len(devices) > 1
+        assert directory.mounted() == {"phone0": 1, "phone1": 1}
+        # A later change is published, and nothing else is: once that it is missing, once that it is mounted again.
+        before = kubelet.resource(RESOURCE).messages
+        directory.unmount("phone0" if phone == "phone1" else "phone1")
+        await listed(kubelet, 1, RESOURCE)
+        await listed(kubelet, 2, RESOURCE)
+        assert kubelet.resource(RESOURCE).messages == before + 2
+        assert plugin.inventory.snapshot.revision == 4
+
+
+async def test_phone_that_somebody_unmounts_is_mounted_again_and_healthy(directory: Mounts, kubelet_dir: str) -> None:
+    backend = backend_of(directory, 3)
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+        await listed(kubelet, 3, RESOURCE)
+        directory.unmount("phone1")
+        await listed(kubelet, 2, RESOURCE)
+        await listed(kubelet, 3, RESOURCE)
+        assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+
+
+def test_recreation_does_not_count_as_replaced(directory: Mounts) -> None:
+    backend = started(directory, 2)
+    for _ in range(3):
+        backend.pre_start(["phone0"])
+        assert backend.seconds_until_scan() == 0.0
+        assert reasons(backend) == {"phone0": "", "phone1": ""}
+
+
+def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: Mounts) -> None:
+    """It may be a binderfs with the devices of a phone, and with the logs of all tenants."""
+    clock = Clock()
+    backend = started(directory, 2, clock)
+    directory.unmount("phone0")
+    directory.mount_tmpfs_with("phone0", *TRIPLE)
+    for _ in range(3):
+        backend.scan()
+        with pytest.raises(BackendError, match="phone0: another file system is mounted in place of"):
+            backend.update_host()
+        assert reasons(backend) == {"phone0": "foreign-mount", "phone1": ""}
+        clock.now += 1000.0
+    with pytest.raises(UnhealthyDeviceError, match="foreign-mount: phone0/binder, phone0/hwbinder, phone0/vndbinder"):
+        backend.allocate(["phone0"])
+    directory.unmount("phone0")
+    backend.scan()
+    backend.update_host()
+    assert reasons(backend) == {"phone0": "", "phone1": ""}
+
+
+def test_failed_recreation_makes_the_phone_unhealthy_until_it_succeeds(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = started(directory, 2)
+    directory.mount_other("phone0")
+    with pytest.raises(UnhealthyDeviceError, match=r"device 'phone0' could not be recreated: .*another file system"):
+        backend.pre_start(["phone0"])
+    directory.unmount("phone0")
+    assert reasons(backend) == {"phone0": "not-recreated", "phone1": ""}
+    backend.update_host()
+    assert reasons(backend) == {"phone0": "", "phone1": ""}
+
+
+def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
+    """First no pod may get them. Then the kubelet is asked which are allocated."""
+    started(directory, 4)
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    surplus = {"phone0": "", "phone1": "surplus", "phone2": "surplus", "phone3": "surplus"}
+    assert reasons(backend) == surplus
+    backend.update_host()
+    with pytest.raises(UnhealthyDeviceError, match="surplus"):
+        backend.allocate(["phone1"])
+    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL))
+    backend.update_host()
+    assert reasons(backend) == surplus
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now))
+    backend.update_host()
+    assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
+    assert directory.mounted() == {"phone0": 1, "phone2": 1}
+    backend.set_allocated(Allocated(frozenset(), clock.now))
+    backend.update_host()
+    assert reasons(backend) == {"phone0": ""}
+    assert not backend.has_surplus
+    assert os.listdir(directory.path) == ["phone0"]
+
+
+def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:
+    started(directory, 2)
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    clock.now += 10 * SURPLUS_INTERVAL
+    backend.set_allocated(None)
+    backend.update_host()
+    assert directory.mounted() == {"phone0": 1, "phone1": 1}
+
+
+def test_second_allocation_without_recreation_is_logged_once(
+    directory: Mounts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    backend = started(directory, 2, recreate=Recreate.NEVER)
+    for phone in ("phone0", "phone1", "phone0", "phone0", "phone1"):
+        backend.allocate([phone])
+    text = "device allocated again without recreation, a context manager of another user gets EPERM"
+    assert [_device(record) for record in caplog.records if record.message == text] == ["phone0"]
+
+
+def _device(record: logging.LogRecord) -> Any:
+    return record.__dict__["device"]

@@ -1,0 +1,86 @@
+"""A tmpfs in place of binderfs, for phones on machines without binder: the mounts and their system calls are real.
+
+Only what binderfs itself does is replaced: the type of the file system, the devices of a new mount, and BINDER_CTL_ADD,
+instead of which a null device is created. Requires root.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aosp_plugin.binder.driver import binderfs, mounts
+
+if TYPE_CHECKING:
+    import pytest
+
+_NULL = os.makedev(1, 3)
+
+
+class Mounts:
+    """The directory of phones, whose mounts end with the test."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replace the functions until the test ends."""
+        self.path = path
+        self.kernel_devices: tuple[str, ...] = ()
+        """The binder devices that each mount creates (``devices=`` of the driver)."""
+        self._devices_in = binderfs.devices_in
+        monkeypatch.setattr(mounts, "BINDERFS", "tmpfs")
+        monkeypatch.setattr(binderfs, "add_device", _add_device)
+        monkeypatch.setattr(binderfs, "devices_in", self.devices_in)
+
+    def devices_in(self, directory: str) -> list[str]:
+        """List the devices of a mount; the first call creates those that the kernel creates."""
+        if not os.path.lexists(f"{directory}/{binderfs.CONTROL_NAME}"):
+            for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
+                _add_device(directory, name)
+        return self._devices_in(directory)
+
+    def mounted(self) -> dict[str, int]:
+        """Return the number of mounts on each phone's directory."""
+        table = mounts.parse(Path(mounts.MOUNTINFO).read_text(encoding="utf-8"))
+        parents = [os.path.split(mount.directory) for mount in table]
+        return dict(collections.Counter(name for parent, name in parents if parent == str(self.path)))
+
+    def mount_other(self, name: str, *, shared: bool | None = None) -> None:
+        """Mount another file system on a directory."""
+        path = os.path.normpath(self.path / name)
+        _run("mount", "-t", "ramfs", "other", path)
+        if shared is not None:
+            _run("mount", "--make-private", path)
+
+    def mount_tmpfs_with(self, name: str, *devices: str) -> None:
+        """Mount another tmpfs on a directory, and create devices in it."""
+        _run("mount", "-t", "tmpfs", "other", self.path / name)
+        for device in (binderfs.CONTROL_NAME, *devices):
+            _add_device(str(self.path / name), device)
+
+    def share(self, name: str) -> None:
+        """Let mounts below a mounted directory propagate."""
+        _run("mount", "--make-shared", os.path.normpath(self.path / name))
+
+    def unmount(self, name: str) -> None:
+        """Unmount what is mounted on a directory."""
+        _run("umount", "--lazy", self.path / name)
+
+    def close(self) -> None:
+        """Unmount everything at and below the directory's parent."""
+        table = mounts.parse(Path(mounts.MOUNTINFO).read_text(encoding="utf-8"))
+        below = [mount.directory for mount in table if Path(mount.directory).is_relative_to(self.path.parent)]
+        for directory in sorted(below, key=len, reverse=True):
+            _run("umount", "--lazy", directory)
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)  # noqa: S603 - a fixed command
+
+
+def _add_device(directory: str, name: str) -> int:
+    """Create a null device with the mode that the kernel gives."""
+    os.mknod(f"{directory}/{name}", stat.S_IFCHR | 0o600, _NULL)
+    return _NULL

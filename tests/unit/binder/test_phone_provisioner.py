@@ -1,0 +1,213 @@
+"""The binderfs mounts of phones: mounted, found, completed, replaced and removed, with real mounts of a tmpfs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
+from aosp_plugin.binder.provision import phones
+from aosp_plugin.binder.provision.phones import RETRY_AFTER, PhoneProvisioner
+from tests.support import Clock
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+TRIPLE = ["binder", "hwbinder", "vndbinder"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones, which does not exist yet."""
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
+        yield mounts
+
+
+def provisioner(directory: Mounts, host: Host | None = None, clock: Clock | None = None) -> PhoneProvisioner:
+    return PhoneProvisioner(str(directory.path), host or Host(), clock or Clock())
+
+
+@pytest.mark.parametrize("kernel_devices", [(), ("binder", "hwbinder", "vndbinder"), ("anbox-binder", "binder")])
+def test_phone_has_three_binder_devices_whatever_the_kernel_creates(
+    kernel_devices: tuple[str, ...], directory: Mounts
+) -> None:
+    directory.kernel_devices = kernel_devices
+    assert provisioner(directory).provision(["phone0", "phone1"]) == ["phone0", "phone1"]
+    for phone in ("phone0", "phone1"):
+        assert sorted(binderfs.devices_in(f"{directory.path}/{phone}")) == TRIPLE
+        modes = {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE}
+        assert modes == {0o666}
+    assert directory.mounted() == {"phone0": 1, "phone1": 1}
+
+
+def test_mounts_of_an_earlier_process_are_found(directory: Mounts) -> None:
+    provisioner(directory).provision(["phone0", "phone1"])
+    before = os.stat(directory.path / "phone0/binder")
+    later = provisioner(directory)
+    assert later.provision(["phone0", "phone1", "phone2"]) == ["phone2"]
+    assert os.path.samestat(os.stat(directory.path / "phone0/binder"), before)
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+
+
+def test_removed_devices_and_changed_modes_are_restored(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+    (directory.path / "phone0/hwbinder").unlink()
+    (directory.path / "phone0/binder").chmod(0)
+    assert keeper.provision(["phone0"]) == []
+    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
+    assert stat.S_IMODE(os.stat(directory.path / "phone0/binder").st_mode) == 0o666
+
+
+def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    neighbour = os.stat(directory.path / "phone1/binder")
+    old = os.open(directory.path / "phone0", os.O_RDONLY)
+    try:
+        keeper.replace("phone0")
+        assert os.stat(directory.path / "phone0").st_dev != os.fstat(old).st_dev
+        assert {*TRIPLE} <= {*os.listdir(old)}
+    finally:
+        os.close(old)
+    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
+    assert directory.mounted() == {"phone0": 1, "phone1": 1}
+    assert os.path.samestat(os.stat(directory.path / "phone1/binder"), neighbour)
+
+
+def test_stacked_mounts_of_the_plugin_are_replaced_by_one(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+    with detached.create(str(directory.path / "phone0"), phones.SOURCE) as mount:
+        detached.attach(mount, str(directory.path / "phone0"))
+    assert directory.mounted() == {"phone0": 2}
+    keeper.replace("phone0")
+    assert directory.mounted() == {"phone0": 1}
+
+
+@pytest.mark.parametrize("step", ["create", "fill", "unmount", "attach"])
+def test_replacement_that_ends_at_any_step_leaves_a_complete_phone_or_none(
+    step: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a killed process left is made whole by the next one."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+
+    def end(*_arguments: object, **_keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        module = detached if step in {"create", "attach"} else binderfs
+        patch.setattr(module, "devices_in" if step == "fill" else step, end)
+        with pytest.raises(KeyboardInterrupt):
+            keeper.replace("phone0")
+    count = directory.mounted().get("phone0", 0)
+    assert count == (0 if step == "attach" else 1)
+    assert {*os.listdir(directory.path / "phone0")} >= ({*TRIPLE} if count else set())
+    assert provisioner(directory).provision(["phone0"]) == ([] if count else ["phone0"])
+    assert directory.mounted() == {"phone0": 1}
+
+
+def test_removal_leaves_neither_mount_nor_directory(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    with open(directory.path / "phone1/binder", encoding="ascii"):
+        keeper.remove("phone1")
+    keeper.remove("phone7")
+    assert os.listdir(directory.path) == ["phone0"]
+    assert directory.mounted() == {"phone0": 1}
+
+
+def test_other_file_system_in_place_of_a_phone_is_left_alone(directory: Mounts) -> None:
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    directory.mount_other("phone0")
+    assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone2"]
+    assert keeper.foreign == {"phone0"}
+    error = f"{directory.path}/phone0: another file system is mounted in place of the phone's binderfs: unmount it"
+    assert keeper.problem == error
+    for operation in (keeper.replace, keeper.remove):
+        with pytest.raises(BinderfsError, match="another file system is mounted"):
+            operation("phone0")
+    assert directory.mounted()["phone0"] == 2
+    directory.unmount("phone0")
+    keeper.provision(["phone0"])
+    assert (keeper.foreign, keeper.problem) == (frozenset(), "")
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "error"),
+    [("file", "phone1 is not a directory"), ("link", "phone1 is not a directory"), ("full", "phone1 is not empty")],
+)
+def test_phone_whose_directory_is_in_use_does_not_affect_the_others(
+    obstacle: str, error: str, directory: Mounts
+) -> None:
+    directory.path.mkdir()
+    path = directory.path / "phone1"
+    if obstacle == "file":
+        path.touch()
+    elif obstacle == "link":
+        path.symlink_to("/run")
+    else:
+        path.mkdir()
+        (path / "file").touch()
+    keeper = provisioner(directory)
+    assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone2"]
+    assert error in keeper.problem
+
+
+def test_directory_with_other_files_is_refused_before_anything_is_mounted(directory: Mounts) -> None:
+    (directory.path / "data").mkdir(parents=True)
+    for operation in (lambda: provisioner(directory).provision(["phone0"]), provisioner(directory).check):
+        with pytest.raises(BinderfsError, match=r"phones is not empty: it contains 'data': choose another phones"):
+            operation()
+    assert os.listdir(directory.path) == ["data"]
+
+
+def test_directory_that_is_a_file_is_refused(directory: Mounts) -> None:
+    directory.path.touch()
+    with pytest.raises(HostError, match=r"^cannot provision phones in .*/phones: "):
+        provisioner(directory).provision(["phone0"])
+
+
+def test_failed_mount_leaves_no_directory_and_is_not_repeated_at_once(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    keeper = provisioner(directory, clock=clock)
+    attempts: list[str] = []
+
+    def refuse(path: str, _source: str) -> None:
+        attempts.append(path)
+        raise BinderMissingError("this kernel has no binderfs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detached, "create", refuse)
+        assert keeper.provision(["phone0", "phone1"]) == []
+        assert keeper.problem == "this kernel has no binderfs"
+        keeper.provision(["phone0", "phone1"])
+    assert (attempts, os.listdir(directory.path)) == ([f"{directory.path}/phone0"], [])
+    clock.now += RETRY_AFTER
+    assert keeper.provision(["phone0", "phone1"]) == ["phone0", "phone1"]
+    assert keeper.problem == ""
+
+
+def test_mounts_must_propagate_from_a_container_to_the_host(directory: Mounts) -> None:
+    root = directory.path.parent
+    directory.mount_other("..", shared=False)
+    keeper = PhoneProvisioner("/phones", Host(str(root)), Clock())
+    for operation in (keeper.check, lambda: keeper.provision(["phone0"])):
+        with pytest.raises(BinderfsError, match=r"mounts in /phones do not propagate to the host: .* Bidirectional"):
+            operation()
+    directory.share("..")
+    assert keeper.provision(["phone0"]) == ["phone0"]
