@@ -120,19 +120,17 @@ def _sections(keys: Mapping[str, config.Key]) -> Iterator[str]:
         default = _code(config.DEFAULTS[name])
         if name in config.PHONE_DEFAULTS:
             default += f"; with `phones` {_code(config.PHONE_DEFAULTS[name])}"
-        yield _section(name, key, default)
+        yield _section(name, key, default) + "".join(map(_struct, key.structs))
 
 
 def _section(name: str, key: config.Key, default: str) -> str:
     lines = [f"### `{name}`", "", textwrap.fill(key.help, _WIDTH), ""]
     lines += [f"- Allowed: {key.allowed}", f"- Default: {default}", f"- Set by: {', '.join(_sources(name, key))}", ""]
     lines += ["```yaml", f"{name}: {key.example}", "```", ""]
-    for struct in key.structs:
-        lines += _struct(struct)
     return "\n".join(lines) + "\n"
 
 
-def _struct(struct: type[msgspec.Struct]) -> list[str]:
+def _struct(struct: type[msgspec.Struct]) -> str:
     """Return a table of the keys of a mapping."""
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     rows = [
@@ -140,7 +138,7 @@ def _struct(struct: type[msgspec.Struct]) -> list[str]:
         f"| {key.help} Allowed: {key.allowed}. | `{key.example}` |"
         for name, key in config.keys_of(struct).items()
     ]
-    return ["| key | default | description | example |", "|---|---|---|---|", *rows, ""]
+    return "\n".join(["| key | default | description | example |", "|---|---|---|---|", *rows, "", ""])
 
 
 def _sources(name: str, key: config.Key) -> list[str]:

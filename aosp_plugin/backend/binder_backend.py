@@ -72,8 +72,8 @@ class BinderBackend(Backend):
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
-        self._shared_paths = SharedPaths(host, self._edits.shared_paths, self._edits.shared_devices)
-        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.present)
+        self._shared_paths = SharedPaths(host, resource)
+        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.files)
         self._full = True
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
@@ -83,6 +83,7 @@ class BinderBackend(Backend):
             resource.replicas,
             reason=self._reason,
             exists=lambda name: name in self._store.tracked,
+            shared=lambda: self._shared_paths.files,
         )
 
     def devices(self) -> Sequence[Device]:
@@ -90,8 +91,8 @@ class BinderBackend(Backend):
         return self._scanned.table.devices
 
     def directories(self) -> frozenset[str]:
-        """Return the device directory, and the directories that its links lead to."""
-        return self._store.directories()
+        """Return the device directory, the directories that its links lead to, and those of the shared devices."""
+        return self._store.directories() | self._shared_paths.directories()
 
     def seconds_until_scan(self) -> float | None:
         """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
@@ -112,15 +113,16 @@ class BinderBackend(Backend):
             raise WorkerTimeoutError(str(error)) from error
         except HostError as error:
             raise BackendError(str(error)) from error
-        present = self._shared_paths.scan()
         self._full = names is None
+        shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
+        concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
         stale = self._take_stale()
         table = self._scanned.table
-        if names is None:
+        if names is None or concerns_all:
             table = self._table_builder.build(self._store.names, table)
         elif names or stale:
             table = self._table_builder.update(table, {*names, *stale}, self._store.names)
-        self._scanned = Scanned(table, self._store.tracked, present)
+        self._scanned = Scanned(table, self._store.tracked, shared)
 
     def update_host(self) -> None:
         """Provision binder devices, retry failed recreations, and write the CDI spec of the last scan.
@@ -147,8 +149,9 @@ class BinderBackend(Backend):
             self._phones.allocated = allocated
 
     def reset(self) -> None:
-        """Make the next scan forget the history: it accepts the binder devices that it finds, and drops the others."""
+        """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""
         self._store.reset()
+        self._shared_paths.reset()
 
     def binder_devices(self) -> dict[str, Sequence[BinderDevice]]:
         """Return the existing binder devices of each device, by ID without replicas."""
@@ -167,13 +170,14 @@ class BinderBackend(Backend):
         allocated = []
         for group in self._sets_of(ids, scanned.table):
             reasons = [(name, self._reason(name, scanned.tracked)) for name in group.members]
-            problem = health.aggregate(group.id, reasons)
+            problem = health.first(health.aggregate(group.id, reasons), scanned.shared.problem(group))
             if problem is not None:
                 raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
-            allocated.append(AllocatedDevice(group.id, [scanned.tracked[name].device for name in group.members]))
+            members = [scanned.tracked[name].device for name in group.members]
+            allocated.append(AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number)))
         if self._recreator is None:
             self._log_reuse(allocated)
-        return self._edits.for_container(allocated, scanned.present)
+        return self._edits.for_container(allocated, scanned.shared)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""

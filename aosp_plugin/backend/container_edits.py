@@ -37,6 +37,7 @@ from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.config import Resource
 
@@ -52,6 +53,8 @@ class AllocatedDevice(NamedTuple):
 
     id: str
     members: Sequence[BinderDevice]
+    spread_device: str = ""
+    """Its spread device, a path of the host; empty if it has none."""
 
 
 class EditsBuilder:
@@ -61,40 +64,34 @@ class EditsBuilder:
         self._resource = resource
         self._has_phones = resource.phones is not None
         self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
-        self._shared_devices = [shared_path(text) for text in resource.shared_devices]
-        shared = {host_path for host_path, _ in (*self._shared_mounts, *self._shared_devices)}
-        self.shared_paths = frozenset(shared - {OWN_BINDERFS})
-        """Paths of the host that each container gets, if they exist."""
-        self.shared_devices = frozenset(host_path for host_path, _ in self._shared_devices)
-        """Those of them that are devices."""
         self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
         self.by_cdi_only = self.needs_spec and DeviceList.VOLUME_MOUNTS not in resource.device_list
         """Whether containers get nothing but what the CDI spec has."""
 
-    def for_container(self, devices: Sequence[AllocatedDevice], present: frozenset[str]) -> ContainerEdits:
+    def for_container(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> ContainerEdits:
         """Return the edits for a container with these ``devices``, in the order in which it gets them.
 
-        ``present`` are the ``shared_paths`` that exist. Raises InvalidRequestError if CDI does not support two of the
+        ``shared`` is what it gets besides binder devices. Raises InvalidRequestError if CDI does not support two of the
         devices in one container.
         """
         if self._has_phones and len(devices) > 1:
             ids = ", ".join(device.id for device in devices)
             raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
         members = [member for device in devices for member in device.members]
-        edits = self._edits(members, present, self._resource.container_paths)
+        edits = self._edits(devices, shared, self._resource.container_paths)
         if DeviceList.ENVVAR in self._resource.device_list and self._resource.visible_devices_env:
             names = ",".join(dict.fromkeys(map(self._visible_name, members)))
             edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
         if not self.needs_spec:
             return edits
-        remaining = self._mounts_without_cdi(devices, edits, present)
+        remaining = self._mounts_without_cdi(devices, edits, shared)
         if DeviceList.VOLUME_MOUNTS not in self._resource.device_list:
             edits = edits._replace(devices=[], mounts=remaining)
         return self._add_cdi_names(edits, devices)
 
     def cdi_spec(
-        self, devices: Sequence[AllocatedDevice], present: frozenset[str], resolve: Callable[[str], str]
+        self, devices: Sequence[AllocatedDevice], shared: SharedFiles, resolve: Callable[[str], str]
     ) -> bytes | None:
         """Return the CDI spec of ``devices``, or None if there are none.
 
@@ -104,22 +101,22 @@ class EditsBuilder:
             return None
         described = []
         for device in devices:
-            edits = self._edits_by_cdi(device, present)
+            edits = self._edits_by_cdi(device, shared)
             nodes = [node._replace(host_path=resolve(node.host_path)) for node in edits.devices]
             mounts = [mount._replace(host_path=resolve(mount.host_path)) for mount in edits.mounts]
             described.append(cdi.CdiDevice(device.id, edits._replace(devices=nodes, mounts=mounts)))
         return cdi.encode(cdi.spec_of(self._resource.resource_name, described))
 
     def _edits(
-        self, members: Sequence[BinderDevice], present: frozenset[str], container_paths: Sequence[str]
+        self, devices: Sequence[AllocatedDevice], shared: SharedFiles, container_paths: Sequence[str]
     ) -> ContainerEdits:
         """Return the edits that do not depend on which other devices a container has."""
-        members = list(dict.fromkeys(members))
+        members = list(dict.fromkeys(member for device in devices for member in device.members))
         permissions = self._resource.permissions
         nodes = [DeviceNode(member.path, device_node_path(member), permissions) for member in members]
-        nodes += [
-            DeviceNode(host_path, path, permissions) for host_path, path in self._shared_devices if host_path in present
-        ]
+        nodes += [DeviceNode(host_path, path, permissions) for host_path, path in shared.devices]
+        spread = dict.fromkeys(device.spread_device for device in devices if device.spread_device)
+        nodes += [DeviceNode(path, path, permissions) for path in spread]
         mounts = [
             Mount(member.path, path)
             for member in members
@@ -132,10 +129,10 @@ class EditsBuilder:
             for member, path in zip(members, container_paths, strict=False)
             if path != container_path(member)
         ]
-        mounts += self._mounts_of_shared_paths(members, present)
+        mounts += self._shared_mounts_of(members, shared)
         return ContainerEdits(nodes, mounts, {"PATH": self._resource.path_env} if self._resource.path_env else {})
 
-    def _mounts_of_shared_paths(self, members: Sequence[BinderDevice], present: frozenset[str]) -> list[Mount]:
+    def _shared_mounts_of(self, members: Sequence[BinderDevice], shared: SharedFiles) -> list[Mount]:
         """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
         if self._resource.isolation is Isolation.STRICT:
             return []
@@ -146,7 +143,7 @@ class EditsBuilder:
                 mounts.append(Mount(binderfs, path))
                 if self._has_phones:
                     mounts.append(Mount(NULL_DEVICE, f"{path}/{CONTROL_NAME}"))
-            elif host_path in present:
+            elif host_path in shared.mounts:
                 mounts.append(Mount(host_path, path))
         return mounts
 
@@ -159,20 +156,20 @@ class EditsBuilder:
         """Return the name by which a container finds a binder device; below its own binderfs for a phone."""
         return member.name.rpartition("/")[2] if self._has_phones else member.name
 
-    def _edits_by_cdi(self, device: AllocatedDevice, present: frozenset[str]) -> ContainerEdits:
+    def _edits_by_cdi(self, device: AllocatedDevice, shared: SharedFiles) -> ContainerEdits:
         """Return the edits of one device in the CDI spec.
 
         If two devices of a container set the same variable or mount to the same path, the last one wins. So the spec
         has no list of names, and no container paths for devices that are one binder device each.
         """
         paths = self._resource.container_paths if self._has_phones or self._resource.sets is not None else ()
-        return self._edits(device.members, present, paths)
+        return self._edits([device], shared, paths)
 
     def _mounts_without_cdi(
-        self, devices: Sequence[AllocatedDevice], edits: ContainerEdits, present: frozenset[str]
+        self, devices: Sequence[AllocatedDevice], edits: ContainerEdits, shared: SharedFiles
     ) -> list[Mount]:
         """Return the mounts that no device has in the CDI spec. Raises InvalidRequestError if two devices conflict."""
-        by_cdi = [mount for device in devices for mount in self._edits_by_cdi(device, present).mounts]
+        by_cdi = [mount for device in devices for mount in self._edits_by_cdi(device, shared).mounts]
         for mount in by_cdi:
             if mount not in edits.mounts:
                 ids = ", ".join(device.id for device in devices)

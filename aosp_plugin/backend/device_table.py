@@ -14,6 +14,7 @@ from aosp_plugin.framework.inventory import Device
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.numa import NumaMap
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
@@ -44,8 +45,8 @@ class Scanned(NamedTuple):
     table: DeviceTable
     tracked: Mapping[str, TrackedDevice]
     """The binder devices by name."""
-    present: frozenset[str]
-    """The shared paths that exist."""
+    shared: SharedFiles
+    """What containers get besides binder devices."""
 
 
 def existing(group: DeviceSet, tracked: Mapping[str, TrackedDevice]) -> list[BinderDevice]:
@@ -65,13 +66,18 @@ class DeviceTableBuilder:
         *,
         reason: Callable[[str], Reason | None],
         exists: Callable[[str], bool],
+        shared: Callable[[], SharedFiles],
     ) -> None:
-        """``reason`` returns why a binder device is unhealthy, ``exists`` whether a scan has found it."""
+        """``reason`` returns why a binder device is unhealthy, ``exists`` whether a scan has found it.
+
+        ``shared`` returns what containers get besides binder devices.
+        """
         self._layout = layout
         self._numa = numa
         self._replicas = replicas
         self._reason = reason
         self._exists = exists
+        self._shared = shared
         self._skipped: set[str] = set()
 
     def build(self, names: Sequence[str], previous: DeviceTable) -> DeviceTable:
@@ -103,13 +109,16 @@ class DeviceTableBuilder:
         return DeviceTable(order, _updated(table.sets, new_sets), devices, _updated(table.numa_nodes, new_numa_nodes))
 
     def _numa_nodes(self, group: DeviceSet) -> tuple[int, ...]:
-        return self._numa.of(group.numbered) if self._numa.ranges else ()
+        numa_nodes = self._numa.of(group.numbered) if self._numa.ranges else ()
+        spread = self._shared().spread
+        return numa_nodes or (spread.numa_node(group.number) if spread.numa_nodes else ())
 
     def _devices(self, group: DeviceSet, numa_nodes: tuple[int, ...]) -> list[Device]:
         reasons = [*map(self._reason, group.members)]
-        problem = None
+        problem = self._shared().problem(group)
         if any(reasons):
-            problem = health.aggregate(group.id, list(zip(group.members, reasons, strict=True)))
+            members = list(zip(group.members, reasons, strict=True))
+            problem = health.first(health.aggregate(group.id, members), problem)
         reason, detail = problem or ("", "")
         return [Device(id_, reason, numa_nodes, detail) for id_ in sets.replica_ids(group.id, self._replicas)]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.container_edits import EditsBuilder
     from aosp_plugin.backend.device_table import Scanned
+    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
 
@@ -43,7 +44,7 @@ class SpecWriter:
         """Write the spec of the devices that a scan found healthy. Raises CdiError, HostError and OSError."""
         devices = self._healthy(scanned)
         try:
-            self._write(devices, scanned.present)
+            self._write(devices, scanned.shared)
         except BaseException:
             if self._edits.by_cdi_only:
                 self._set_lacking(_names(devices) - _names(self._written))
@@ -53,7 +54,7 @@ class SpecWriter:
 
     def check(self, scanned: Scanned) -> None:
         """Check that this spec could be written, without changing it. Raises CdiError, HostError and OSError."""
-        content = self._content(self._healthy(scanned), scanned.present)
+        content = self._content(self._healthy(scanned), scanned.shared)
         self._call(lambda file: file.check(content or b""))
 
     def rewrite(self) -> None:
@@ -69,17 +70,17 @@ class SpecWriter:
             self._spec_file.stop_writing()
             self._call(SpecFile.close)
 
-    def _write(self, devices: list[AllocatedDevice], present: frozenset[str]) -> None:
-        content = self._content(devices, present)
+    def _write(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
+        content = self._content(devices, shared)
         members = [member for device in devices for member in device.members]
         numbers = [member.identity.number for member in members if member.identity is not None]
         self._call(lambda file: file.write(content, numbers))
 
-    def _content(self, devices: list[AllocatedDevice], present: frozenset[str]) -> bytes | None:
+    def _content(self, devices: list[AllocatedDevice], shared: SharedFiles) -> bytes | None:
         """Return the spec of these devices, or None if there are none. 10,000 devices take a third of a second."""
-        key = (devices, present)
+        key = (devices, shared)
         if key != self._described[0]:
-            self._described = (key, self._edits.cdi_spec(devices, present, self._resolve))
+            self._described = (key, self._edits.cdi_spec(devices, shared, self._resolve))
         return self._described[1]
 
     def _call(self, function: Callable[[SpecFile], object]) -> None:
@@ -96,7 +97,11 @@ class SpecWriter:
         usable = {"", Reason.NOT_IN_CDI_SPEC}
         healthy = {sets.replicated_id(device.id, replicas) for device in table.devices if device.reason in usable}
         return [
-            AllocatedDevice(device_id, existing(table.sets[device_id], scanned.tracked))
+            AllocatedDevice(
+                device_id,
+                existing(table.sets[device_id], scanned.tracked),
+                scanned.shared.spread.device(table.sets[device_id].number),
+            )
             for device_id in table.order
             if device_id in healthy
         ]

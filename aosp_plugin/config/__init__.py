@@ -8,7 +8,7 @@ follow from them. ``Config`` and ``Resource`` are frozen, and are used as they a
 
 from aosp_plugin.config.json_schema import schema
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision
+from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice, shared_device
 from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
 from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
@@ -31,6 +31,7 @@ __all__ = [
     "Provision",
     "Recreate",
     "Resource",
+    "SharedDevice",
     "as_yaml",
     "flag",
     "joined_address",
@@ -38,6 +39,7 @@ __all__ = [
     "listen_address",
     "load",
     "schema",
+    "shared_device",
     "shared_path",
     "status_address",
     "variable",

@@ -12,7 +12,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.sets import Named
-from aosp_plugin.config.mappings import NamedSets
+from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
+from aosp_plugin.config.mappings import NamedSets, shared_device
 from aosp_plugin.config.messages import shown
 from aosp_plugin.config.resource import scan_directory
 from aosp_plugin.config.values import Isolation, normalised, shared_path
@@ -45,17 +46,20 @@ _RESERVED = (
 
 class _Place(NamedTuple):
     path: str
-    """Normalised."""
+    """Normalised; it may be a pattern."""
     source: str
     """Where it is configured."""
+    same_device: bool = False
+    """Whether it leads to the device that has this path on the host."""
 
 
 def validate_container_paths(resource: Mapping[str, Setting]) -> None:
     """Raise ConfigError if a container path of a resource is reserved, or if two of them conflict."""
+    _validate_patterns(resource)
     places = list(_places(resource))
     for place in places:
         for reserved in _RESERVED:
-            if _nested(place.path, reserved):
+            if may_overlap(place.path, reserved):
                 raise ConfigError(
                     f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or "
                     f"the kubelet provides {reserved}"
@@ -66,22 +70,54 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
                 f"devices at {devices}"
             )
     for first, second in itertools.combinations(places, 2):
-        if _nested(first.path, second.path):
+        if may_overlap(first.path, second.path) and not _match_same_device(first, second):
             sources = first.source if first.source == second.source else f"{first.source}; {second.source}"
-            relation = "are the same" if first.path == second.path else "lie in each other"
+            relation = "lie in each other" if len(parts(first.path)) != len(parts(second.path)) else "overlap"
+            relation = "are the same" if first.path == second.path else relation
             raise ConfigError(f"{sources}: the container paths {shown(first.path)} and {shown(second.path)} {relation}")
 
 
+def _validate_patterns(resource: Mapping[str, Setting]) -> None:
+    """Raise ConfigError for a pattern with a container path, or one that matches no device on any host."""
+    shared, spread = resource["shared_devices"], resource["spread_devices"]
+    devices = [(shared.source, shared_device(item)) for item in shared.value]
+    for source, path, container_path in (
+        *((source, device.path, device.container_path) for source, device in devices),
+        *((spread.source, path, None) for path in spread.value),
+    ):
+        if container_path is not None and is_pattern(path):
+            raise ConfigError(
+                f"{source}: the pattern {shown(path)} cannot have the container path {shown(container_path)}: each "
+                "device that matches has its path on the host"
+            )
+        if "**" in path:
+            raise ConfigError(
+                f"{source}: the pattern {shown(path)} is not allowed: ** is not supported; use * per part"
+            )
+        if is_pattern(path) and parts(normalised(path))[0] == "sys":
+            raise ConfigError(f"{source}: the pattern {shown(path)} is not allowed: no devices are below /sys")
+
+
+def _match_same_device(first: _Place, second: _Place) -> bool:
+    """Return whether two places of one key are a pattern and a path, or two patterns, that select the same devices."""
+    patterns = is_pattern(first.path) or is_pattern(second.path)
+    return patterns and first.source == second.source and first.same_device and second.same_device
+
+
 def _places(resource: Mapping[str, Setting]) -> Iterator[_Place]:
-    container_paths, shared_devices, shared_mounts = (
-        resource[name] for name in ("container_paths", "shared_devices", "shared_mounts")
+    container_paths, shared_devices, spread_devices, shared_mounts = (
+        resource[name] for name in ("container_paths", "shared_devices", "spread_devices", "shared_mounts")
     )
     for path in container_paths.value:
         yield _Place(normalised(path), container_paths.source)
-    strict = resource["isolation"].value is Isolation.STRICT  # shares no mounts
-    for setting in (shared_devices,) if strict else (shared_devices, shared_mounts):
-        for text in setting.value:
-            yield _Place(normalised(shared_path(text)[1]), setting.source)
+    for device in map(shared_device, shared_devices.value):
+        path = normalised(device.container_path or device.path)
+        yield _Place(path, shared_devices.source, same_device=path == normalised(device.path))
+    for path in spread_devices.value:
+        yield _Place(normalised(path), spread_devices.source, same_device=True)
+    if resource["isolation"].value is not Isolation.STRICT:  # which shares no mounts
+        for text in shared_mounts.value:
+            yield _Place(normalised(shared_path(text)[1]), shared_mounts.source)
 
 
 def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
@@ -94,16 +130,12 @@ def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
         # Without the digit, {name}{set} would match /dev/binderfs: the set "fs".
         if any(re.search("[0-9]", group.id) for group in layout.sets(parents)):
             return f"{_DEVICE_DIRECTORY}/{sets.pattern}"
-    elif relative != path and not phones and re.fullmatch(f"{re.escape(prefix)}[0-9]+", relative.partition("/")[0]):
-        return f"{_DEVICE_DIRECTORY}/{prefix}N"
+    elif relative != path and not phones:
+        name = relative.partition("/")[0]
+        if re.fullmatch(f"{re.escape(prefix)}[0-9]+", name) or (is_pattern(name) and matches(name, f"{prefix}0")):
+            return f"{_DEVICE_DIRECTORY}/{prefix}N"
     directory = normalised(scan_directory(phones, resource["provision"].value, resource["device_dir"].value))
     # A device of a binderfs outside /dev also has its host's path in a container; see backend.container_edits.
-    if not _nested(directory, _DEVICE_DIRECTORY) and _nested(directory, path):
+    if not may_overlap(directory, _DEVICE_DIRECTORY) and may_overlap(directory, path):
         return directory
     return None
-
-
-def _nested(first: str, second: str) -> bool:
-    """Return whether two normalised paths are the same, or one contains the other."""
-    shorter, longer = sorted((first, second), key=len)
-    return longer == shorter or longer.startswith(shorter.rstrip("/") + "/")

@@ -43,6 +43,9 @@ def _properties(keys: Mapping[str, Key]) -> dict[str, Any]:
 
 
 def _key_schema(key: Key) -> dict[str, Any]:
+    if key.structs and key.is_list:
+        items = [{"type": "string"}, *(_struct_schema(struct) for struct in key.structs)]
+        return {"type": "array", "items": {"anyOf": items}}
     if key.structs:
         return {"anyOf": [*(_struct_schema(struct) for struct in key.structs), {"type": "null"}]}
     plain = msgspec.json.schema(key.hint)

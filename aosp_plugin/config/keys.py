@@ -46,9 +46,14 @@ class Key(NamedTuple):
     """The annotated type of its value; set by ``keys_of``."""
 
     @property
+    def is_list(self) -> bool:
+        """Whether its value is a list."""
+        return get_origin(get_args(self.hint)[0]) is tuple
+
+    @property
     def structs(self) -> tuple[type[msgspec.Struct], ...]:
-        """The types of its value, if it is a mapping with keys of its own."""
-        plain = get_args(self.hint)[0]
+        """The types of its value, or of the items of its list, that are mappings with keys of their own."""
+        plain = get_args(get_args(self.hint)[0])[0] if self.is_list else get_args(self.hint)[0]
         parts = get_args(plain) if get_origin(plain) in {Union, types.UnionType} else (plain,)
         return tuple(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))
 
@@ -83,7 +88,9 @@ def _allowed(hint: Any) -> str:
 
 
 def _converted(key: Key, value: Any, source: str) -> Any:
-    if key.structs:
+    if key.structs and key.is_list:
+        value = _items(key, value, source)
+    elif key.structs:
         if isinstance(value, dict):
             return _struct(key, value, source)
         if value is None:
@@ -105,6 +112,15 @@ def _with_text_keys(value: Any) -> Any:
         return value
     texts = {shown(name) if type(name) is int else name: part for name, part in value.items()}
     return texts if len(texts) == len(value) else value
+
+
+def _items(key: Key, value: Any, source: str) -> Any:
+    """Convert the items of a list that are mappings with keys of their own; everything else stays as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [
+        _struct(key, item, f"{source}[{index}]") if isinstance(item, dict) else item for index, item in enumerate(value)
+    ]
 
 
 def _struct(key: Key, values: Mapping[Any, Any], source: str) -> msgspec.Struct:

@@ -1,4 +1,4 @@
-"""Keys whose value is a mapping with keys of its own: device sets, provisioned binder devices, and phones."""
+"""Values that are a mapping with keys of its own: device sets, provisioned binder devices, phones, shared devices."""
 
 # No "from __future__ import annotations": the keys are in the annotations of the structs.
 from typing import Annotated
@@ -80,3 +80,34 @@ class Phones(Struct, frozen=True, kw_only=True):
         AbsolutePath,
         Key("Host directory of the binderfs mounts.", "/run/aosp-binderfs/tenants"),
     ] = "/run/aosp-binderfs/phones"
+
+
+class SharedDevice(Struct, frozen=True, kw_only=True):
+    """A device of the host, or all that match a pattern, that every container gets."""
+
+    path: Annotated[
+        AbsolutePath,
+        Key(
+            "Path on the host, or a pattern.",
+            "/dev/fuse",
+            "an absolute path, which may have the wildcards *, ? and [...]",
+        ),
+    ]
+    container_path: Annotated[
+        AbsolutePath | None,
+        Key("Path in the container. If null, the path on the host; a pattern has no other one.", "/dev/ashmem"),
+    ] = None
+    required: Annotated[
+        bool,
+        Key(
+            "Whether the devices of the resource are unhealthy while it, or any match of a pattern, is missing.", "true"
+        ),
+    ] = False
+
+
+def shared_device(item: str | SharedDevice) -> SharedDevice:
+    """Return an item of ``shared_devices``, which may be text, as a mapping. Raises ValueError."""
+    if isinstance(item, SharedDevice):
+        return item
+    host, container = values.shared_path(item)
+    return SharedDevice(path=host, container_path=None if container == host else container)

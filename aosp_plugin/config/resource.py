@@ -14,7 +14,7 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision
+from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice
 from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Isolation, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
@@ -93,15 +93,27 @@ class Resource(Struct, frozen=True, kw_only=True):
         ),
     ] = (f"{OWN_BINDERFS}:/dev/binderfs",)
     shared_devices: Annotated[
-        tuple[str, ...],
+        tuple[str | SharedDevice, ...],
         Key(
-            "Other devices that every container gets, if they exist on the host.",
-            "[/dev/ashmem, /dev/fuse]",
-            _PATHS,
+            "Other character and block devices that every container gets, if they exist on the host.",
+            "[/dev/ashmem, /dev/dma_heap/*, {path: /dev/fuse, required: true}]",
+            "a list of HOST, HOST:CONTAINER, patterns of HOST with the wildcards *, ? and [...], and mappings with "
+            "path and optionally container_path and required; absolute paths, without options such as :rw",
             values.are_shared_devices,
             flag=False,
         ),
     ] = ("/dev/ashmem",)
+    spread_devices: Annotated[
+        tuple[AbsolutePath, ...],
+        Key(
+            "Devices of which each device of the resource has one, selected by its number: its container gets that "
+            "one, and it is unhealthy while that one is missing.",
+            "[/dev/dri/renderD*]",
+            "a list of absolute paths, each once, which may have the wildcards *, ? and [...]",
+            values.are_different_paths,
+            flag=False,
+        ),
+    ] = ()
     container_paths: Annotated[
         tuple[AbsolutePath, ...],
         Key(
@@ -109,7 +121,7 @@ class Resource(Struct, frozen=True, kw_only=True):
             "second path to the second one, and so on.",
             "[/dev/binder, /dev/hwbinder, /dev/vndbinder]",
             "a list of absolute paths, each once",
-            values.are_container_paths,
+            values.are_different_paths,
             flag=False,
         ),
     ] = ()

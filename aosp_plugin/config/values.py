@@ -85,12 +85,12 @@ def are_shared_mounts(values: Iterable[str]) -> bool:
     return all(shared_path(text) for text in values)
 
 
-def are_shared_devices(values: Iterable[str]) -> bool:
+def are_shared_devices(values: Iterable[object]) -> bool:
     """Return whether each text is HOST or HOST:CONTAINER, and none is a binderfs. May raise ValueError instead."""
-    return all(shared_path(text)[0] != OWN_BINDERFS for text in values)
+    return all(shared_path(item)[0] != OWN_BINDERFS for item in values if isinstance(item, str))
 
 
-def are_container_paths(values: Sequence[str]) -> bool:
+def are_different_paths(values: Sequence[str]) -> bool:
     """Return whether all paths differ after normalization."""
     return len({normalised(path) for path in values}) == len(values)
 

@@ -5,12 +5,13 @@ A binder device belongs to no hardware. The ranges define on which NUMA node the
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from functools import reduce
 from itertools import compress, pairwise
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from aosp_plugin.binder.discovery.names import last_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,6 @@ NumaNodes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 LAST_NUMA_NODE = 63
 """The kubelet stores NUMA nodes in 64 bits (pkg/kubelet/cm/topologymanager/bitmask). No pod fits on a higher one."""
 
-_LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _NONE = -1
 """Stands for "no NUMA node"."""
 
@@ -42,7 +42,7 @@ class NumaMap(NamedTuple):
 
     def of(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the sorted NUMA nodes of the last numbers in ``names``. Empty if no range contains any of them."""
-        numa_nodes = {self._of(int(number[0])) for name in names if (number := _LAST_NUMBER.search(name))}
+        numa_nodes = {self._of(number) for name in names if (number := last_number(name)) is not None}
         return tuple(sorted(numa_nodes - {_NONE}))
 
     def _of(self, number: int) -> int:

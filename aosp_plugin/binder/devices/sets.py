@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.discovery.names import name_problem, natural_sort
+from aosp_plugin.binder.discovery.names import last_number, name_problem, natural_sort
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
@@ -26,6 +26,18 @@ class DeviceSet(NamedTuple):
     def numbered(self) -> tuple[str, ...]:
         """The names whose last numbers select the NUMA node: the ID of a named set, otherwise all members."""
         return self.members if self.id == self.members[0] else (self.id,)
+
+    @property
+    def number(self) -> int:
+        """The number that selects its spread device: the last one in the ID, or 0 if there is none.
+
+        The IDs of sets of consecutive numbers are N, N + size, N + 2 * size and so on; their numbers are N / size, or
+        all of them would have the same one of ``size`` spread devices.
+        """
+        number = last_number(self.id) or 0
+        if len(self.numbered) == 1 or last_number(self.members[1]) != number + 1:
+            return number
+        return number // len(self.members)
 
 
 class Layout(abc.ABC):

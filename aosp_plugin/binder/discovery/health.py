@@ -41,6 +41,9 @@ class Reason(enum.StrEnum):
     """The binder device could not be recreated, and a former tenant may still have it open."""
     PROBE_FAILED = "probe-failed"
     """BINDER_VERSION failed, or returned another version than 8."""
+    REQUIREMENT_MISSING = "requirement-missing"
+    """Another device of the host that each container of the resource requires, or the spread device of this one, does
+    not exist."""
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
     SURPLUS = "surplus"
@@ -101,6 +104,17 @@ def evaluate_recreation(device: BinderDevice | None, *, failed: bool) -> Reason 
     """Return NOT_RECREATED if the last recreation of a device ``failed``, or if its kind cannot be recreated."""
     unsupported = device is not None and device.kind not in {Kind.BINDERFS, Kind.ABSENT, Kind.TIMED_OUT}
     return Reason.NOT_RECREATED if failed or unsupported else None
+
+
+def requirement_missing(paths: Sequence[str]) -> Problem | None:
+    """Return REQUIREMENT_MISSING if these devices of the host are missing; None if there are none."""
+    reason = Reason.REQUIREMENT_MISSING
+    return Problem(reason, f"{reason}: {', '.join(paths)}") if paths else None
+
+
+def first(*problems: Problem | None) -> Problem | None:
+    """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
+    return min(filter(None, problems), key=lambda problem: list(Reason).index(problem.reason), default=None)
 
 
 def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Problem | None:

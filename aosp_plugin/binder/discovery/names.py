@@ -15,6 +15,8 @@ LONGEST_NAME = 63
 MERGE_FACTOR = 50
 """One insertion into a sorted list takes about as long as sorting this many names."""
 
+_LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
+
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -27,6 +29,12 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
     parts: list[str | int] = list(_DIGITS.split(name))
     parts[1::2] = [int(digits) for digits in parts[1::2]]
     return tuple(parts), name
+
+
+def last_number(name: str) -> int | None:
+    """Return the last number in a name; None if it has none."""
+    match = _LAST_NUMBER.search(name)
+    return int(match[0]) if match else None
 
 
 def natural_sort(names: Sequence[str]) -> list[str]:

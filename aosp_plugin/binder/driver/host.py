@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder.driver import mounts
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
+
+SYS_DEV = "/sys/dev"
+"""Directory of sysfs with each device of the kernel, by its number."""
 
 _TRANSIENT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are caused by this process or the system, not by the file."""
@@ -76,6 +80,16 @@ class Host:
         ``path`` is a path of this process without links.
         """
         return self._guard.call(function, path)
+
+    def numa_node(self, status: os.stat_result) -> int | None:
+        """Return the NUMA node of the hardware of a character or block device; None if it has none.
+
+        From sysfs, which does not depend on the root. Raises OSError if descriptors or memory are exhausted.
+        """
+        kind = "block" if stat.S_ISBLK(status.st_mode) else "char"
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        text = _read(f"{SYS_DEV}/{kind}/{number}/device/numa_node").strip()
+        return int(text) if text.isdigit() else None  # -1 for none (drivers/pci/pci-sysfs.c, numa_node_show)
 
     def refresh_mounts(self) -> None:
         """Read the mount table, on which ``may_hang`` is based; ``driver`` does so too. Raises as ``driver``."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
 from aosp_plugin.framework.edits import DeviceNode, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from aosp_plugin.framework.edits import ContainerEdits
 
@@ -31,10 +32,10 @@ def plain(number: int, kind: Kind = Kind.CDEV, host_directory: str = "/dev") -> 
     return BinderDevice(name, f"{host_directory}/{name}", kind, Identity(5, number, number))
 
 
-def edits(*members: BinderDevice, present: Sequence[str] = (), **keys: Any) -> ContainerEdits:
+def edits(*members: BinderDevice, shared: SharedFiles | None = None, **keys: Any) -> ContainerEdits:
     """Return the edits for a container with one device; ``keys`` are configuration keys."""
     builder = EditsBuilder(Resource(**keys))
-    return builder.for_container([AllocatedDevice("phone", members)], frozenset(present))
+    return builder.for_container([AllocatedDevice("phone", members)], shared or SharedFiles())
 
 
 @pytest.mark.parametrize("kind", [Kind.CDEV, Kind.STAND_IN, Kind.FILE])
@@ -94,7 +95,7 @@ def test_shared_binderfs_is_that_of_the_first_member_with_a_directory() -> None:
 def test_strict_isolation_omits_shared_mounts_but_not_shared_devices() -> None:
     result = edits(
         in_binderfs(1),
-        present=("/x", "/dev/ashmem"),
+        shared=SharedFiles(frozenset({"/x"}), (("/dev/ashmem", "/dev/ashmem"),)),
         isolation=Isolation.STRICT,
         shared_mounts=(f"{OWN_BINDERFS}:/dev/binderfs", "/x"),
     )
@@ -106,13 +107,19 @@ def test_shared_paths_that_do_not_exist_are_omitted() -> None:
     """The container would not start."""
     result = edits(
         plain(1),
-        present=("/b", "/dev/c"),
+        shared=SharedFiles(frozenset({"/b"}), (("/dev/c", "/dev/in-c"),)),
         shared_mounts=("/a:/in/a", "/b:/in/b"),
-        shared_devices=("/dev/c:/dev/in-c", "/dev/d"),
         permissions="rwm",
     )
     assert result.mounts == [Mount("/b", "/in/b", read_only=True)]
     assert result.devices[1:] == [DeviceNode("/dev/c", "/dev/in-c", "rwm")]
+
+
+def test_container_with_several_devices_gets_the_spread_device_of_each() -> None:
+    devices = [AllocatedDevice(f"phone{n}", [plain(n)], f"/dev/dri/renderD{128 + n % 2}") for n in range(3)]
+    result = EditsBuilder(Resource()).for_container(devices, SharedFiles())
+    gpus = ("/dev/dri/renderD128", "/dev/dri/renderD129")
+    assert result.devices[3:] == [DeviceNode(path, path, "rw") for path in gpus]
 
 
 @pytest.mark.parametrize(
