@@ -68,7 +68,7 @@ class Phones:
     def update_host(self, scanned: Scanned, *, full: bool) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
 
-        After a scan that was not ``full``, only phones that it did not find healthy are looked at.
+        After a scan that was not ``full``, only phones that it did not find healthy are checked.
         """
         phones = [phone_id(number) for number in range(self._count)]
         before = self._provisioner.foreign
