@@ -160,6 +160,15 @@ class BinderBackend(Backend):
             device_id: existing(scanned.table.sets[device_id], scanned.tracked) for device_id in scanned.table.order
         }
 
+    @property
+    def known_spread_devices(self) -> tuple[str, ...]:
+        """The paths of the spread devices, including lost ones."""
+        return self._scanned.shared.spread.known
+
+    def spread_devices(self) -> dict[str, list[str]]:
+        """Return the IDs of the devices that have each spread device, without replicas, by its path."""
+        return self._scanned.by_spread_device()
+
     def advertised_ids(self, device_id: str) -> list[str]:
         """Return the IDs under which a device is advertised: its own, or those of its replicas."""
         return sets.replica_ids(device_id, self._resource.replicas)

@@ -48,6 +48,14 @@ class Scanned(NamedTuple):
     shared: SharedFiles
     """What containers get besides binder devices."""
 
+    def by_spread_device(self) -> dict[str, list[str]]:
+        """Return the IDs of the devices that have each known spread device, without replicas, by its path."""
+        spread = self.shared.spread
+        ids: dict[str, list[str]] = {path: [] for path in spread.known}
+        for device_id in self.table.order if spread.known else ():
+            ids[spread.device(self.table.sets[device_id].number)].append(device_id)
+        return ids
+
 
 def existing(group: DeviceSet, tracked: Mapping[str, TrackedDevice]) -> list[BinderDevice]:
     """Return the binder devices of a device set that exist and respond."""

@@ -66,6 +66,8 @@ def _resource_lines(
     yield from _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
     unhealthy_rows = _unhealthy_rows(resource.devices, now)
     yield from _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
+    spread_rows = _spread_rows(resource.devices)
+    yield from _table("Spread devices", ("PATH", "DEVICES", "ALLOCATED", "UNHEALTHY"), spread_rows, max_rows)
     yield from _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), _pod_rows(resource.devices, now), max_rows)
 
 
@@ -166,6 +168,23 @@ def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ..
             devices_by_container.items(),
             key=lambda item: (item[0].namespace, natural_key(item[0].name), item[0].container),
         )
+    ]
+
+
+def _spread_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
+    """Return a row for each spread device that a device has, with the number of those devices."""
+    by_path: dict[str, list[DeviceReport]] = {}
+    for device in devices:
+        if device.spread_device:
+            by_path.setdefault(device.spread_device, []).append(device)
+    return [
+        (
+            path,
+            f"{len(by_path[path]):,}",
+            f"{sum(bool(device.pods) for device in by_path[path]):,}",
+            f"{sum(bool(device.reason) for device in by_path[path]):,}",
+        )
+        for path in sorted(by_path, key=natural_key)
     ]
 
 

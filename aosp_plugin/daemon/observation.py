@@ -65,11 +65,14 @@ class Observation:
         self._ages = {name: ResourceAges(clock) for name in backends}
         # The status is compared with the previous one, and two partial objects are never equal: create them once.
         self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
+        self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
+        self._backends = backends
         self.metrics = Metrics(
             Reason,
             allocated=pod_resources.allocated,
             gone=self._gone,
             expected=self._expected,
+            spread=lambda: {name: _spread_counts(backend) for name, backend in backends.items()},
             leaks=lambda: detector.latest if detector else {},
             leak_detection=self._leak_detection,
             polling=polling,
@@ -103,6 +106,8 @@ class Observation:
             kubelet_allocatable=plugin.confirmation.allocatable,
             kubelet_published=None if plugin.confirmation.unknown else plugin.confirmation.published,
             expected=self._expected.get(name),
+            spread_devices=self._spread_devices[name],
+            known_spread_devices=self._backends[name].known_spread_devices,
         )
 
     def _leak_scans(self, resource: str) -> LeakScans | None:
@@ -126,4 +131,22 @@ def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:
         advertised_id: tuple(binder_device.name for binder_device in device_set)
         for device_id, device_set in backend.binder_devices().items()
         for advertised_id in backend.advertised_ids(device_id)
+    }
+
+
+def _spread_devices(backend: BinderBackend) -> dict[str, str]:
+    """Return the spread device of each device that has one, by advertised device ID."""
+    return {
+        advertised_id: path
+        for path, device_ids in backend.spread_devices().items()
+        for device_id in device_ids
+        for advertised_id in backend.advertised_ids(device_id)
+    }
+
+
+def _spread_counts(backend: BinderBackend) -> dict[str, int]:
+    """Return the number of advertised devices by spread device."""
+    return {
+        path: sum(len(backend.advertised_ids(device_id)) for device_id in device_ids)
+        for path, device_ids in backend.spread_devices().items()
     }

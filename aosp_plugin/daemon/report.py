@@ -73,6 +73,8 @@ class DeviceReport(Struct, frozen=True, gc=False):
     so when the plugin started counts from then."""
     allocated_since: float | None = None
     """When its present pods got it, in any state; None if no pod has it."""
+    spread_device: str = ""
+    """Path of its spread device; empty if it has none."""
 
 
 class LeakReport(Struct, frozen=True, gc=False):
@@ -198,6 +200,10 @@ class ResourceStatus(NamedTuple):
     kubelet_allocatable: int | None = None
     kubelet_published: int | None = None
     expected: int | None = None
+    spread_devices: Callable[[], Mapping[str, str]] = dict
+    """Returns the path of the spread device of each device by its ID. It depends on the snapshot and on the next field,
+    by which two statuses are compared."""
+    known_spread_devices: tuple[str, ...] = ()
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
@@ -259,7 +265,7 @@ def _leak_report(holder: Holder, since: Since) -> LeakReport:
 def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]] | None) -> Iterator[DeviceReport]:
     """Report every device of the snapshot, in its order. ``owners`` is None if they are unknown."""
     leaked = {holder.binder_device for holder in _leaked(status)}
-    binder_devices = status.binder_devices()
+    binder_devices, spread_devices = status.binder_devices(), status.spread_devices()
     published = len(status.snapshot.devices) - status.snapshot.truncated
     for position, device in enumerate(status.snapshot.devices):
         reason, detail = device.reason, device.detail
@@ -270,7 +276,8 @@ def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]
         state = _state(leaked=not leaked.isdisjoint(names), reason=reason, pods=pods, owners_known=owners is not None)
         since = _since(status.since, state, device.id, names)
         allocated = status.since.allocated.get(device.id) if pods else None
-        yield DeviceReport(device.id, state, reason, detail, device.numa_nodes, names, pods, since, allocated)
+        spread = spread_devices.get(device.id, "")
+        yield DeviceReport(device.id, state, reason, detail, device.numa_nodes, names, pods, since, allocated, spread)
 
 
 def _gone_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]]) -> Iterator[DeviceReport]:

@@ -15,7 +15,8 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.inventory import Device, Snapshot
-from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics
+from aosp_plugin.framework.service.event_metrics import CODES
+from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -50,6 +51,7 @@ def exposed() -> dict[str, set[str]]:
         allocated=lambda: counts,
         gone=lambda: counts,
         expected=counts,
+        spread=lambda: {resource: {"/dev/dri/renderD128": 1}},
         leaks=lambda: {resource: leaks},
         leak_detection=lambda: LeakDetection("complete", 5.0),
     )

@@ -54,9 +54,9 @@ PHONE_10 = PodContainer("b", "phone-10", "android")
 
 
 def device(
-    device_id: str, state: State, *pods: PodContainer, reason: str = "", detail: str = "", **since: float
+    device_id: str, state: State, *pods: PodContainer, reason: str = "", detail: str = "", **fields: Any
 ) -> DeviceReport:
-    return DeviceReport(device_id, state, reason, detail, (), (device_id,), pods, **since)
+    return DeviceReport(device_id, state, reason, detail, (), (device_id,), pods, **fields)
 
 
 def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> list[str]:
@@ -112,6 +112,25 @@ def test_problems_come_before_the_pods() -> None:
         "    POD         CONTAINER  AGE  DEVICES",
         "    b/phone-9   android    2h   n1 (leaked), n2..3, n4 (unhealthy)",
         "    b/phone-10  android    -    n0, n4 (unhealthy)",
+    ]
+
+
+def test_devices_are_counted_by_spread_device_where_they_have_one() -> None:
+    first, second = ({"spread_device": f"/dev/dri/renderD{number}"} for number in (128, 1280))
+    unhealthy: dict[str, Any] = {"reason": "missing", "since": NOW}
+    devices = (
+        device("n0", State.ALLOCATED, PHONE_9, **second),
+        device("n1", State.FREE, **first),
+        device("n2", State.UNHEALTHY, PHONE_10, **first, **unhealthy),
+        device("n3", State.UNHEALTHY, **unhealthy),
+    )
+    lines = text_of(devices=devices)
+    start = lines.index("  Spread devices")
+    assert lines[start + 1 : start + 5] == [
+        "    PATH                  DEVICES  ALLOCATED  UNHEALTHY",
+        "    /dev/dri/renderD128   2        1          1",
+        "    /dev/dri/renderD1280  1        1          0",
+        "",
     ]
 
 

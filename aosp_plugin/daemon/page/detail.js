@@ -23,6 +23,7 @@ function parts(resource, device) {
     ["Resource", resource.name],
     ["Binder devices", device.binder_devices.join(", ") || "none"],
     ["NUMA node", device.numa.join(", ") || "–"],
+    ...(device.spread_device ? [["Spread device", device.spread_device]] : []),
   ];
   const pods = device.pods.map((pod) =>
     block("Allocated to", [

@@ -144,5 +144,6 @@ function updateAge(time) {
 export function searchText(device) {
   const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} ${pod.container}`);
   const numa = device.numa.map((node) => `numa${node}`);
-  return [device.id, device.state, device.reason, ...device.binder_devices, ...pods, ...numa].join(" ").toLowerCase();
+  const names = [...device.binder_devices, device.spread_device];
+  return [device.id, device.state, device.reason, ...names, ...pods, ...numa].join(" ").toLowerCase();
 }

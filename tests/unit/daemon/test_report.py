@@ -156,6 +156,7 @@ def test_json_has_these_fields() -> None:
         kubelet_allocatable=6,
         kubelet_published=7,
         expected=7,
+        spread_devices=lambda: {"n1": "/dev/dri/renderD128"},
     )
     assert msgspec.to_builtins(report) == {
         "name": RESOURCE,
@@ -190,6 +191,7 @@ def test_json_has_these_fields() -> None:
                 "pods": ({"namespace": "games", "name": "phone-1", "container": "android"},),
                 "since": 3.0,
                 "allocated_since": 4.0,
+                "spread_device": "/dev/dri/renderD128",
             },
         ),
         "leaks": (

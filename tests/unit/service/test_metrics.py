@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
 from aosp_plugin.framework.inventory import Device, Snapshot
-from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, ResourceMetrics
+from aosp_plugin.framework.service.event_metrics import CODES, ResourceMetrics
+from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
 from tests.support import Clock
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def complete() -> Metrics:
         allocated=lambda: {A: 3},
         gone=lambda: {A: 1},
         expected={A: 4},
+        spread=lambda: {A: {"/dev/dri/renderD128": 2}},
         leaks=lambda: {A: LeakCounts(1, 0), B: LeakCounts(0, 0)},
         leak_detection=lambda: LeakDetection("complete", 5.0),
     )
