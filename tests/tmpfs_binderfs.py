@@ -64,6 +64,10 @@ class Mounts:
         """Let mounts below a mounted directory propagate."""
         _run("mount", "--make-shared", os.path.normpath(self.path / name))
 
+    def make_read_only(self, name: str) -> None:
+        """Make the whole file system that is mounted on a directory read-only."""
+        _run("mount", "-o", "remount,ro", self.path / name)
+
     def unmount(self, name: str) -> None:
         """Unmount what is mounted on a directory."""
         _run("umount", "--lazy", self.path / name)

@@ -8,6 +8,7 @@ complete binderfs or none, whenever the process is killed; the next call makes w
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.driver.mounts import Mount
+
+LOG = logging.getLogger(__name__)
 
 SOURCE = "aosp-phone"
 """The source of the mounts. A binderfs with another source is not the plugin's: it may have ``stats=global``, which
@@ -53,7 +56,7 @@ class PhoneProvisioner:
         """Phones in whose place another file system is mounted. Replaced by a single assignment."""
 
     def provision(self, phones: Iterable[str]) -> list[str]:
-        """Mount a binderfs for each of ``phones`` that has none; restore missing devices and modes of the others.
+        """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
 
         Returns the IDs of the phones that were mounted. ``problem`` has what failed; what was mounted stays. A phone
         whose directory is in use does not affect the others. If a mount fails, no other one is attempted within
@@ -68,9 +71,8 @@ class PhoneProvisioner:
     def problem(self) -> str:
         """Why a phone could not be mounted, as of the last attempt, and the number of further ones; empty if none."""
         errors = [*([self._failure] if self._failure else []), *self._obstacles.values()]
-        if not errors:
-            return ""
-        return str(errors[0]) + (f" (and {len(errors) - 1} more)" if len(errors) > 1 else "")
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return f"{errors[0]}{more}" if errors else ""
 
     def replace(self, phone: str) -> None:
         """Mount a fresh binderfs in place of that of ``phone``. Containers and processes keep the old one.
@@ -118,20 +120,29 @@ class PhoneProvisioner:
                 foreign.discard(phone)
                 try:
                     device = self._mounted_device(path)
-                    if device is None:
-                        if self._mount(phone, path):
-                            mounted.append(phone)
-                    elif device in own.get(path, ()):
-                        self._devices[phone] = device
-                        _fill(path, path)
-                    else:
+                    if device is not None and device not in own.get(path, ()):
                         raise _foreign(path)
+                    if not self._is_complete(phone, path, device) and self._mount(phone, path):
+                        mounted.append(phone)
                 except ForeignMountError as error:
                     foreign.add(phone)
                     self._obstacles[phone] = error
                 except BinderfsError as error:
                     self._obstacles[phone] = error
             self.foreign = frozenset(foreign)
+
+    def _is_complete(self, phone: str, path: str, device: int | None) -> bool:
+        """Restore a mounted phone; return whether it can be. A container with CAP_SYS_ADMIN may have lowered max=."""
+        if device is None:
+            return False
+        self._devices[phone] = device
+        try:
+            with translated_errors(f"restore {path}"):
+                _fill(path, path)
+        except HostError as error:
+            LOG.warning("phone spoiled, mounting a fresh binderfs", extra={"device": phone, "error": str(error)})
+            return False
+        return True
 
     def _mounted_device(self, path: str) -> int | None:
         """Return the number (st_dev) of the file system mounted at ``path``; None if there is none, or no such file.
@@ -241,10 +252,9 @@ def _attach_new(path: str) -> int:
 
     Raises BinderfsError. The directory is created if it does not exist, and removed if the mount fails.
     """
-    created = False
-    with contextlib.suppress(FileExistsError):
+    created = not os.path.lexists(path)
+    if created:
         os.mkdir(path)
-        created = True
     try:
         with detached.create(path, SOURCE) as mount:
             root = f"/proc/self/fd/{mount}"

@@ -69,6 +69,23 @@ def test_removed_devices_and_changed_modes_are_restored(directory: Mounts) -> No
     assert stat.S_IMODE(os.stat(directory.path / "phone0/binder").st_mode) == 0o666
 
 
+def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_are_restored(directory: Mounts) -> None:
+    """A read-only binderfs takes no new device and no mode; the next phone is looked at nevertheless."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1", "phone2"])
+    (directory.path / "phone0/binder").chmod(0)
+    (directory.path / "phone1/hwbinder").unlink()
+    (directory.path / "phone2/vndbinder").unlink()
+    for phone in ("phone0", "phone1"):
+        directory.make_read_only(phone)
+    assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone1"]
+    assert keeper.problem == ""
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+    for phone in ("phone0", "phone1", "phone2"):
+        assert sorted(binderfs.devices_in(f"{directory.path}/{phone}")) == TRIPLE
+        assert {stat.S_IMODE(os.stat(directory.path / phone / name).st_mode) for name in TRIPLE} == {0o666}
+
+
 def test_replacement_is_another_file_system_and_the_old_one_stays_usable(directory: Mounts) -> None:
     keeper = provisioner(directory)
     keeper.provision(["phone0", "phone1"])
