@@ -9,15 +9,15 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-def examples() -> dict[str, str]:
-    """Return the example files in docs/phones.md by their bold title, such as "NUMA".
+def examples(document: str = "docs/phones.md") -> dict[str, str]:
+    """Return the example files in a document by their bold title, such as "NUMA".
 
     The second example below the same title has a number appended: "NUMA 2".
     """
     blocks: dict[str, str] = {}
     title = ""
     for bold, example in re.findall(
-        r"^\*\*(.+?)\.\*\*|^```yaml\n(.*?)^```", (PROJECT / "docs/phones.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^\*\*(.+?)\.\*\*|^```yaml\n(.*?)^```", (PROJECT / document).read_text(), re.MULTILINE | re.DOTALL
     ):
         title = bold or title
         if example:

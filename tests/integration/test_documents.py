@@ -1,4 +1,4 @@
-"""Serves the examples of docs/phones.md. Those that need a real binderfs also run in ``tests/e2e/kernel``."""
+"""Serves the examples of README.md and docs/phones.md. Those that need a binderfs also run in ``tests/e2e/kernel``."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 COUNT = 361
 
 EXPECTED = {
+    "Phones on an unprepared host": {PHONE: (0, 2)},
+    "Phones of found devices": {PHONE: (120, 120)},
+    "Devices for something else": {BINDER: (COUNT, COUNT)},
+    "Shared devices": {PHONE: (0, 2)},
+    "One of several GPUs": {PHONE: (0, 2)},
     "At Android's paths": {BINDER: (COUNT, COUNT)},
     "One device, one phone": {PHONE: (120, 121)},
-    "One device, one phone 2": {PHONE: (120, 120)},
-    "One device, one phone 3": {PHONE: (2, 2)},
+    "One device, one phone 2": {PHONE: (2, 2)},
     "Several resources": {PHONE: (120, 121), "aosp.io/sidecar": (2, 2)},
     "Provisioned devices": {BINDER: (COUNT, COUNT)},
     "A fresh device for every start of a container": {BINDER: (0, COUNT)},
@@ -63,9 +67,9 @@ def served(devices: DeviceDirectory, kubelet_dir: str, example: str) -> Serve:
     directory = devices.directory.parent
     file = directory / "config.yaml"
     # The plugin mounts nothing on a directory that has files, and its files count as binder devices.
-    text = EXAMPLES[example].replace("max: 4096}", f"max: 4096, directory: {devices.directory}}}")
+    text = re.sub(r"(max: 4096|phones: {count: 120)}?", rf"\1, directory: {devices.directory}}}", EXAMPLES[example])
     file.write_text(text)
-    device_dir = ["--device-dir", "/dev"] if "provision" in text else []
+    device_dir = ["--device-dir", "/dev"] if "directory" in text else []
     environment = {"AOSP_PLUGIN_CDI_DIR": str(directory / "cdi")}
     return Serve(devices, kubelet_dir, "--config", str(file), *device_dir, environment=environment)
 
@@ -77,6 +81,10 @@ async def first_container(kubelet: Kubelet, resource: str) -> ContainerAllocatio
 
 def test_every_example_is_expected_here() -> None:
     assert EXAMPLES.keys() == EXPECTED.keys()
+
+
+def test_the_readme_leads_with_the_first_three_examples() -> None:
+    assert [*examples("README.md").items()] == [*EXAMPLES.items()][:3]
 
 
 @pytest.mark.parametrize("example", EXPECTED)
@@ -96,8 +104,8 @@ def counts(kubelet: Kubelet, resource: str) -> tuple[int, int] | None:
     ("example", "first_phone"),
     [
         ("One device, one phone", ["aosp_binder0", "aosp_binder1", "aosp_binder2"]),
-        ("One device, one phone 2", ["aosp_binder1", "aosp_binder121", "aosp_binder241"]),
-        ("One device, one phone 3", ["phone1/binder", "phone1/hwbinder", "phone1/vndbinder"]),
+        ("Phones of found devices", ["aosp_binder1", "aosp_binder121", "aosp_binder241"]),
+        ("One device, one phone 2", ["phone1/binder", "phone1/hwbinder", "phone1/vndbinder"]),
     ],
 )
 async def test_a_phone_gets_its_devices_at_android_s_paths(

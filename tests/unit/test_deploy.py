@@ -106,8 +106,8 @@ def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(
     variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
     effective, _ = config.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
-    assert resource.resource_name == "aosp.io/binder"
-    assert (resource.provision is not None) == (variant == "provision")
+    assert resource.resource_name == ("aosp.io/phone" if variant == "provision" else "aosp.io/binder")
+    assert (resource.phones is not None) == (variant == "provision")
     assert (effective.listen, config.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
 
 
@@ -147,13 +147,12 @@ def test_configurations_accept_binder_devices_only(place: str) -> None:
 
 def test_every_document_has_the_same_directory_of_provisioned_devices() -> None:
     """It is below the directory that the pod mounts, as docs/deploy.md requires; `nodes create` has one beside it."""
-    directory = config.Provision(count=1).directory
+    directories = [config.Provision(count=1).directory, config.Phones(count=1).directory]
     (volume,) = (volume["hostPath"]["path"] for volume in POD["volumes"] if volume["name"] == "binderfs")
-    assert load("provision/config.yaml")["provision"]["directory"] == directory
-    assert load("chart/ci/provision-values.yaml")["config"]["provision"]["directory"] == directory
-    assert f'"directory" "{directory}"' in (DEPLOY / "chart/templates/_names.tpl").read_text(encoding="utf-8")
-    assert Path(directory).parent == Path(bulk.BINDERFS_DIR).parent == Path(volume)
-    assert directory != bulk.BINDERFS_DIR
+    names = (DEPLOY / "chart/templates/_names.tpl").read_text(encoding="utf-8")
+    assert re.findall('"directory" "(.*?)"', names) == directories
+    assert {Path(directory).parent for directory in (*directories, bulk.BINDERFS_DIR)} == {Path(volume)}
+    assert len({*directories, bulk.BINDERFS_DIR}) == 3
     text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
     assert f"**Mount a binderfs below `{volume}`, not directly on it.**" in text
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(DEPLOY / "systemd").iterdir()):

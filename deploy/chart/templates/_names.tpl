@@ -42,12 +42,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $settings := list -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $setting := dict -}}
-{{- range $key := list "provision" "recreate" "verify" "device_list" -}}
+{{- range $key := list "phones" "provision" "recreate" "verify" "device_list" -}}
 {{- $_ := set $setting $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
 {{- $settings = append $settings $setting -}}
 {{- end -}}
 {{- toJson $settings -}}
+{{- end }}
+
+{{/* The first resource that pods request; the plugin's defaults depend on phones. */}}
+{{- define "aosp-device-plugin.resource" -}}
+{{- $entry := default (list (dict)) .Values.config.resources | first -}}
+{{- $phones := get (ternary $entry .Values.config (hasKey $entry "phones")) "phones" -}}
+{{- get (ternary $entry .Values.config (hasKey $entry "resource_name")) "resource_name" | default (ternary "aosp.io/phone" "aosp.io/binder" (not (empty $phones))) -}}
 {{- end }}
 
 {{/* "true" if a resource uses CDI names, whose spec files require a mount. */}}
@@ -67,6 +74,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $requires) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if and .phones (not $provision) -}}
+{{- fail (printf "config.phones mounts file systems on the host and %s" $requires) -}}
+{{- end -}}
 {{- if and .provision (not $provision) -}}
 {{- fail (printf "config.provision creates binder devices on the host and %s" $requires) -}}
 {{- end -}}
@@ -79,6 +89,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
 {{- fail (printf "config.provision.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $directory) -}}
+{{- end -}}
+{{- $directory := dig "directory" "/run/aosp-binderfs/phones" (default dict .phones) -}}
+{{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}
+{{- fail (printf "config.phones.directory %s is not in a volume of the pod; choose a directory below /run/aosp-binderfs" $directory) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

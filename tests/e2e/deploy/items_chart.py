@@ -112,6 +112,9 @@ def changes_roll_out() -> None:
 
 REFUSED = {
     "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires",
+    "config.phones.count=3": "config.phones mounts file systems on the host and requires",
+    "config.resources[0].phones.count=3": "config.phones mounts file systems on the host and requires",
+    "provision.enabled=true,config.phones.count=3,config.phones.directory=/mnt/x": "is not in a volume",
     "config.provision.count=3": "config.provision creates binder devices on the host and requires",
     "config.recreate=on-start": "config.recreate=on-start creates binder devices on the host and requires",
     "config.verify=probe": "config.verify=probe opens binder devices of the host and requires",
@@ -157,7 +160,10 @@ def notes() -> None:
     assert "networkPolicy.enabled" in text, text
     assert "kubectl -n kube-system port-forward POD 9478" in text, text
     assert "privileged" not in text, text
-    assert "privileged" in _notes(*VALUES["provision"])
+    privileged = _notes(*VALUES["provision"])
+    assert "privileged" in privileged
+    assert "as a limit: aosp.io/phone: 1" in privileged, privileged
+    assert "as a limit: aosp.io/binder: 1" in _notes(), _notes()
 
 
 def _notes(*arguments: str) -> str:

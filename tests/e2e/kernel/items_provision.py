@@ -1,7 +1,7 @@
 """The pod of deploy/provision on a real binderfs: it provisions binder devices on the host and detects leaked ones.
 
 These items follow those of ``items_pods`` in the same boot, after their plugin has ended. The pod is what kustomize
-renders from ``deploy/provision``, with the rights that it has there.
+renders from ``deploy/provision``, with the rights that it has there, and with a configuration that provisions devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from aosp_plugin.binder.driver import binderfs
-from tests.e2e.deploy.manifests import configuration, the
+from tests.e2e.deploy.manifests import the
 from tests.e2e.deploy.parts import DEPLOY, run
 from tests.e2e.kernel.item import Item, item
 from tests.e2e.kernel.items_pods import PodWorld
@@ -31,18 +31,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEVICES: Final = names(*range(360))
-LEAK_SCAN_INTERVAL: Final = "leak_scan_interval: 5"
-"""Seconds. The manifest has minutes."""
+CONFIGURATION: Final = f"""\
+version: v1
+log_format: json
+provision: {{count: {len(DEVICES)}, max: 4096}}
+recreate: on-start
+verify: probe
+leak_scan_interval: 5
+"""
 
 
 def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
     """Return the same node with the other plugin, which is not started yet."""
     manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
-    text = configuration(manifests)
-    assert "leak_scan_interval: 300" in text, text
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
-    plugin.configure(text.replace("leak_scan_interval: 300", LEAK_SCAN_INTERVAL))
+    plugin.configure(CONFIGURATION)
     return PodWorld(Node(before.node.kubelet, before.node.runtime, plugin, devices=DEVICES), plugin, before.probe)
 
 
