@@ -70,7 +70,7 @@ def test_removed_devices_and_changed_modes_are_restored(directory: Mounts) -> No
 
 
 def test_phone_that_its_container_has_spoiled_is_mounted_again_and_the_others_are_restored(directory: Mounts) -> None:
-    """A read-only binderfs takes no new device and no mode; the next phone is looked at nevertheless."""
+    """A read-only binderfs takes no new device and no mode; the next phone is scanned nevertheless."""
     keeper = provisioner(directory)
     keeper.provision(["phone0", "phone1", "phone2"])
     (directory.path / "phone0/binder").chmod(0)
