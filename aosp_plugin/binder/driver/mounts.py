@@ -37,6 +37,9 @@ class Mount(NamedTuple):
     shared: bool = False
     """Whether it is in a peer group, so that what is mounted below it appears in other mount namespaces: in the host's,
     for a directory that a container has with ``mountPropagation: Bidirectional``."""
+    slave: bool = False
+    """Whether it receives the mounts of another mount namespace, where those made here do not appear: in a systemd
+    service with ``ProtectSystem``."""
 
 
 class BinderfsMount(NamedTuple):
@@ -61,8 +64,9 @@ def parse(mountinfo: str) -> tuple[Mount, ...]:
         major, _, minor = fields[2].partition(":")
         kind, source, *_, options = file_system_fields.split(" ")
         device = os.makedev(int(major), int(minor))
-        shared = any(field.startswith("shared:") for field in fields[6:])
-        mounts.append(Mount(_unescaped(fields[4]), device, kind, _unescaped(source), options, int(fields[0]), shared))
+        shared, slave = (any(field.startswith(tag) for field in fields[6:]) for tag in ("shared:", "master:"))
+        directory, source = _unescaped(fields[4]), _unescaped(source)
+        mounts.append(Mount(directory, device, kind, source, options, int(fields[0]), shared, slave))
     return tuple(mounts)
 
 

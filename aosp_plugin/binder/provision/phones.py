@@ -1,8 +1,7 @@
 """A binderfs for each phone: mounted, found again, replaced by a fresh one, and removed.
 
 The mounts are the only record of which phones exist. Their source identifies those that the plugin made, with any
-configuration. A binderfs is filled before it is attached (``driver.detached``), so that a directory has either a
-complete binderfs or none, whenever the process is killed; the next call makes what is missing.
+configuration. ``phone_mount`` handles one of them.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
-from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.errors import BinderfsError, HostError
-from aosp_plugin.binder.provision.mount import MODE, exclusive, set_mode, translated_errors
+from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.binder.provision.mount import exclusive, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,17 +25,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-SOURCE = "aosp-phone"
-"""The source of the mounts. A binderfs with another source is not the plugin's: it may have ``stats=global``, which
-shows the transactions of all phones."""
-
 RETRY_AFTER = 60.0
 """Seconds after a failed mount without a further attempt. An attempt may itself cause a file event, and with it the
 next scan, which would be the next attempt."""
-
-
-class ForeignMountError(BinderfsError):
-    """Another file system is mounted in place of the plugin's."""
 
 
 class PhoneProvisioner:
@@ -101,18 +91,18 @@ class PhoneProvisioner:
 
     def _check(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            _require_own_directory(directory)
-        self._require_propagation(directory, _mount_table())
+            phone_mount.require_own_directory(directory)
+        self._require_propagation(directory, phone_mount.read_mount_table())
         detached.check_mountable(directory)
 
     def _provision(self, directory: str, phones: Iterable[str], mounted: list[str]) -> None:
         """Mount what is missing, and append the IDs to ``mounted``."""
         with exclusive(directory):
             os.makedirs(directory, exist_ok=True)
-            _require_own_directory(directory)
-            table = _mount_table()
+            phone_mount.require_own_directory(directory)
+            table = phone_mount.read_mount_table()
             self._require_propagation(directory, table)
-            own = _own_mounts(table)
+            own = phone_mount.own_mounts(table)
             foreign = set(self.foreign)
             for phone in phones:
                 path = f"{directory}/{phone}"
@@ -121,10 +111,10 @@ class PhoneProvisioner:
                 try:
                     device = self._mounted_device(path)
                     if device is not None and device not in own.get(path, ()):
-                        raise _foreign(path)
+                        raise phone_mount.foreign_mount(path)
                     if not self._is_complete(phone, path, device) and self._mount(phone, path):
                         mounted.append(phone)
-                except ForeignMountError as error:
+                except phone_mount.ForeignMountError as error:
                     foreign.add(phone)
                     self._obstacles[phone] = error
                 except BinderfsError as error:
@@ -138,7 +128,7 @@ class PhoneProvisioner:
         self._devices[phone] = device
         try:
             with translated_errors(f"restore {path}"):
-                _fill(path, path)
+                phone_mount.fill(path, path)
         except HostError as error:
             LOG.warning("phone spoiled, mounting a fresh binderfs", extra={"device": phone, "error": str(error)})
             return False
@@ -150,8 +140,8 @@ class PhoneProvisioner:
         Raises BinderfsError if nothing can be mounted there, ForeignMountError if only looking at it may hang.
         """
         if self._host.may_hang(path):
-            raise _foreign(path)
-        return _mounted_device(path)
+            raise phone_mount.foreign_mount(path)
+        return phone_mount.mounted_device(path)
 
     def _mount(self, phone: str, path: str) -> bool:
         """Mount a binderfs on a directory without one, unless that has failed a short time ago. Return whether."""
@@ -159,7 +149,7 @@ class PhoneProvisioner:
             return False
         try:
             with translated_errors(f"mount a binderfs on {path}"):
-                self._devices[phone] = _attach_new(path)
+                self._devices[phone] = phone_mount.attach_new(path)
         except HostError as error:
             self._failure = error.with_traceback(None)
             self._not_before = self._clock() + RETRY_AFTER
@@ -173,127 +163,21 @@ class PhoneProvisioner:
             device = self._mounted_device(path)
             # The mount table has a line for each phone, so it is read only if the mount is not a known one.
             if device not in {None, self._devices.get(phone)}:
-                _require_own_mount(path, device)
-            self._devices[phone] = _attach_new(path)
+                phone_mount.require_own_mount(path, device)
+            self._devices[phone] = phone_mount.attach_new(path)
 
     def _remove(self, directory: str, phone: str) -> None:
         path = f"{directory}/{phone}"
         with exclusive(directory):
             device = self._mounted_device(path)
             if device is not None:
-                _require_own_mount(path, device)
-            _unmount_all(path)
+                phone_mount.require_own_mount(path, device)
+            phone_mount.unmount_all(path)
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(path)
             self._devices.pop(phone, None)
             self._obstacles.pop(phone, None)
 
     def _require_propagation(self, directory: str, table: Iterable[Mount]) -> None:
-        """Require that mounts in ``directory`` appear on the host, if it is below another root than the host's."""
-        if self._host.process_path("/") == "/":
-            return
-        around = [mount for mount in table if f"{directory}/".startswith(f"{mount.directory.rstrip('/')}/")]
-        if around and not max(around, key=lambda mount: len(mount.directory)).shared:
-            raise BinderfsError(
-                f"mounts in {self._host_directory} do not propagate to the host: its volume requires "
-                "mountPropagation: Bidirectional, which requires a privileged container"
-            )
-
-
-def _require_own_directory(directory: str) -> None:
-    """Require that the directory has nothing but phones, before anything is mounted in it. Raises BinderfsError."""
-    others = [name for name in os.listdir(directory) if phone_number(name) is None]
-    if others:
-        raise BinderfsError(
-            f"{directory} is not empty: it contains {min(others)!r}: choose another phones.directory for phones alone"
-        )
-
-
-def _mount_table() -> tuple[Mount, ...]:
-    with open(mounts.MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        return mounts.parse(file.read())
-
-
-def _own_mounts(table: Iterable[Mount]) -> dict[str, set[int]]:
-    """Return the numbers (st_dev) of the plugin's binderfs mounts by directory."""
-    own: dict[str, set[int]] = {}
-    for mount in table:
-        if (mount.type, mount.source) == (mounts.BINDERFS, SOURCE):
-            own.setdefault(mount.directory, set()).add(mount.device)
-    return own
-
-
-def _require_own_mount(path: str, device: int | None) -> None:
-    """Raise ForeignMountError if the file system mounted at ``path`` is not the plugin's."""
-    if device not in _own_mounts(_mount_table()).get(path, ()):
-        raise _foreign(path)
-
-
-def _mounted_device(path: str) -> int | None:
-    """Return the number (st_dev) of the file system mounted on a directory; None if there is none, or no directory.
-
-    Raises BinderfsError if nothing can be mounted there.
-    """
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISDIR(status.st_mode):
-        raise BinderfsError(f"{path} is not a directory: remove it, or choose another phones.directory")
-    if status.st_dev != os.lstat(os.path.dirname(path)).st_dev:
-        return status.st_dev
-    if os.listdir(path):
-        raise BinderfsError(f"{path} is not empty: remove its files, or choose another phones.directory")
-    return None
-
-
-def _attach_new(path: str) -> int:
-    """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
-
-    Raises BinderfsError. The directory is created if it does not exist, and removed if the mount fails.
-    """
-    created = not os.path.lexists(path)
-    if created:
-        os.mkdir(path)
-    try:
-        with detached.create(path, SOURCE) as mount:
-            root = f"/proc/self/fd/{mount}"
-            _fill(root, path)
-            _unmount_all(path)
-            detached.attach(mount, path)
-            return os.stat(root).st_dev
-    except BaseException:
-        if created:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-        raise
-
-
-def _fill(root: str, path: str) -> None:
-    """Give a binderfs exactly the binder devices of a phone, with the mode ``MODE``. ``path`` is for errors.
-
-    The kernel creates those of its parameter ``devices=`` at each mount (drivers/android/binderfs.c
-    ``binderfs_fill_super``): usually these three, but CONFIG_ANDROID_BINDER_DEVICES may be empty or have other names.
-    """
-    try:
-        existing = binderfs.devices_in(root)
-        for name in existing:
-            if name not in PHONE_BINDER_DEVICES:
-                binderfs.remove_device(root, name)
-        for name in PHONE_BINDER_DEVICES:
-            if name not in existing:
-                binderfs.add_device(root, name)
-            set_mode(f"{root}/{name}", MODE)
-    except BinderfsError as error:
-        raise type(error)(str(error).replace(root, path)) from error
-
-
-def _unmount_all(path: str) -> None:
-    parent = os.lstat(os.path.dirname(path)).st_dev
-    with contextlib.suppress(FileNotFoundError):
-        while os.lstat(path).st_dev != parent:
-            binderfs.unmount(path, lazy=True)
-
-
-def _foreign(path: str) -> ForeignMountError:
-    return ForeignMountError(f"{path}: another file system is mounted in place of the phone's binderfs: unmount it")
+        in_container = self._host.process_path("/") != "/"
+        phone_mount.require_propagation(directory, table, in_container=in_container)

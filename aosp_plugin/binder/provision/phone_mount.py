@@ -1,0 +1,156 @@
+"""The binderfs of one phone: whether a directory has one, and whether it is the plugin's; mounting and unmounting.
+
+A binderfs is filled before it is attached (``driver.detached``), so that a directory has either a complete binderfs or
+none, whenever the process is killed. All paths are those of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.errors import BinderfsError
+from aosp_plugin.binder.provision.mount import MODE, set_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aosp_plugin.binder.driver.mounts import Mount
+
+SOURCE = "aosp-phone"
+"""The source of the mounts. A binderfs with another source is not the plugin's: it may have ``stats=global``, which
+shows the transactions of all phones."""
+
+
+class ForeignMountError(BinderfsError):
+    """Another file system is mounted in place of the plugin's."""
+
+
+def require_propagation(directory: str, table: Iterable[Mount], *, in_container: bool) -> None:
+    """Require that mounts in ``directory`` appear on the host, where the container runtime looks for them.
+
+    ``in_container``: it is below another root than the host's. Raises BinderfsError.
+    """
+    around = [mount for mount in table if f"{directory}/".startswith(f"{mount.directory.rstrip('/')}/")]
+    if not around:
+        return
+    mount = max(around, key=lambda mount: len(mount.directory))
+    if not mount.shared if in_container else (mount.slave and not _has_namespace_of_init()):
+        raise BinderfsError(
+            f"mounts in {directory} do not propagate to the host: a container requires mountPropagation: Bidirectional "
+            "for its volume, a systemd service no ProtectSystem, PrivateTmp and the like"
+        )
+
+
+def _has_namespace_of_init() -> bool:
+    """Return whether this process has the mount namespace of process 1; False if that is not readable."""
+    try:
+        return os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
+    except OSError:
+        return False
+
+
+def require_own_directory(directory: str) -> None:
+    """Require that the directory has nothing but phones, before anything is mounted in it. Raises BinderfsError."""
+    others = [name for name in os.listdir(directory) if phone_number(name) is None]
+    if others:
+        raise BinderfsError(
+            f"{directory} is not empty: it contains {min(others)!r}: choose another phones.directory for phones alone"
+        )
+
+
+def read_mount_table() -> tuple[Mount, ...]:
+    """Return the mounts of this process. Reading the table accesses no mounted file system."""
+    with open(mounts.MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+        return mounts.parse(file.read())
+
+
+def own_mounts(table: Iterable[Mount]) -> dict[str, set[int]]:
+    """Return the numbers (st_dev) of the plugin's binderfs mounts by directory."""
+    own: dict[str, set[int]] = {}
+    for mount in table:
+        if (mount.type, mount.source) == (mounts.BINDERFS, SOURCE):
+            own.setdefault(mount.directory, set()).add(mount.device)
+    return own
+
+
+def require_own_mount(path: str, device: int | None) -> None:
+    """Raise ForeignMountError if the file system mounted at ``path`` is not the plugin's."""
+    if device not in own_mounts(read_mount_table()).get(path, ()):
+        raise foreign_mount(path)
+
+
+def mounted_device(path: str) -> int | None:
+    """Return the number (st_dev) of the file system mounted on a directory; None if there is none, or no directory.
+
+    Raises BinderfsError if nothing can be mounted there.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        raise BinderfsError(f"{path} is not a directory: remove it, or choose another phones.directory")
+    if status.st_dev != os.lstat(os.path.dirname(path)).st_dev:
+        return status.st_dev
+    if os.listdir(path):
+        raise BinderfsError(f"{path} is not empty: remove its files, or choose another phones.directory")
+    return None
+
+
+def attach_new(path: str) -> int:
+    """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
+
+    Raises BinderfsError. The directory is created if it does not exist, and removed if the mount fails.
+    """
+    created = not os.path.lexists(path)
+    if created:
+        os.mkdir(path)
+    try:
+        with detached.create(path, SOURCE) as mount:
+            root = f"/proc/self/fd/{mount}"
+            fill(root, path)
+            unmount_all(path)
+            detached.attach(mount, path)
+            return os.stat(root).st_dev
+    except BaseException:
+        if created:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        raise
+
+
+def fill(root: str, path: str) -> None:
+    """Give a binderfs exactly the binder devices of a phone, with the mode ``MODE``. ``path`` is for errors.
+
+    The kernel creates those of its parameter ``devices=`` at each mount (drivers/android/binderfs.c
+    ``binderfs_fill_super``): usually these three, but CONFIG_ANDROID_BINDER_DEVICES may be empty or have other names.
+    """
+    try:
+        existing = binderfs.devices_in(root)
+        for name in existing:
+            if name not in PHONE_BINDER_DEVICES:
+                binderfs.remove_device(root, name)
+        for name in PHONE_BINDER_DEVICES:
+            if name not in existing:
+                binderfs.add_device(root, name)
+            set_mode(f"{root}/{name}", MODE)
+    except BinderfsError as error:
+        raise type(error)(str(error).replace(root, path)) from error
+
+
+def unmount_all(path: str) -> None:
+    """Unmount everything that is mounted on a directory, if it exists. Raises BinderfsError."""
+    parent = os.lstat(os.path.dirname(path)).st_dev
+    with contextlib.suppress(FileNotFoundError):
+        while os.lstat(path).st_dev != parent:
+            binderfs.unmount(path, lazy=True)
+
+
+def foreign_mount(path: str) -> ForeignMountError:
+    """Return the error for another file system at ``path``."""
+    return ForeignMountError(f"{path}: another file system is mounted in place of the phone's binderfs: unmount it")
