@@ -7,7 +7,16 @@ import itertools
 import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
-from aosp_plugin.binder.discovery.health import Reason, Verify, aggregate, evaluate, evaluate_recreation
+from aosp_plugin.binder.discovery.health import (
+    Problem,
+    Reason,
+    Verify,
+    aggregate,
+    evaluate,
+    evaluate_recreation,
+    first,
+    requirement_missing,
+)
 from aosp_plugin.binder.errors import NotRespondingError
 
 FS, NEW_FS = (70, 1), (70, 2)
@@ -101,12 +110,29 @@ def test_set_is_unhealthy_because_of_its_members(
     assert aggregate(set_id, list(members.items())) == problem
 
 
+def test_missing_requirements_are_named() -> None:
+    assert requirement_missing([]) is None
+    assert requirement_missing(["/dev/fuse", "/dev/x"]) == (
+        Reason.REQUIREMENT_MISSING,
+        "requirement-missing: /dev/fuse, /dev/x",
+    )
+
+
+def test_first_problem_is_the_one_with_the_highest_precedence() -> None:
+    """A binder device's own problem comes before another device, and that before the CDI spec, which lacks both."""
+    requirement = requirement_missing(["/dev/fuse"])
+    own, spec = Problem(Reason.MISSING, "missing"), Problem(Reason.NOT_IN_CDI_SPEC, "not-in-cdi-spec")
+    assert first(own, requirement) == first(requirement, own) == own
+    assert first(spec, requirement) == first(requirement, spec) == first(None, requirement) == requirement
+    assert first(None, None) is None
+
+
 PRECEDENCE = list(Reason)[2:]
 """Without missing and incomplete, which depend on each other."""
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(PRECEDENCE)))
-def test_set_has_the_reason_with_the_highest_precedence(first: Reason, second: Reason) -> None:
+@pytest.mark.parametrize(("higher", "lower"), list(itertools.pairwise(PRECEDENCE)))
+def test_set_has_the_reason_with_the_highest_precedence(higher: Reason, lower: Reason) -> None:
     """Each check implies that those before it passed. The detail names the members with this reason only."""
-    members = [("a", second), ("b", None), ("c", first), ("d", second)]
-    assert aggregate("phone", members) == aggregate("phone", members[::-1]) == (first, f"{first}: c")
+    members = [("a", lower), ("b", None), ("c", higher), ("d", lower)]
+    assert aggregate("phone", members) == aggregate("phone", members[::-1]) == (higher, f"{higher}: c")

@@ -91,6 +91,19 @@ def test_driver_owns_its_majors_and_its_misc_minors(kernel_files: dict[str, str]
     assert owned == numbers[:6], "/dev/kvm is 10:232"
 
 
+@pytest.mark.parametrize(("text", "numa_node"), [("1\n", 1), ("0\n", 0), ("-1\n", None), ("x", None), ("", None)])
+@pytest.mark.parametrize(("kind", "mode"), [("char", stat.S_IFCHR), ("block", stat.S_IFBLK)])
+def test_numa_node_of_a_device_is_that_of_its_hardware(
+    kernel_files: dict[str, str], kind: str, mode: int, text: str, numa_node: int | None
+) -> None:
+    """The kernel has the hardware of a device number below /sys/dev; -1 is none."""
+    kernel_files[f"/sys/dev/{kind}/226:129/device/numa_node"] = text
+    status = os.stat_result((mode | 0o600, *[0] * 9), {"st_rdev": os.makedev(226, 129)})
+    assert Host("/host").numa_node(status) == numa_node
+    other = os.stat_result((mode | 0o600, *[0] * 9), {"st_rdev": os.makedev(226, 128)})
+    assert Host().numa_node(other) is None
+
+
 @pytest.mark.usefixtures("kernel_files")
 def test_driver_is_empty_if_the_files_are_missing() -> None:
     assert Host().driver() == Driver()

@@ -32,7 +32,9 @@ SCALARS = (
     | st.dates(datetime.date(1, 1, 1))
     | st.sampled_from([16**3000, -(16**3000), 2**64])
 )
-PARTS = st.sampled_from(["size", "stride", "first", "names", "pattern", "count", "max", "directory"])
+PARTS = st.sampled_from(
+    ["size", "stride", "first", "names", "pattern", "count", "max", "directory", "path", "required"]
+)
 NAMES = PARTS | st.sampled_from([*KEYS, "resources", "version"]) | SCALARS
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6

@@ -98,6 +98,68 @@ def test_paths_that_no_device_has_are_allowed(keys: str, file: Path) -> None:
     assert loaded(file, keys).resources
 
 
+@pytest.mark.parametrize("key", ["shared_devices", "spread_devices"])
+@pytest.mark.parametrize(
+    ("pattern", "error"),
+    [
+        ("/dev/*", "the kubelet provides /dev/console"),
+        ("/dev/t*", "the kubelet provides /dev/tty"),
+        ("/dev/*/renderD*", "the kubelet provides /dev/console"),
+        ("/*", "the kubelet provides /proc"),
+        ("/proc/self/fd/*", "the kubelet provides /proc"),
+        ("/sys/class/*", "no devices are below /sys"),
+        ("/dev/dri/**", r"\*\* is not supported"),
+        ("/dev/aosp_*", "containers have their binder devices at /dev/aosp_binderN"),
+        ("/dev/binderfs/*", "'/dev/binderfs/\\*' and '/dev/binderfs' lie in each other"),
+        ("/dev/hwbin?er", "'/dev/hwbinder' and '/dev/hwbin\\?er' overlap"),
+    ],
+)
+def test_pattern_that_matches_other_paths_of_a_container_is_rejected(
+    key: str, pattern: str, error: str, file: Path
+) -> None:
+    text = f"container_paths: [/dev/hwbinder]\n{key}: ['{pattern}']"
+    with pytest.raises(ConfigError, match=f"{key}.*{error}") as raised:
+        loaded(file, text)
+    assert pattern in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ("shared_devices: ['/dev/dri/*:/dev/x']", "the pattern '/dev/dri/*' cannot have the container path '/dev/x'"),
+        (
+            "shared_devices: [{path: '/dev/a?', container_path: /dev/x}]",
+            "the pattern '/dev/a?' cannot have the container",
+        ),
+        (
+            "shared_devices: [/dev/dri/*]\nspread_devices: [/dev/dri/renderD*]",
+            "the container paths '/dev/dri/*' and '/dev/dri/renderD*' overlap",
+        ),
+        (
+            "shared_devices: [/dev/dri/card*, /dev/x:/dev/dri/card0]",
+            "the container paths '/dev/dri/card*' and '/dev/dri/card0' overlap",
+        ),
+        (
+            "shared_devices: [{path: /dev/a, container_path: /dev/b}, /dev/b]",
+            "the container paths '/dev/b' and '/dev/b' are the same",
+        ),
+        ("shared_mounts: [/dev/dri]\nspread_devices: [/dev/dri/renderD*]", "and '/dev/dri' lie in each other"),
+    ],
+)
+def test_device_that_two_paths_select_is_rejected(keys: str, error: str, file: Path) -> None:
+    """A container would get a device of another phone, or one path for two devices."""
+    with pytest.raises(ConfigError, match=re.escape(error)):
+        loaded(file, keys)
+
+
+def test_pattern_and_path_of_the_same_device_are_allowed(file: Path) -> None:
+    """One of the matches may be required, or come first."""
+    keys = "shared_devices: [/dev/dma_heap/*, {path: /dev/dma_heap/system, required: true}]"
+    assert len(loaded(file, keys).resources[0].shared_devices) == 2
+    keys = "spread_devices: [/dev/dri/renderD*, /dev/dri/renderD128, '/dev/dri/render[A-Z]*']"
+    assert len(loaded(file, keys).resources[0].spread_devices) == 3
+
+
 def test_each_resource_has_paths_of_its_own(file: Path) -> None:
     """The error names the resource; the same paths in two resources are no conflict."""
     text = "resources: [{container_paths: [/dev/x]}, {resource_name: a.io/b, device_prefix: b, container_paths: [%s]}]"

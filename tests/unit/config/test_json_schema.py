@@ -52,7 +52,11 @@ def test_schema_has_every_key_with_its_description() -> None:
     for name, key in KEYS.items():
         assert top_level[name]["description"] == key.help
         assert name not in entry or entry[name] == top_level[name]
-        for struct, part in zip(key.structs, top_level[name].get("anyOf", ()), strict=False):
+        parts = top_level[name].get("anyOf", ())
+        if key.is_list and key.structs:
+            text, *parts = top_level[name]["items"]["anyOf"]
+            assert text == {"type": "string"}
+        for struct, part in zip(key.structs, parts, strict=False):
             descriptions = {inner: value["description"] for inner, value in part["properties"].items()}
             assert descriptions == {inner: value.help for inner, value in keys_of(struct).items()}
 
@@ -94,6 +98,10 @@ def test_configuration_is_valid(text: str, file: Path) -> None:
         "version: v1\nnodes: {max: 3}",
         "version: v1\nprovision: {count: 3, ensure: 3}",
         "version: v1\nprovision: {count: 3, directory: run}",
+        "version: v1\nshared_devices: [{path: /dev/fuse, requird: true}]",
+        "version: v1\nshared_devices: [{required: true}]",
+        "version: v1\nshared_devices: [{path: dev/fuse}]",
+        "version: v1\nspread_devices: [{path: /dev/fuse}]",
         "version: v1\nnuma: {a: 0}",
         "version: v1\nnuma: {'1': 1024}",
         "version: v1\nreplicas: 0",

@@ -17,8 +17,10 @@ from aosp_plugin.config import (
     RESOURCE_KEYS,
     Config,
     Resource,
+    SharedDevice,
     keys_of,
     load,
+    shared_device,
 )
 from aosp_plugin.config.messages import shown
 from aosp_plugin.errors import ConfigError
@@ -97,6 +99,31 @@ def test_variable_of_a_mapping_refers_to_the_file(name: str) -> None:
 )
 def test_limit_of_the_allowed_values_is_allowed(name: str, value: Any) -> None:
     assert KEYS[name].setting(value, "x").value == value
+
+
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        ([{"path": "/a"}, {"path": "/b", "requird": True}], "x[1].requird: unknown key; did you mean required?"),
+        ([{"required": True}], "x[0].path: required key is missing; allowed: an absolute path, which may have the"),
+        (["/a", {"path": "b"}], "x[1].path: 'b' is not allowed; allowed: an absolute path"),
+        ([{"path": "/a", "required": "perhaps"}], "x[0].required: 'perhaps' is not allowed; allowed: true, false"),
+        ([{"path": "/a", "container_path": "b"}], "x[0].container_path: 'b' is not allowed; allowed: an absolute path"),
+        ([{}], "x[0]: {} is not allowed; allowed: a list of HOST"),
+        ([["/a"]], "x: [['/a']] is not allowed; allowed: a list of HOST"),
+    ],
+)
+def test_error_in_an_item_of_a_list_names_the_item(items: list[Any], error: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KEYS["shared_devices"].setting(items, "x")
+    assert str(raised.value).startswith(error)
+
+
+def test_item_of_a_list_is_text_or_a_mapping() -> None:
+    items = KEYS["shared_devices"].setting(["/a:/b", {"path": "/c", "required": True}], "x").value
+    assert items == ("/a:/b", SharedDevice(path="/c", required=True))
+    assert [shared_device(item) for item in items] == [SharedDevice(path="/a", container_path="/b"), items[1]]
+    assert shared_device("/a:/a") == SharedDevice(path="/a")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""The search for paths and patterns below a root, and the files on which its result depends."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.discovery.path_search import PathSearch
+from aosp_plugin.binder.driver.host import Host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a root with GPUs, one of which is reached by a link that is absolute below the root."""
+    dri = tmp_path / "dev/dri"
+    (dri / "by-path").mkdir(parents=True)
+    for name in ("renderD128", "renderD1000", "card0", ".renderD1"):
+        (dri / name).touch()
+    (dri / "by-path/pci-0-render").symlink_to("/dev/dri/renderD128")
+    (tmp_path / "gpu").symlink_to("/dev/dri")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/dev/dri/renderD*", ["/dev/dri/renderD128", "/dev/dri/renderD1000"]),
+        ("/dev/*/renderD128", ["/dev/dri/renderD128"]),
+        ("/dev/dri/*/*-render", ["/dev/dri/by-path/pci-0-render"]),
+        ("/gpu/card?", ["/gpu/card0"]),
+        ("/dev/dri/nothing*", []),
+        ("/nowhere/*", []),
+        ("/dev/dri/card0/*", []),
+        ("/dev//fuse", ["/dev/fuse"]),
+    ],
+)
+def test_files_are_found_below_the_root(root: Path, path: str, found: list[str]) -> None:
+    """In natural order. A path without wildcards need not exist, and the names of links are kept."""
+    assert PathSearch(Host(str(root))).find(path) == found
+
+
+def dependencies(root: Path, *paths: str) -> PathSearch:
+    search = PathSearch(Host(str(root)))
+    for path in paths:
+        for file in search.find(path):
+            try:
+                search.status(file)
+            except FileNotFoundError:
+                continue
+    return search
+
+
+@pytest.mark.parametrize(
+    ("path", "directories", "affecting", "others"),
+    [
+        ("/dev/dri/renderD*", {"dev/dri"}, ["dev/dri/renderD7"], ["dev/dri/card1", "dev/renderD7", "dev/dri"]),
+        ("/dev/fuse", {"dev"}, ["dev/fuse"], ["dev/fuse2", "dev/dri"]),
+        ("/dev/dma_heap/*", {"dev"}, ["dev/dma_heap"], ["dev/fuse", "dev/dma_heap/system"]),
+        ("/sound/pcm/x", {""}, ["sound"], ["dev"]),
+        ("/gpu/card0", {"", "dev/dri"}, ["gpu", "dev/dri/card0"], ["dev/dri/card1"]),
+        ("/dev/dri/by-path/*", {"dev/dri", "dev/dri/by-path"}, ["dev/dri/renderD128", "dev/dri/by-path/x"], []),
+        ("/dev/*/card0", {"dev", "dev/dri"}, ["dev/x", "dev/dri/card0"], ["dev/.x", "dev/dri/card1"]),
+    ],
+)
+def test_result_depends_on_certain_files_only(
+    root: Path, path: str, directories: set[str], affecting: list[str], others: list[str]
+) -> None:
+    """Their directories are watched. Of a directory that does not exist, it is the nearest existing ancestor."""
+    search = dependencies(root, path)
+    assert search.directories() == {os.path.join(root, name) for name in directories}
+    assert [name for name in (*affecting, *others) if search.affected([f"{root}/{name}"])] == affecting
+    assert search.affected([f"{root}/{name}" for name in (*others, *affecting)])
+    assert not search.affected([])
+
+
+def test_links_in_a_circle_are_an_error(root: Path) -> None:
+    (root / "circle").symlink_to("circle")
+    with pytest.raises(OSError, match="Too many levels"):
+        PathSearch(Host(str(root))).status("/circle")
