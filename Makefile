@@ -58,7 +58,7 @@ test-deploy: $(VENV)/.installed ## Check chart, manifests, alerts and systemd un
 test-kubelet: $(VENV)/.installed ## Run the plugin with a real kubelet and containerd; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.kubelet --items $(ITEMS)
 
-test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian and Go
+test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian, Go and Rust
 	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS)
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.deploy import parts as deploy_parts
-from tests.e2e.kernel import initrd, items_stock, machine, parts
+from tests.e2e.kernel import client_parts, initrd, items_stock, machine, parts
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
 
@@ -44,7 +44,7 @@ _ENVIRONMENT: Final = {
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = ("binderfs", "phones", "pods", "stock")
+_ALL: Final = ("binderfs", "phones", "pods", "clients", "stock")
 
 
 class Boot:
@@ -118,7 +118,7 @@ def main() -> int:
     # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
-    boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "stock": _stock}
+    boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "clients": _clients, "stock": _stock}
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, report)
         try:
@@ -140,6 +140,13 @@ def _pods(boot: Boot) -> None:
     modules = parts.kernel().modules(parts.binderfs_module())
     image = kubelet_parts.plugin_image()
     boot.run(modules, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
+
+
+def _clients(boot: Boot) -> None:
+    packages.install(kubelet_parts.PACKAGES)
+    modules = parts.kernel().modules(parts.binderfs_module())
+    clients = (client_parts.rsbinder(), client_parts.gbinder())
+    boot.run(modules, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
 
 
 def _kustomize() -> Path:

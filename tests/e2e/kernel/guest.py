@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
-from tests.e2e.kernel import items_pods, items_provision
+from tests.e2e.kernel import items_client_pods, items_clients, items_pods, items_provision
 from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
 
@@ -51,7 +51,7 @@ async def check(item: Item[Environment], environment: Environment) -> None:
 
 async def with_stand_in(items: Sequence[Item[World]], probe: Path) -> None:
     """Check items with the stand-in kubelet; the items run their containers by calling the runtimes."""
-    DIRECTORY.mkdir()
+    DIRECTORY.mkdir(exist_ok=True)
     make_reachable(sys.executable)
     make_reachable(__file__)
     async with Kubelet(DIRECTORY / "kubelet") as kubelet:
@@ -71,11 +71,23 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
         await check(item, world)
 
 
+async def with_clients(probe: Path, rsbinder: Path, gbinder: Path, kubelet: Path) -> None:
+    """Check the items with binder software of others: first in containers, then in pods of a real kubelet."""
+    DIRECTORY.mkdir()
+    items_clients.prepare(rsbinder, gbinder)
+    await with_stand_in(items_clients.ITEMS, probe)
+    world = items_client_pods.start(kubelet, rsbinder, gbinder)
+    for item in items_client_pods.ITEMS:
+        await check(item, world)
+
+
 async def main(suite: str, *arguments: str) -> None:
     """Check all items of a suite."""
     paths = [Path(argument) for argument in arguments]
     if suite == "pods":
         await with_kubelet(*paths)
+    elif suite == "clients":
+        await with_clients(*paths)
     else:
         await with_stand_in(SUITES[suite], *paths)
     send(end=suite)

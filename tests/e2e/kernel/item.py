@@ -28,7 +28,7 @@ class Item(NamedTuple, Generic[Environment]):
 
 def item(function: Callable[[Environment], Awaitable[None] | None]) -> Item[Environment]:
     """Return an item with the function's docstring as its title."""
-    return Item(_sentence(function), function)
+    return Item(sentence(function), function)
 
 
 def for_each_runtime(
@@ -36,11 +36,12 @@ def for_each_runtime(
 ) -> list[Item[World]]:
     """Return an item for each function and each container runtime."""
     return [
-        Item(f"{runtime}: {_sentence(function)}", partial(function, runtime=runtime))  # type: ignore[call-arg]
+        Item(f"{runtime}: {sentence(function)}", partial(function, runtime=runtime))  # type: ignore[call-arg]
         for function in functions
         for runtime in runtimes
     ]
 
 
-def _sentence(function: Callable[..., object]) -> str:
+def sentence(function: Callable[..., object]) -> str:
+    """Return a function's docstring as a line."""
     return " ".join((inspect.getdoc(function) or "").split()).removesuffix(".")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
+    items_client_pods,
+    items_clients,
     items_containers,
     items_nodes,
     items_phones,
@@ -51,6 +53,10 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 """The boots with the stand-in kubelet."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
-    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS)]
+    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS)],
+    "clients": [
+        *(item.title for item in items_clients.ITEMS),
+        *(item.title for item in items_client_pods.ITEMS),
+    ],
 }
 """The titles of each boot's items."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 BUSYBOX: Final = "localhost/busybox:1"
 
 
-def busybox_image(path: Path, *programs: Path) -> None:
-    """Write an image of busybox and static ``programs``; without a command it sleeps."""
+def busybox_image(path: Path, *programs: Path, tree: Path | None = None) -> None:
+    """Write an image of busybox, static ``programs`` and the files of ``tree``; without a command it sleeps."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "no busybox"
     layer = io.BytesIO()
@@ -29,6 +29,9 @@ def busybox_image(path: Path, *programs: Path) -> None:
         tar.add(busybox, "bin/busybox")
         for program in programs:
             tar.add(program, f"bin/{program.name}")
+        if tree is not None:
+            present = {f"bin/{name}" for name in ("busybox", "sh")}
+            tar.add(tree, ".", filter=lambda member: None if member.name.removeprefix("./") in present else member)
         shell = tarfile.TarInfo("bin/sh")
         shell.type, shell.linkname = tarfile.SYMTYPE, "busybox"
         tar.addfile(shell)

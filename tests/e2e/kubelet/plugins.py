@@ -80,11 +80,12 @@ class AsProcess:
 
     kind = "process"
 
-    def __init__(self, directory: Path, text: str) -> None:
-        """Write the configuration to a directory, which gets the log too."""
+    def __init__(self, directory: Path, text: str, *, patience: float = 2) -> None:
+        """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended."""
         directory.mkdir()
         config = directory / "config.yaml"
         config.write_text(text)
+        self._patience = patience
         program = Path(sys.executable).with_name("aosp-plugin")
         self._daemon = Daemon("plugin", [str(program), "serve", f"--config={config}"], directory / "plugin.log")
 
@@ -94,7 +95,7 @@ class AsProcess:
 
     def stop(self) -> None:
         """Stop the plugin, and check that it exits with 0 and removes its socket."""
-        code = self._daemon.end(signal.SIGTERM, seconds=2)
+        code = self._daemon.end(signal.SIGTERM, seconds=self._patience)
         assert code == 0, f"the plugin's exit code is {code}"
         assert not sockets(), f"the plugin left {sockets()}"
 

@@ -104,9 +104,9 @@ class Runtime:
         """Import an image from an archive."""
         self._ctr("images", "import", str(archive), seconds=10 * PATIENCE)
 
-    def execute(self, container_id: str, *words: str, detach: bool = False) -> str:
-        """Run a program in a container as root, and return its output; "" with ``detach``."""
-        options = ("--detach",) if detach else ()
+    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
+        """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
+        options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
         return self._ctr("tasks", "exec", *options, "--exec-id", f"exec-{next(_NUMBERS)}", container_id, *words)
 
     def signal(self, container_id: str, number: signal.Signals) -> None:

@@ -1,0 +1,170 @@
+"""Items: binder software of others in containers of runc and crun, with phones of both kinds.
+
+The containers are created from Allocate responses, as in ``items_containers``; ``tenants`` says what runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.common import oci
+from tests.e2e.kernel import tenants
+from tests.e2e.kernel.client_parts import VERSIONS
+from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
+from tests.e2e.kernel.item import Item, item, sentence
+from tests.e2e.kernel.tenants import USERS, Kind, phone_command
+from tests.e2e.kernel.world import DIRECTORY
+from tests.e2e.kubelet.processes import run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from aosp_plugin.testing import ContainerAllocation
+    from tests.e2e.kernel.world import World
+
+RESOURCE: Final = "aosp.io/phone"
+ROOT: Final = DIRECTORY / "clients"
+"""The root directory of the containers."""
+
+_numbers = itertools.count()
+
+
+class Container:
+    """A phone's container, run by a runtime from an Allocate response."""
+
+    def __init__(
+        self, runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None
+    ) -> None:
+        """Start the container; its service manager and service run as ``user``."""
+        self.name = allocation.name
+        self._runtime = runtime
+        self._bundle = DIRECTORY / f"clients-{next(_numbers)}"
+        self._bundle.mkdir()
+        spec = oci.spec(
+            allocation,
+            rootfs=str(ROOT),
+            arguments=phone_command(kind, self.name, user),
+            cgroup=f"/{self._bundle.name}",
+            first_host_id=first_host_id,
+        )
+        (self._bundle / "config.json").write_text(json.dumps(spec))
+        with self._output.open("wb") as output:
+            command = [runtime, "run", "--bundle", str(self._bundle), self._bundle.name]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    @property
+    def _output(self) -> Path:
+        return self._bundle / "output"
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+        return run(self._runtime, "exec", "--user", f"{user}:{user}", self._bundle.name, *words)
+
+    def log(self) -> list[str]:
+        """Return the lines that the container's processes have printed."""
+        return self._output.read_text().splitlines()
+
+    def end(self) -> None:
+        """Kill the container's processes, and wait for their end."""
+        run(self._runtime, "kill", self._bundle.name, "KILL")
+        self._process.wait(60)
+        shutil.rmtree(self._bundle)
+
+
+@contextlib.contextmanager
+def running(
+    runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None
+) -> Iterator[Container]:
+    """Run a phone's container while the context lasts."""
+    container = Container(runtime, kind, allocation, user, first_host_id)
+    try:
+        yield container
+    finally:
+        container.end()
+
+
+async def serve(world: World, kind: Kind) -> None:
+    """The plugin advertises 4 phones, each with /dev/binder, /dev/hwbinder and /dev/vndbinder."""
+    await asyncio.to_thread(tenants.new_devices, kind)
+    await world.serve_with(f"{kind.configuration}recreate: on-start\n", resource=RESOURCE)
+    await world.healthy(4)
+
+
+async def works(world: World, runtime: str, kind: Kind, first_host_id: int | None = None) -> None:
+    """In two phones rsb_hub and a service run; clients of rsbinder and libgbinder, another user, call only their own.
+
+    Then one container starts again, and another user is its service manager.
+    """
+    run_in = partial(running, runtime, kind, first_host_id=first_host_id)
+    first, second = await world.started("phone-a"), await world.started("phone-b")
+    pod = world.admitted[-2]
+    with run_in(second, "system") as neighbour:
+        with run_in(first, "system") as phone:
+            await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["system"])
+            await asyncio.to_thread(tenants.works, kind, neighbour, phone.name, USERS["system"])
+        first = await world.kubelet.start_container(pod, first.name)
+        with run_in(first, "shell") as phone:
+            await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["shell"])
+            await asyncio.to_thread(tenants.alone, kind, neighbour)
+    await world.finish()
+    await world.finish()
+
+
+async def serve_never(world: World, kind: Kind) -> None:
+    """The plugin advertises 4 new phones without recreation."""
+    await world.stop()
+    await asyncio.to_thread(tenants.new_devices, kind)
+    await world.serve_with(f"{kind.configuration}recreate: never\n", resource=RESOURCE)
+    await world.healthy(4)
+
+
+async def refused(world: World, runtime: str, kind: Kind) -> None:
+    """Counter-example: without recreation rsb_hub of the next user gets EPERM; the kernel's log says bad uid."""
+    allocation = await world.started("phone-c")
+    with running(runtime, kind, allocation, "system", None) as phone:
+        await asyncio.to_thread(tenants.registered, phone)
+    tenants.mark_kernel_log(runtime)
+    with running(runtime, kind, allocation, "shell", None) as phone:
+        await asyncio.to_thread(tenants.refused, kind, phone, USERS["shell"], USERS["system"])
+    await world.finish()
+
+
+async def ended(world: World) -> None:
+    """The plugin ends with exit code 0."""
+    await world.stop()
+    await asyncio.to_thread(tenants.remove_devices)
+
+
+def prepare(rsbinder: Path, gbinder: Path) -> None:
+    """Make the root directory of the containers."""
+    for part in (rsbinder, gbinder):
+        tenants.say(f"{part.name}: {' '.join((part / VERSIONS).read_text().split())}")
+    tenants.assemble(ROOT, rsbinder, gbinder)
+    # runc and crun make mount points there as root of the user namespace.
+    os.chown(ROOT, HOST_ID, HOST_ID)
+
+
+def _items(kind: Kind) -> list[Item[World]]:
+    def named(prefix: str, function: Callable[..., Awaitable[None]], **more: object) -> Item[World]:
+        title = f"{kind.title}: {prefix}{sentence(function)}"
+        return Item(title, partial(function, kind=kind, **more))
+
+    return [
+        named("", serve),
+        *(named(f"{runtime}: ", works, runtime=runtime) for runtime in RUNTIMES),
+        *(named(f"{runtime}, user namespace: ", works, runtime=runtime, first_host_id=HOST_ID) for runtime in RUNTIMES),
+        named("", serve_never),
+        *(named(f"{runtime}: ", refused, runtime=runtime) for runtime in RUNTIMES),
+    ]
+
+
+ITEMS: Final[list[Item[World]]] = [*_items(tenants.FOUND), *_items(tenants.BINDERFS), item(ended)]

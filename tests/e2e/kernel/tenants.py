@@ -1,0 +1,179 @@
+"""In the guest: a phone in which rsb_hub and a service run, and what the clients of two libraries see there.
+
+The first process of the phone's container is ``clients/phone.sh``. The clients run in the same container as another
+user. All that they print is printed as comments of the run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.config.mappings import Phones
+from tests.e2e.kernel.client_parts import SOURCES, VERSIONS
+from tests.e2e.kernel.initrd import BUSYBOX
+from tests.e2e.kubelet.node import hack
+from tests.e2e.kubelet.waiting import until
+
+USERS: Final = {"system": 1000, "shell": 2000}
+"""Users of Android that become service manager."""
+APP: Final = 10000
+"""The user of a container that runs as this user from its start."""
+CLIENT: Final = 4242
+"""The user of the clients."""
+_INTERFACE: Final = "test.ITenant"
+_MARK: Final = "e2e: starting"
+
+
+class Kind(NamedTuple):
+    """How phones get their binder devices."""
+
+    title: str
+    configuration: str
+    """Of a plugin with 4 phones."""
+    device: str
+    """/dev/binder as a path relative to /dev/binderfs, where rsb_hub looks for devices."""
+
+
+FOUND: Final = Kind(
+    "found devices",
+    "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
+    "../binder",
+)
+"""12 devices of a binderfs that hack/binder_nodes.py mounted."""
+BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n", "binder")
+
+
+class Phone(Protocol):
+    """A phone's container."""
+
+    name: str
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+
+    def log(self) -> list[str]:
+        """Return the lines that the container's processes have printed since its last start."""
+
+
+def assemble(root: Path, *parts: Path) -> None:
+    """Copy busybox and the parts into the root directory of a container."""
+    for name in ("bin", "etc", "proc", "sys", "dev", "tmp"):
+        (root / name).mkdir(parents=True)
+    for part in parts:
+        shutil.copytree(part, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(VERSIONS))
+    shutil.copy(BUSYBOX, root / "bin/busybox")
+    (root / "bin/sh").symlink_to("busybox")
+    shutil.copy(SOURCES / "phone.sh", root / "bin")
+    for name in ("gbinder.conf", "passwd"):
+        shutil.copy(SOURCES / name, root / "etc")
+
+
+def new_devices(kind: Kind) -> None:
+    """Make devices of which no process was service manager; the plugin mounts those of its own phones."""
+    remove_devices()
+    if kind is FOUND:
+        hack("create", "--count", "12")
+
+
+def remove_devices() -> None:
+    """Remove the devices of both kinds. The plugin has ended."""
+    hack("delete")
+    for directory in Path(Phones(count=1).directory).glob("*"):
+        binderfs.unmount(str(directory))
+
+
+def say(line: str) -> None:
+    """Print a line, which the host prints as a comment."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def phone_command(kind: Kind, name: str, user: str = "") -> list[str]:
+    """Return the command of a phone's container."""
+    return ["/bin/phone.sh", kind.device, name, user]
+
+
+def registered(phone: Phone) -> None:
+    """Wait until the phone's service is registered."""
+    line = f"tenant_service: registered {_INTERFACE}/{phone.name} on /dev/binder"
+    until(lambda: line in phone.log() or _raise(phone.log()), f"{phone.name}: the service is registered")
+
+
+def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
+    """Check that clients of both libraries find and call the phone's service, and nothing of the other phone."""
+    registered(phone)
+    _talk(phone, _conversation(kind.device, phone.name, other, manager))
+    called = [line for line in phone.log() if line == f"tenant_service: called by user {CLIENT}"]
+    for line in phone.log()[-len(called) :]:
+        say(f"{phone.name}: {line}")
+    assert len(called) >= 2, phone.log()
+
+
+def alone(kind: Kind, phone: Phone) -> None:
+    """Check that the phone's manager still lists the phone's service alone."""
+    _talk(phone, {f"rsb_service --device {kind.device} list": _services(phone.name)})
+
+
+def mark_kernel_log(name: str) -> None:
+    """Write a line to the kernel's log; :func:`refused` reads what comes after it."""
+    Path("/dev/kmsg").write_text(f"{_MARK} {name}\n")
+
+
+def refused(kind: Kind, phone: Phone, user: int, before: int) -> None:
+    """Check that the manager of another user than ``before`` is refused, and that the kernel's log says why."""
+    until(lambda: "phone: rsb_hub ended with 1" in phone.log(), f"{phone.name}: the manager has ended")
+    for line in phone.log():
+        say(f"{phone.name}: {line}")
+    path = f"/dev/binderfs/{kind.device}"
+    said = f"rsb_hub: cannot become the service manager for {path}: Binder ioctl to become context manager failed: "
+    assert f"{said}Operation not permitted (os error 1)" in phone.log(), phone.log()
+    reason = f"BINDER_SET_CONTEXT_MGR bad uid {user} != {before}"
+    log = subprocess.run([BUSYBOX, "dmesg"], capture_output=True, text=True, check=True).stdout
+    since = log.rpartition(_MARK)[2].splitlines()
+    lines = [line for line in since if reason in line]
+    assert lines, since
+    say(f"kernel: {lines[0]}")
+
+
+def _services(name: str) -> list[str]:
+    return ["manager", f"{_INTERFACE}/{name}"]
+
+
+def _conversation(device: str, name: str, other: str, manager: int) -> dict[str, list[str]]:
+    """Return commands of the clients, and the lines that each prints."""
+    own, call = f"{_INTERFACE}/{name}", f"timeout 60 binder-call -a -d /dev/binder {_INTERFACE}/{name}"
+    return {
+        f"rsb_service --device {device} list": _services(name),
+        f"rsb_service --device {device} check {own}": [f"{own}: registered ({_INTERFACE})"],
+        f"tenant_client /dev/binder {name}": [
+            f"tenant_client: {own}: phone {name}",
+            f"tenant_client: the service was called by user {CLIENT}",
+            f"tenant_client: the service has the file: written by user {manager}",
+        ],
+        f"tenant_client /dev/binder {other}": [f"tenant_client: {_INTERFACE}/{other}: NameNotFound"],
+        "timeout 60 binder-list -d /dev/binder": _services(name),
+        # The first number is the status of the reply.
+        f"{call} 1 reply i32 i32": [f"0 {CLIENT}"],
+        f"{call} 2 reply i32 s16": [f'0 "{name}"U'],
+    }
+
+
+def _talk(phone: Phone, conversation: dict[str, list[str]]) -> None:
+    """Run commands in the phone as the clients' user, print what they print, and check it."""
+    script = "export PATH=/bin; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
+    output = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", script)
+    printed = [line.rstrip() for line in output.splitlines()]  # binder-call ends its line with a space
+    expected = [line for words, lines in conversation.items() for line in (f"$ {words}", *lines)]
+    for line in printed:
+        say(f"{phone.name}: {line}")
+    assert printed == expected, f"{phone.name}: " + "; ".join(difflib.unified_diff(expected, printed, n=0, lineterm=""))
+
+
+def _raise(lines: list[str]) -> bool:
+    raise AssertionError("; ".join(lines[-5:]))
