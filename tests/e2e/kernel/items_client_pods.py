@@ -83,10 +83,15 @@ class World:
         self.phones[name] = phone
         return phone
 
-    def clear(self, *names: str) -> None:
-        """Delete pods, by default all."""
-        phones = [self.phones.pop(name) for name in names or list(self.phones)]
-        self.node.remove(*(phone.pod for phone in phones))
+    def remove(self, *names: str) -> None:
+        """Delete pods."""
+        self.node.remove(*(self.phones.pop(name).pod for name in names))
+
+    def clear(self) -> None:
+        """Delete all pods, and stop the plugin."""
+        self.remove(*list(self.phones))
+        if self.plugin.running():
+            self.node.stop_plugin()
 
 
 def _user_of(name: str) -> Path:
@@ -110,6 +115,7 @@ def start(kubelet_binary: Path, rsbinder: Path, gbinder: Path) -> World:
 
 def works(world: World, kind: Kind) -> None:
     """In two pods rsb_hub and a service run; clients of rsbinder and libgbinder, another user, call only their own."""
+    world.clear()  # after an item that failed
     tenants.new_devices(kind)
     world.serve(kind, "never")
     first, second = world.place(kind, FIRST, "system"), world.place(kind, SECOND, "system")
@@ -140,14 +146,13 @@ def restarts(world: World, kind: Kind) -> None:
 def next_pod(world: World, kind: Kind) -> None:
     """The next pod with the same phone runs as user 10000, which is its service manager."""
     held = world.phones[FIRST].pod.held()
-    world.clear(FIRST)
+    world.remove(FIRST)
     phone = world.place(kind, NEXT, "", securityContext={"runAsUser": APP, "runAsGroup": APP})
     phone.pod.wait_phase("Running")
     assert phone.pod.held() == held, f"{phone.pod.held()}, before: {held}"
     tenants.works(kind, phone, SECOND, APP)
     tenants.alone(kind, world.phones[SECOND])
     world.clear()
-    world.plugin.stop()
 
 
 def _items(kind: Kind) -> list[Item[World]]:
