@@ -14,7 +14,7 @@ import pytest
 from aosp_plugin.binder.discovery import store
 from aosp_plugin.binder.driver import guard
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import NamedSets, Provision
+from aosp_plugin.config import NamedSets, Provision, SharedDevice
 from aosp_plugin.errors import BackendError, UnhealthyDeviceError, WorkerTimeoutError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
@@ -225,6 +225,29 @@ def test_shared_path_on_it_is_mounted_nevertheless(dev: Path, hanging_file_syste
     assert scan(backend) == ONE_HANGS
     mount = Mount(f"{hanging_file_system.directory}/data", "/data", read_only=True)
     assert backend.allocate(["aosp_binder1"]).mounts == [mount]
+
+
+def test_other_devices_of_phones_on_it_stay(tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:
+    """Those found before, by path or by pattern: none of them counts as missing or lost. They are not watched."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/aosp_binder1").touch()
+    for name in ("fuse", "gpu0", "gpu1"):
+        os.symlink("/dev/null", f"{hanging_file_system.source}/{name}")
+    directory = hanging_file_system.directory
+    fuse = SharedDevice(path=f"{directory}/fuse", required=True)
+    backend = binder_backend(tmp_path / "dev", shared_devices=(fuse,), spread_devices=(f"{directory}/gpu*",))
+    assert scan(backend) == {"aosp_binder1": ""}
+    assert {path for path in backend.directories() if str(directory) in path} == set()
+    nodes = backend.allocate(["aosp_binder1"]).devices
+    assert [node.host_path for node in nodes[1:]] == [f"{directory}/fuse", f"{directory}/gpu1"]
+    hanging_file_system.hang()
+    for _ in range(2):
+        assert scan(backend) == {"aosp_binder1": ""}
+        assert backend.allocate(["aosp_binder1"]).devices == nodes
+    hanging_file_system.release()
+    _join()
+    os.unlink(f"{hanging_file_system.source}/gpu1")
+    assert scan(backend) == {"aosp_binder1": "requirement-missing"}
 
 
 def test_cdi_directory_on_it(dev: Path, tmp_path: Path, hanging_file_system: HangingFileSystem) -> None:

@@ -62,11 +62,13 @@ async def test_allocate_and_preference_access_no_file(
     """
     device_directory.add(*range(9))
     (tmp_path / "shared").mkdir()
+    (tmp_path / "gpu0").symlink_to("/dev/null")
     (tmp_path / "cdi").mkdir()
     environment = {
         "AOSP_PLUGIN_CDI_DIR": str(tmp_path / "cdi"),
         "AOSP_PLUGIN_DEVICE_LIST": "envvar,volume-mounts,cdi-cri",
         "AOSP_PLUGIN_SHARED_MOUNTS": f"{tmp_path}/shared:/shared",
+        "AOSP_PLUGIN_SPREAD_DEVICES": f"{tmp_path}/gpu*",
         "AOSP_PLUGIN_POD_RESOURCES_SOCKET": "",
     }
     output = tmp_path / "calls"
