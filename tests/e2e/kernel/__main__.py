@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.deploy import parts as deploy_parts
-from tests.e2e.kernel import client_parts, initrd, items_stock, machine, parts
+from tests.e2e.kernel import client_parts, initrd, items_stock, machine, parts, phones
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
 
@@ -44,14 +44,17 @@ _ENVIRONMENT: Final = {
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = ("binderfs", "phones", "pods", "clients", "stock")
+_ALL: Final = ("binderfs", "phones", "binderfs-phones", "other-names", "pods", "clients", "stock")
+
+_DEVICES: Final = {"binderfs-phones": phones.NAMES, "other-names": ("anbox", "binder")}
+"""The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
 
 
 class Boot:
     """One boot of a guest and the items that run in it."""
 
     def __init__(self, name: str, report: Report) -> None:
-        self._name = name
+        self.name = name
         self._report = report
         self._remaining = list(TITLES[name])
         self._ended = False
@@ -69,7 +72,7 @@ class Boot:
     def run(self, modules: Sequence[tuple[Path, str]], *paths: Path, memory: int = _MEMORY) -> None:
         """Boot Debian's kernel with these modules, pass the paths to the guest, and report each item's result."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self._name, *map(str, (parts.probe(), *paths))]
+        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self.name, *map(str, (parts.probe(), *paths))]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT}
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary)
@@ -79,7 +82,7 @@ class Boot:
             problem = machine.boot(guest, self._receive, _SECONDS)
             if problem or not self._ended:
                 self._died(problem or "the guest ended early", guest.console)
-        say(f"# {self._name}: {time.monotonic() - started:.0f} s")
+        say(f"# {self.name}: {time.monotonic() - started:.0f} s")
 
     def _receive(self, line: str) -> None:
         try:
@@ -88,7 +91,7 @@ class Boot:
             say(f"# {line}")
             return
         if "up" in message:
-            say(f"# the guest is up: {self._name}")
+            say(f"# the guest is up: {self.name}")
         elif "end" in message:
             self._ended = True
         elif message["passed"]:
@@ -104,7 +107,7 @@ class Boot:
             say(f"# console: {line.rstrip()}")
         self.fail(problem)
         if not self._remaining:
-            self._report.not_ok(f"{self._name}: the guest runs to its end", problem)
+            self._report.not_ok(f"{self.name}: the guest runs to its end", problem)
 
 
 def main() -> int:
@@ -132,7 +135,7 @@ def main() -> int:
 
 
 def _binderfs(boot: Boot) -> None:
-    boot.run(parts.kernel().modules(parts.binderfs_module()))
+    boot.run(parts.kernel().modules(parts.binderfs_module(), _DEVICES.get(boot.name, ())))
 
 
 def _pods(boot: Boot) -> None:

@@ -192,6 +192,7 @@ static int do_connect(char **operand)
 
 static int do_wait(char **operand) { (void)operand; fflush(stdout); return pause(); }
 static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
+static int do_mount_logs(char **operand) { return mount("binder", operand[0], "binder", 0, "stats=global"); }
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
 static int do_umount(char **operand) { return umount2(operand[0], MNT_DETACH); }
 
@@ -211,7 +212,7 @@ static const struct {
 	{"become", 1, do_become}, {"await", 1, do_await},     {"chown", 1, do_chown},   {"mkdir", 1, do_mkdir},
 	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect}, {"list", 1, do_list},
 	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
-	{"freeze", 1, do_freeze},
+	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs},
 };
 
 static int run_one(char **words)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
+    items_binderfs_phones,
     items_client_pods,
     items_clients,
     items_containers,
     items_nodes,
+    items_phone_crashes,
+    items_phone_escapes,
+    items_phone_hosts,
+    items_phone_input,
     items_phones,
     items_pods,
     items_provision,
@@ -20,6 +25,21 @@ from tests.e2e.kernel.item import for_each_runtime, item
 if TYPE_CHECKING:
     from tests.e2e.kernel.item import Item
     from tests.e2e.kernel.world import World
+
+_BINDERFS_PHONES: Final[list[Item[World]]] = [
+    item(items_binderfs_phones.unprepared),
+    *for_each_runtime(items_binderfs_phones.whole, items_binderfs_phones.user_namespace, runtimes=["runc"]),
+    *(item(items_binderfs_phones.leftover), item(items_binderfs_phones.no_flap)),
+    *for_each_runtime(
+        items_phone_escapes.phone_fixed,
+        items_phone_escapes.phone_others,
+        items_phone_escapes.phone_namespaced,
+        items_phone_escapes.phone_administered,
+        runtimes=["runc"],
+    ),
+    item(items_binderfs_phones.ended),
+]
+"""The core set of items for phones with a binderfs each."""
 
 _CORE: Final[list[Item[World]]] = [
     item(items_containers.ready),
@@ -42,13 +62,22 @@ _CORE: Final[list[Item[World]]] = [
     *for_each_runtime(
         items_phones.provisioned_in_containers, items_phones.provisioned_in_user_namespace, runtimes=["runc"]
     ),
+    *_BINDERFS_PHONES,
 ]
 
 SUITES: Final[dict[str, list[Item[World]]]] = {
     "core": _CORE,
     "binderfs": [*items_nodes.ITEMS, *items_serve.ITEMS, *items_containers.ITEMS],
     "phones": items_phones.ITEMS,
-    "stock": items_stock.ITEMS,
+    "binderfs-phones": [
+        *items_binderfs_phones.ITEMS,
+        *items_phone_escapes.ITEMS,
+        *items_phone_hosts.ITEMS,
+        *items_phone_crashes.ITEMS,
+        *items_phone_input.ITEMS,
+    ],
+    "other-names": _BINDERFS_PHONES,
+    "stock": [*items_stock.ITEMS, item(items_phone_input.no_binderfs)],
 }
 """The boots with the stand-in kubelet."""
 

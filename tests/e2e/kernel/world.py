@@ -77,16 +77,21 @@ class World:
         """Start ``aosp-plugin serve``, after stopping a running one; ``wrapper`` is a command that runs commands."""
         await self.stop()
         self.resource = resource
-        await self._start(*arguments, wrapper=wrapper)
+        await self._start(*wrapper, *self._serve, *arguments)
 
-    async def _start(self, *arguments: str, wrapper: Sequence[str] = ()) -> None:
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that serves the configuration file."""
+        return (*self._serve, "--config", str(CONFIGURATION))
+
+    @property
+    def _serve(self) -> tuple[str, ...]:
+        return (sys.executable, "-m", "aosp_plugin", "serve", "--kubelet-dir", self.kubelet.directory)
+
+    async def _start(self, *command: str) -> None:
         self.log.unlink(missing_ok=True)
         with self.log.open("wb") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *(*wrapper, sys.executable, "-m", "aosp_plugin", "serve"),
-                *("--kubelet-dir", self.kubelet.directory, *arguments),
-                stderr=log,
-            )
+            self.process = await asyncio.create_subprocess_exec(*command, stderr=log)
 
     async def serve_with(self, configuration: str, *, resource: str = RESOURCE, wrapper: Sequence[str] = ()) -> None:
         """Start the plugin with a configuration file."""
@@ -99,7 +104,7 @@ class World:
 
     async def start_again(self) -> None:
         """Start the plugin with the configuration file after its end; pods keep running."""
-        await self._start("--config", str(CONFIGURATION))
+        await self._start(*self.command)
 
     async def stop(self) -> None:
         """End all pods, and stop the plugin, which must exit with 0."""

@@ -1,0 +1,232 @@
+"""Phones with a binderfs each: their mounts on the host, and tables of operations that a container of one tries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING, Final
+
+from aosp_plugin.binder.driver import binderfs, mounts
+from tests.e2e.common.oci import CAPABILITIES
+from tests.e2e.kernel.operations import SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aosp_plugin.testing import ContainerAllocation
+
+RESOURCE: Final = "aosp.io/phone"
+DIRECTORY: Final = "/run/aosp-binderfs/phones"
+SOURCE: Final = "aosp-phone"
+NAMES: Final = ("binder", "hwbinder", "vndbinder")
+LISTED: Final = "binder,binder-control,features,hwbinder,vndbinder"
+"""All that /dev/binderfs of a container has."""
+NULL: Final = "1:3"
+"""The device number of /dev/null."""
+CONTROL: Final = f"{SHARED}/binder-control"
+
+REDROID: Final = tuple(
+    f"CAP_{name}"
+    for name in (
+        *("AUDIT_WRITE", "BLOCK_SUSPEND", "CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "MKNOD", "NET_ADMIN", "NET_RAW"),
+        *("SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE", "WAKE_ALARM"),
+    )
+)
+"""The capabilities of deploy/examples/redroid.yaml, which allow to mount and unmount."""
+ADMIN: Final = tuple({*CAPABILITIES, *REDROID})
+"""These and the default ones."""
+
+
+def phone_of(allocation: ContainerAllocation) -> str:
+    """Return the ID of a container's phone."""
+    (phone,) = allocation.device_ids[RESOURCE]
+    return phone
+
+
+def path(phone: str, name: str = "") -> str:
+    """Return the host's path of a phone, or of a file in its binderfs."""
+    return f"{DIRECTORY}/{phone}/{name}".rstrip("/")
+
+
+def phones(count: int) -> list[str]:
+    """Return the IDs of the first phones."""
+    return [f"phone{number}" for number in range(count)]
+
+
+def mounted(directory: str = DIRECTORY) -> dict[str, int]:
+    """Return the phones that are mounted, with the device number of the file system.
+
+    Raises AssertionError if a mount covers another one, or if one is elsewhere.
+    """
+    with open(mounts.MOUNTINFO, encoding="utf-8") as table:
+        found = [mount for mount in mounts.parse(table.read()) if mount.source == SOURCE]
+    strays = [mount.directory for mount in found if os.path.dirname(mount.directory) != directory]
+    assert not strays, f"mounted elsewhere: {strays}"
+    devices = {os.path.basename(mount.directory): mount.device for mount in found}
+    assert len(devices) == len(found), f"mounted twice: {[mount.directory for mount in found]}"
+    return devices
+
+
+def unmount_all() -> None:
+    """Unmount all phones, as a reboot does."""
+    for phone in mounted():
+        binderfs.unmount(path(phone))
+    shutil.rmtree(DIRECTORY)
+
+
+def require_whole(wanted: Iterable[str]) -> None:
+    """Check that exactly these phones are mounted, each with its three devices of mode 0666 and no other file."""
+    assert sorted(mounted()) == sorted(wanted), f"mounted: {sorted(mounted())}"
+    incomplete = {phone: modes(phone) for phone in wanted if not is_whole(phone)}
+    assert not incomplete, f"{incomplete}"
+
+
+def is_whole(phone: str) -> bool:
+    """Return whether a phone has its three devices of mode 0666 and no other file."""
+    found = modes(phone)
+    return ",".join(found) == LISTED and {found[name] for name in NAMES} == {"666"}
+
+
+def modes(phone: str) -> dict[str, str]:
+    """Return the permissions of a phone's files by name."""
+    return {name: f"{stat.S_IMODE(os.stat(path(phone, name)).st_mode):o}" for name in sorted(os.listdir(path(phone)))}
+
+
+def inodes(wanted: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return what a container could change of the files of phones, and what distinguishes them from other files."""
+    files: dict[str, tuple[int, ...]] = {}
+    for phone in wanted:
+        for name in os.listdir(path(phone)):
+            found = os.stat(path(phone, name))
+            identity = (found.st_dev, found.st_ino, found.st_rdev)
+            files[path(phone, name)] = (*identity, found.st_mode, found.st_uid, found.st_gid)
+    return files
+
+
+def managed_by(user: int) -> dict[str, str]:
+    """Return the operations that show that a user becomes the context manager at each of Android's paths."""
+    return {f"become {user}": "ok"} | {f"manage /dev/{name}": "ok" for name in NAMES}
+
+
+def whole(phone: str) -> dict[str, str]:
+    """Return the operations that show that a container has its own phone, and no name of another one."""
+    expected = {
+        f"list {SHARED}": LISTED,
+        f"list {DIRECTORY}": phone,
+        f"list {path(phone)}": ",".join(NAMES),
+    }
+    for name in NAMES:
+        expected |= {
+            f"version /dev/{name}": "8",
+            f"manage /dev/{name}": "ok",
+            # Each device is one context, at whichever path.
+            f"manage {SHARED}/{name}": "EBUSY",
+            f"manage {path(phone, name)}": "EBUSY",
+        }
+    return expected
+
+
+def sealed() -> dict[str, str]:
+    """Return the operations that show that binder-control is a null device, and that there are no logs."""
+    return {
+        f"number {CONTROL}": NULL,
+        f"open {CONTROL}": "ok",
+        f"add {CONTROL} evil": "ENOTTY",
+        f"see {SHARED}/binder_logs": "ENOENT",
+    }
+
+
+def fixed() -> dict[str, str]:
+    """Return the operations that show that a container cannot change its own phone."""
+    expected = {
+        f"create {SHARED}/file": "EROFS",
+        f"mkdir {SHARED}/directory": "EROFS",
+        f"rename {SHARED}/hwbinder {SHARED}/binder": "EROFS",
+        f"unlink {CONTROL}": "EROFS",
+        f"remount {SHARED}": "EPERM",
+        f"umount {SHARED}": "EPERM",
+        f"umount {CONTROL}": "EPERM",
+        f"configure {SHARED} max=0": "EPERM",
+        f"freeze {SHARED}": "EPERM",
+        f"mount {SHARED}": "EPERM",
+    }
+    for name in NAMES:
+        expected |= {
+            f"chmod {SHARED}/{name}": "EROFS",
+            f"chown {SHARED}/{name}": "EROFS",
+            f"unlink {SHARED}/{name}": "EROFS",
+            f"chmod /dev/{name}": "EROFS",
+            f"chown /dev/{name}": "EROFS",
+            f"unlink /dev/{name}": "EBUSY",
+            f"umount /dev/{name}": "EPERM",
+            f"remount /dev/{name}": "EPERM",
+        }
+    return expected
+
+
+def others_closed(phone: str, neighbour: str) -> dict[str, str]:
+    """Return the operations that show that neither another phone nor a binder-control opens, whatever the path.
+
+    The copies have the numbers that the files have on the host now.
+    """
+    expected = {
+        f"see {path(neighbour)}": "ENOENT",
+        f"see {SHARED}/../{neighbour}": "ENOENT",
+    }
+    for number, file in enumerate((*(path(neighbour, name) for name in NAMES), path(neighbour, "binder-control"))):
+        expected |= {_copy(f"/dev/copy{number}", file): "ok", f"open /dev/copy{number}": "EPERM"}
+    expected |= {_copy("/dev/control", path(phone, "binder-control")): "ok", "add /dev/control evil": "EPERM"}
+    return expected
+
+
+def namespaced() -> dict[str, str]:
+    """Return the operations that show that a user namespace of the container's own opens nothing. They come last."""
+    return {
+        "mkdir /own": "ok",
+        "unshare": "ok",
+        f"umount {CONTROL}": "EINVAL",
+        f"umount {SHARED}": "EINVAL",
+        f"remount {SHARED}": "EPERM",
+        f"configure {SHARED} max=0": "EPERM",
+        "mount-logs /own": "EPERM",
+        "mount /own": "ok",
+        "see /own/binder_logs": "ENOENT",
+        "open /own/binder-control": "EPERM",
+        "add /own/binder-control evil": "EPERM",
+    }
+
+
+def administered() -> dict[str, str]:
+    """Return what a container with CAP_SYS_ADMIN can do to its own phone, and that even so no binder-control opens."""
+    return {
+        f"umount {CONTROL}": "ok",
+        f"open {CONTROL}": "EPERM",
+        f"add {CONTROL} evil": "EPERM",
+        f"remount {SHARED}": "ok",
+        f"create {SHARED}/file": "EACCES",
+        f"mkdir {SHARED}/directory": "EPERM",
+        f"unlink {CONTROL}": "EPERM",
+        f"chmod {SHARED}/binder": "ok",
+        f"chown {SHARED}/binder": "ok",
+        f"unlink {SHARED}/hwbinder": "ok",
+        f"rename {SHARED}/vndbinder {SHARED}/stolen": "ok",
+        f"configure {SHARED} stats=global": "EINVAL",
+        f"configure {SHARED} max=0": "ok",
+        "mkdir /own": "ok",
+        "mount /own": "ok",
+        "see /own/binder_logs": "ENOENT",
+        "open /own/binder-control": "EPERM",
+        "add /own/binder-control evil": "EPERM",
+        # No capability less than this one protects the logs of all binder devices.
+        "mkdir /logs": "ok",
+        "mount-logs /logs": "ok",
+        "see /logs/binder_logs/state": "ok",
+        "open /logs/binder-control": "EPERM",
+    }
+
+
+def _copy(target: str, file: str) -> str:
+    """Return the operation that copies a device of the host by mknod."""
+    number = os.stat(file).st_rdev
+    return f"mknod {target} {os.major(number)} {os.minor(number)}"
