@@ -70,7 +70,8 @@ class Backend(ABC):
         """Read the state of the devices from the host.
 
         ``changed`` has the paths of the files in ``directories()`` that changed since the last scan, if nothing else
-        can have changed; it may be empty. None requests a full scan. A backend may always do a full scan.
+        can have changed; it may be empty. If one of them is a directory of ``directories()``, all files in it may have
+        changed. None requests a full scan. A backend may always do a full scan.
 
         Raises OSError or PluginError (usually BackendError). The devices of the last successful scan then stay
         advertised, and the framework retries.

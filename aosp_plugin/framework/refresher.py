@@ -160,7 +160,8 @@ class Refresher:
         full_seconds = None
         while True:
             directories = self._backend.directories()
-            self._files.watch(directories)
+            self._files.watch(directories, check_all=full)
+            full = False
             new_changes = self._files.changes()
             changed = None if changed is None or new_changes is None else changed | new_changes
             started = time.monotonic()
@@ -169,6 +170,8 @@ class Refresher:
                 full_seconds = time.monotonic() - started
             if self._backend.directories() == directories:
                 return ScanResult(*valid_devices(self._backend.devices()), full_seconds)
+            if changed is None:  # what was read before its directory was watched is among the next changes
+                changed = frozenset()
 
     def _set_timers(self, result: ScanResult) -> None:
         """Set when the next scans without an event are due."""

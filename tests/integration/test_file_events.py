@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -135,7 +136,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
     await change(subscription)
     os.mkdir(directory)
     async with asyncio.timeout(TIMEOUT):  # the end of the watch arrives after the event of the removal
-        while not subscription._watches[str(directory)]._removed:
+        while not subscription._directories.watches[str(directory)]._removed:
             await subscription.changed.wait()
             subscription.changed.clear()
     subscription.watch([str(directory)])
@@ -148,7 +149,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
 async def test_end_of_a_watch_is_a_change_of_its_own(events: FileEvents, directory: Path) -> None:
     """It arrives after the event with its cause, when the scan for that event may be running already."""
     subscription = subscribe(events, directory)
-    watch = subscription._watches[str(directory)]
+    watch = subscription._directories.watches[str(directory)]
     watch.stop()
     watch.on_watch_deleted(watch._descriptor)
     await change(subscription)
@@ -304,6 +305,7 @@ async def test_close_ends_threads_and_files_and_changes(directory: Path) -> None
 @pytest.mark.parametrize("free", [0, 1])
 async def test_exhausted_descriptors_are_an_error_and_none_stays_open(free: int) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     lowest_free = os.open("/dev/null", os.O_RDONLY)
     os.close(lowest_free)

@@ -108,7 +108,7 @@ async def test_any_file_may_have_changed_after_a_queue_overflow(events: FileEven
     subscription = events.subscribe()
     subscription.watch([str(directory)])
     subscription.changes()
-    subscription._watches[str(directory)].on_queue_overflow()
+    subscription._directories.watches[str(directory)].on_queue_overflow()
     await asyncio.wait_for(subscription.changed.wait(), TIMEOUT)
     subscription.notify(str(directory / "a"))
     assert subscription.changes() is None

@@ -49,7 +49,8 @@ class PathSearch:
 
     def affected(self, changed: Collection[str]) -> bool:
         """Return whether a change of these files, as paths of this process, may change the result of this search."""
-        if not self._files.isdisjoint(changed):
+        directories = map(self._host.process_path, self._directories)  # one that changed may be another one by now
+        if not self._files.union(directories).isdisjoint(changed):
             return True
         split = map(os.path.split, changed) if self._parts else ()
         return any(matches(part, name) for directory, name in split for part in self._parts.get(directory, ()))

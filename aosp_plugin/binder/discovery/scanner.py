@@ -30,11 +30,16 @@ class Scan(NamedTuple):
     skipped: Mapping[str, str]
     """Files that belong to the resource but are not usable, with the reason."""
     directories: frozenset[str]
-    """Directories to watch: the device directory, the directories of its sets, and all directories that contain a link
-    on the path to a binder device, or its target."""
+    """Directories to watch, besides ``sets``: the device directory, the directories of sets that are links, and all
+    directories that contain a link on the path to a binder device or to the directory of a set, or its target."""
     links: Mapping[str, Sequence[str]] = {}
     """For each target of a link, which need not exist, and each further link on the path to it: the names of the binder
     devices that depend on it."""
+    sets: frozenset[str] = frozenset()
+    """Names of the directories of sets in the device directory, to be watched as well. Those that are links are in
+    ``directories``."""
+    set_links: Mapping[str, Sequence[str]] = {}
+    """Like ``links``, for links on the path to the directory of a set: the names of such directories."""
     may_hang: frozenset[str] = frozenset()
     """Names of the binder devices that depend on a file system that may hang, and the possible names in such sets."""
 
@@ -48,15 +53,20 @@ def scan(host: Host, driver: Driver, directory: str, layout: Layout) -> Scan:
     It may be a binderfs of its own, a link, or removed since ``directory`` was listed.
     """
     reader = DeviceReader(host, driver, directory)
-    entries = host.listdir(directory)
+    usable, skipped = usable_entries(host.listdir(directory), layout)
     if layout.nested:
-        entries = [entry for entry in entries if layout.id_part(entry) and reader.may_be_directory(entry)]
-    usable, skipped = usable_entries(entries, layout)
+        usable = [entry for entry in usable if reader.may_be_directory(entry)]
+        skipped = directories_among(skipped, DeviceReader(host, driver, directory)) if skipped else {}
     devices = reader.read_all([name for entry in usable for name in layout.names_in(entry)])
-    directories = {directory, *reader.targets}
-    if layout.nested:
-        directories |= {posixpath.join(directory, entry) for entry in usable}
-    return Scan(devices, skipped, frozenset(directories), reader.links, frozenset(reader.may_hang))
+    return Scan(
+        devices,
+        skipped,
+        frozenset({directory, *reader.targets}),
+        reader.links,
+        frozenset(reader.sets),
+        reader.set_links,
+        frozenset(reader.may_hang),
+    )
 
 
 def usable_entries(entries: Iterable[str], layout: Layout) -> tuple[list[str], dict[str, str]]:
@@ -76,6 +86,11 @@ def usable_entries(entries: Iterable[str], layout: Layout) -> tuple[list[str], d
         else:
             skipped[entry] = problem
     return usable, skipped
+
+
+def directories_among(skipped: Mapping[str, str], reader: DeviceReader) -> dict[str, str]:
+    """Return those of the files that are skipped which are directories, because no other file belongs to a set."""
+    return {entry: problem for entry, problem in skipped.items() if reader.may_be_directory(entry)}
 
 
 class BinderfsRoot(NamedTuple):
@@ -115,6 +130,10 @@ class DeviceReader:
         """Directories that contain a link on the path to a device, or its target."""
         self.links: dict[str, list[str]] = {}
         """See ``Scan.links``."""
+        self.sets: set[str] = set()
+        """See ``Scan.sets``."""
+        self.set_links: dict[str, list[str]] = {}
+        """See ``Scan.set_links``."""
         self.may_hang: set[str] = set()
         """See ``Scan.may_hang``."""
 
@@ -177,20 +196,33 @@ class DeviceReader:
         path = posixpath.join(self._real_directory, entry)
         try:
             status = self._host.lstat(path)
-            if not stat.S_ISLNK(status.st_mode):
-                return path if stat.S_ISDIR(status.st_mode) else None
-            links: set[str] = set()
-            target = self._host.resolve(path, links)
         except OSError:
             return None
-        if self._guarded and any(self._host.may_hang(self._host.process_path(link)) for link in links):
-            self._sets_that_may_hang.add(entry)
+        if stat.S_ISLNK(status.st_mode):
+            return self._read_directory_link(entry, path)
+        if not stat.S_ISDIR(status.st_mode):
+            return None
+        self.sets.add(entry)
+        return path
+
+    def _read_directory_link(self, entry: str, path: str) -> str | None:
+        depends_on: set[str] = set()
         try:
+            target = self._host.resolve(path, depends_on)
+            depends_on.add(target)
+            if self._guarded and any(self._host.may_hang(self._host.process_path(link)) for link in depends_on):
+                self._sets_that_may_hang.add(entry)
             status = self._host.lstat(target)
         except OSError:
-            self.targets.add(posixpath.dirname(target))  # the directory may be created later
             return None
-        return target if stat.S_ISDIR(status.st_mode) else None
+        finally:
+            for file in depends_on - {path}:
+                self.targets.add(posixpath.dirname(file))
+                self.set_links.setdefault(file, []).append(entry)
+        if not stat.S_ISDIR(status.st_mode):
+            return None
+        self.targets.add(target)
+        return target
 
     def _read_link(self, name: str, path: str, real_path: str) -> BinderDevice | None:
         depends_on: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery import health, scanner
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.dependencies import Dependencies
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.history import TrackedDevice, expiries, track
 from aosp_plugin.binder.discovery.names import merge_sorted, natural_sort
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.discovery.binder_device import FileSystem
+    from aosp_plugin.binder.discovery.dependencies import Affected
     from aosp_plugin.binder.discovery.health import Verify
     from aosp_plugin.binder.driver.host import Host
 
@@ -65,10 +66,7 @@ class DeviceStore:
         """The binder devices by name."""
         self._scanned = False
         self._skipped: set[str] = set()
-        self._targets: frozenset[str] = frozenset({self._directory})
-        self._watched: frozenset[str] | None = None
-        self._links: dict[str, set[str]] = {}
-        self._scanned_directory = ""
+        self._dependencies = Dependencies(host, self._directory, layout)
         self._driver = Driver()
         self._probe_denied = False
         self._resets_requested = 0
@@ -82,16 +80,8 @@ class DeviceStore:
         """Names of the binder devices in natural order, including missing ones until their TTL has expired."""
 
     def directories(self) -> frozenset[str]:
-        """Return the directories to watch, as paths of this process, without those that may hang.
-
-        Where a file system may hang, links are followed each time: a directory may have been replaced by a link to it.
-        """
-        self._host.refresh_mounts()
-        if self._watched is None or self._host.guarded:
-            self._watched = frozenset(self._watchable(self._targets))
-        if not self._host.guarded:
-            return self._watched
-        return frozenset(path for path in self._watched if not self._host.may_hang(path))
+        """Return the directories to watch, as paths of this process, without those that may hang."""
+        return self._dependencies.directories()
 
     def seconds_until_scan(self) -> float | None:
         """Return when a scan is due without a change, in seconds; None if none is."""
@@ -109,9 +99,6 @@ class DeviceStore:
 
         Raises DeviceDirectoryError, OSError, and NotRespondingError if no scan has succeeded yet.
         """
-        if changed is not None and self._renewed:
-            directory = self._process_path(self._directory)
-            changed = {*changed, *(f"{directory}/{name}" for name in self._renewed)}
         resets = self._resets_requested
         reset = resets != self._resets_done
         driver = self._host.driver()
@@ -119,8 +106,8 @@ class DeviceStore:
             names = None if changed is None or reset else self._affected(changed, driver)
             if names is None:
                 self._scan_all(driver, reset=reset)
-            elif names:
-                self._scan_some(names)
+            else:
+                self._scan_some(names, driver)
         except NotRespondingError:
             if not self._scanned:
                 raise
@@ -166,18 +153,31 @@ class DeviceStore:
     def _affected(self, changed: Collection[str], driver: Driver) -> set[str] | None:
         """Return the names of the binder devices to read: those that depend on these files, and those that are due.
 
-        None if all may have changed.
+        None if all may have changed. A binderfs that is mounted or unmounted changes the devices in it only, and its
+        mount point is one of the files.
         """
-        directory = self._process_path(self._directory)
-        same = driver == self._driver and directory == self._scanned_directory
-        if not self._scanned or self._directory_guarded or not same or (changed and self._layout.nested):
+        same = driver._replace(file_systems=self._driver.file_systems) == self._driver
+        if not self._scanned or self._directory_guarded or not same:
             return None
-        files = [os.path.split(path) for path in changed]
-        names, skipped = scanner.usable_entries([name for parent, name in files if parent == directory], self._layout)
-        self._log_skipped(skipped)
+        affected = self._dependencies.affected(changed)
+        if affected is None:
+            return None
         now = self._clock()
         expired = [name for name, expiry in self._expiries.items() if expiry <= now]
-        return {*names, *(name for path in changed for name in self._links.get(path, ())), *expired, *self._guarded}
+        return {*self._names_of(affected, driver), *expired, *self._guarded, *self._renewed}
+
+    def _names_of(self, affected: Affected, driver: Driver) -> Iterator[str]:
+        """Yield the names of the binder devices that are affected, and log the files that are skipped."""
+        usable, skipped = scanner.usable_entries(affected.entries, self._layout)
+        if skipped and self._layout.nested:
+            skipped = scanner.directories_among(skipped, scanner.DeviceReader(self._host, driver, self._directory))
+        self._log_skipped(skipped)
+        for entry in usable:
+            yield from self._layout.names_in(entry)
+        for name in affected.names:
+            entry = name.partition("/")[0]
+            if name in self._layout.names_in(entry) and scanner.usable_entries([entry], self._layout)[0]:
+                yield name
 
     def _scan_all(self, driver: Driver, *, reset: bool) -> None:
         try:
@@ -188,17 +188,15 @@ class DeviceStore:
             scan = scanner.Scan((), {}, frozenset({self._directory}))
         links: set[str] = set()
         directory = self._host.process_path(self._host.resolve(self._directory, links))
+        self._dependencies.replace(scan)
         self._skipped &= scan.skipped.keys()
         self._log_skipped(scan.skipped)
         devices = (*scan.devices, *self._missed_by_listing(scan, driver))
         tracked = self._track({} if reset else self.tracked, devices)
         names = [device.name for device in scan.devices]
         self._driver = driver
-        self._scanned_directory = directory
         files = (directory, *map(self._host.process_path, links))
         self._directory_guarded = any(map(self._host.may_hang, files))
-        self._targets, self._watched = scan.directories, None
-        self._links = {self._host.process_path(file): {*names} for file, names in scan.links.items()}
         self._guarded = scan.may_hang
         self.names = names if len(tracked) == len(names) else natural_sort(list(tracked))
         self.tracked = tracked
@@ -221,9 +219,12 @@ class DeviceStore:
             due.append(now + GUARDED_INTERVAL)
         self._scan_due = max(min(due), now + SHORTEST_PAUSE) if due else None
 
-    def _scan_some(self, names: Collection[str]) -> None:
+    def _scan_some(self, names: Collection[str], driver: Driver) -> None:
         """Read these binder devices only. The state of the others is kept."""
-        reader = scanner.DeviceReader(self._host, self._driver, self._directory)
+        self._driver = driver
+        if not names:
+            return
+        reader = scanner.DeviceReader(self._host, driver, self._directory)
         before = self.tracked
         history = {name: before[name] for name in names if name in before}
         after = self._track(history, reader.read_all(names))
@@ -233,11 +234,8 @@ class DeviceStore:
             del tracked[name]
         remaining = [name for name in self.names if name not in expired] if expired else self.names
         added = after.keys() - before.keys()
-        for file, dependents in reader.links.items():
-            self._links.setdefault(self._host.process_path(file), set()).update(dependents)
-        if not reader.targets <= self._targets:
-            self._targets, self._watched = self._targets | reader.targets, None
-        self._guarded |= reader.may_hang
+        self._dependencies.add(reader, names)
+        self._guarded = (self._guarded - frozenset(names)) | reader.may_hang
         self.names = merge_sorted(remaining, added) if added else remaining
         self.tracked = tracked
         others = {name: expiry for name, expiry in self._expiries.items() if name not in names}
@@ -256,7 +254,12 @@ class DeviceStore:
         two of them may be in none.
         """
         missing = self.tracked.keys() - {device.name for device in scan.devices}
-        return scanner.DeviceReader(self._host, driver, self._directory).read_all(missing) if missing else ()
+        if not missing:
+            return ()
+        reader = scanner.DeviceReader(self._host, driver, self._directory)
+        devices = reader.read_all(missing)
+        self._dependencies.add(reader, [device.name for device in devices])
+        return devices
 
     def _probe(self, device: BinderDevice) -> bool:
         """Return whether the driver of a device responds; assume so if this process may not open the device.
@@ -264,7 +267,7 @@ class DeviceStore:
         Raises NotRespondingError.
         """
         try:
-            version = self._host.call(binderfs.binder_version, self._process_path(device.path))
+            version = self._host.call(binderfs.binder_version, self._host.process_path(self._host.resolve(device.path)))
         except NotPermittedError as error:
             if not self._probe_denied:
                 self._probe_denied = True
@@ -276,15 +279,6 @@ class DeviceStore:
         except (BinderfsError, OSError):
             return False
         return version == binderfs.PROTOCOL_VERSION
-
-    def _watchable(self, directories: Iterable[str]) -> Iterator[str]:
-        """Yield the paths of these directories for this process, without those behind a link that hangs."""
-        for directory in directories:
-            with contextlib.suppress(NotRespondingError):
-                yield self._process_path(directory)
-
-    def _process_path(self, path: str) -> str:
-        return self._host.process_path(self._host.resolve(path))
 
     def _log_skipped(self, skipped: Mapping[str, str]) -> None:
         for name in sorted(skipped.keys() - self._skipped):

@@ -53,42 +53,50 @@ class Guard:
 
     def __init__(self, mountinfo: Callable[[], str], root: str = "") -> None:
         """``mountinfo`` returns the text of the mount table, ``root`` is the directory that the host's files are in."""
-        self._mountinfo = mountinfo
+        self._table = mounts.MountTable(mountinfo)
         self._root = root
-        self._text: str | None = None
         self.needed = False
         """Whether any file system may hang, according to the last ``refresh``."""
-        self._mounts: Sequence[Mount] = ()
+        self._mounts: Sequence[Mount] | None = None
         self._prefixes: tuple[str, ...] = ()
         self._devices: dict[str, int | None] = {}
         self._slow: dict[int, float] = {}
         """For each file system, by st_dev, the seconds that its slow calls have taken."""
 
     def refresh(self) -> Sequence[Mount]:
-        """Read the mount table, and return it. Raises what ``mountinfo`` raises. To be called before each scan."""
+        """Return the mount table, the same object if it has not changed. Raises what ``mountinfo`` raises.
+
+        To be called before each scan.
+        """
         self._slow.clear()
-        text = self._mountinfo()
-        if text != self._text:
-            self._mounts = mounts.parse(text)
-            self._devices = hanging_devices(self._mounts, self._root)
+        table = self._table.mounts()
+        if table is not self._mounts:
+            self._devices = hanging_devices(table, self._root)
             hanging = [path for path, device in self._devices.items() if device is not None]
             self._prefixes = tuple(f"{path.rstrip('/')}/" for path in hanging)
-            self._text = text
+            self._mounts = table
             self.needed = bool(hanging)
-        return self._mounts
+        return table
 
     def may_hang(self, path: str) -> bool:
         """Return whether a call on ``path`` may hang. ``path`` is a path of this process without links."""
-        if self._text is None:
+        if self._mounts is None:
             self.refresh()
         return self.needed and self._device(path) is not None
+
+    def may_hang_below(self, directory: str) -> bool:
+        """Return whether a call on a path below ``directory``, a path without links, may hang."""
+        if self._mounts is None:
+            self.refresh()
+        prefix = f"{directory.rstrip('/')}/"
+        return self.needed and (prefix.startswith(self._prefixes) or any(p.startswith(prefix) for p in self._prefixes))
 
     def call(self, function: Callable[[str], T], path: str) -> T:
         """Return ``function(path)``, or raise its error.
 
         Raises NotRespondingError if the file system does not respond. A function that was given up may still run later.
         """
-        if self._text is None:
+        if self._mounts is None:
             self.refresh()
         if not self.needed or not f"{path}/".startswith(self._prefixes):  # the usual case, 50,000 times in a scan
             return function(path)
@@ -157,17 +165,18 @@ class _Call(Generic[T]):
 
 
 def hanging_devices(table: Sequence[Mount], root: str = "") -> dict[str, int | None]:
-    """Return for each mount point the st_dev of the file system that a call below it may hang in; None for none.
+    """Return for mount points the st_dev of the file system that a call below them may hang in; None for none.
 
     Below a file system that may hang, every path may hang, because the kernel asks it for the parent directories. The
     file system at "/" or at ``root`` is an exception: it only counts for paths that are on it, because if it hangs, the
-    whole host does.
+    whole host does. Mount points that are neither such a file system nor below one are omitted, except "/".
     """
     top = {mount.directory: mount for mount in table}  # a later mount at the same place covers an earlier one
+    hanging = {path: mount.device for path, mount in top.items() if mount.type.partition(".")[0] in TYPES}
+    prefixes = tuple(f"{path.rstrip('/')}/" for path in hanging)
     devices: dict[str, int | None] = {"/": None}
-    for path in sorted(top):  # parents first
-        mount = top[path]
-        devices[path] = mount.device if mount.type.partition(".")[0] in TYPES else None
+    for path in sorted(path for path in top if f"{path}/".startswith(prefixes)):  # parents first
+        devices[path] = hanging.get(path)
         parent = path.rpartition("/")[0] or "/"
         while parent not in devices:
             parent = parent.rpartition("/")[0] or "/"

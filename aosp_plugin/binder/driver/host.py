@@ -19,7 +19,7 @@ from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -58,10 +58,16 @@ class Host:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._guard = Guard(lambda: _read(mounts.MOUNTINFO), self._root)
+        self._mounts: Sequence[mounts.Mount] | None = None
+        self._file_systems: frozenset[int] = frozenset()
 
     def listdir(self, directory: str) -> list[str]:
         """List a directory in arbitrary order. Raises OSError."""
         return self._guard.call(os.listdir, self._root + self.resolve(directory))
+
+    def linked(self, directory: str) -> frozenset[str]:
+        """Return the names of the links in a directory. Raises OSError."""
+        return self._guard.call(_linked, self._root + self.resolve(directory))
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of ``path``. Only its last component may be a link. Raises OSError."""
@@ -104,9 +110,13 @@ class Host:
         """Return whether a call on ``path`` may hang. ``path`` is a path of this process without links."""
         return self._guard.may_hang(path)
 
+    def may_hang_below(self, directory: str) -> bool:
+        """Return whether a call on a path below ``directory``, like that of ``may_hang``, may hang."""
+        return self._guard.may_hang_below(directory)
+
     def process_path(self, path: str) -> str:
         """Return the path under which this process opens or watches the host's ``path``."""
-        return self._root + path or "/"
+        return (self._root + path).rstrip("/") or "/"
 
     def resolve(self, path: str, links: set[str] | None = None) -> str:
         """Return ``path`` with all links followed *below the root*.
@@ -145,9 +155,12 @@ class Host:
 
         Raises OSError if descriptors or memory are exhausted: an empty answer would change the kind of every device.
         """
-        binderfs_mounts = mounts.binderfs_mounts(self._guard.refresh())
+        table = self._guard.refresh()
+        if table is not self._mounts:
+            self._file_systems = frozenset(mount.device for mount in table if mount.type == mounts.BINDERFS)
+            self._mounts = table
         return Driver(
-            file_systems=frozenset(mount.device for mount in binderfs_mounts),
+            file_systems=self._file_systems,
             majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
@@ -192,6 +205,11 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
         number, _, name = line.strip().partition(" ")
         if number.isdigit():
             yield int(number), name.strip()
+
+
+def _linked(directory: str) -> frozenset[str]:
+    with os.scandir(directory) as entries:
+        return frozenset(entry.name for entry in entries if entry.is_symlink())
 
 
 def _read(path: str) -> str:

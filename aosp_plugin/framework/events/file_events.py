@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.events.inotify import Inotify
 from aosp_plugin.framework.events.mount_events import MountEvents
+from aosp_plugin.framework.events.mount_table import MountTable
+from aosp_plugin.framework.events.watched_directories import WatchedDirectories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +71,7 @@ class FileEvents:
 
     def _mounts_changed(self) -> None:
         for subscription in self._subscriptions:
-            subscription.notify()
+            subscription.notify_mounts()
 
 
 class Subscription:
@@ -88,41 +90,53 @@ class Subscription:
         """Seconds after which to scan without a notification. May be read in any thread."""
         self.polling = False
         """Whether the interval is short because inotify is not available. May be read in any thread."""
-        self._lock = threading.Lock()  # for the next two
-        self._changed_paths: set[str] | None = None
+        self._lock = threading.Lock()  # for the next three
+        self._noted_paths: set[str] | None = set()
+        self._noted_mounts = False
         self._first_change: float | None = None
         self._loop = loop
         self._log = log
         self._inotify: Inotify | None = None
         self._refused = False
-        self._watches: dict[str, DirectoryWatch] = {}
+        self._directories = WatchedDirectories(self._start)
+        self._mounts = MountTable()
+        self._mounts_known = False
+        self._changed_paths: set[str] | None = None
+        self._suspects: set[str] = set()
+        """Watched directories that may have been replaced by others since ``watch``."""
+        self._check_all = False
+        """Whether all may have been."""
 
-    def watch(self, directories: Iterable[str]) -> None:
+    def watch(self, directories: Iterable[str], *, check_all: bool = False) -> None:
         """Watch these directories from now on, and no others.
 
         To be called before each scan: directories that did not exist before, or that replaced others, are then watched.
-        A change between this call and the scan is not lost.
+        A change between this call and the scan is not lost. ``check_all``: do not rely on events to find out which
+        directories were replaced.
         """
-        requested = set(directories)
-        for path in list(self._watches):
-            if path not in requested or self._watches[path].stale():
-                self._watches.pop(path).stop()
-        new = requested - self._watches.keys()
+        self._collect()
+        if not self._mounts_known:
+            self._add_mounts()
+        check_all = check_all or self._check_all
+        suspects, self._suspects, self._check_all = self._suspects, set(), False
         self._refused = False
-        unwatched = [path for path in new if not self._start(path)]
-        if new:
-            self._add_change(None)
+        new = self._directories.replace(frozenset(directories), suspects, check_all=check_all)
+        for path in new:
+            self._add_change(path if self._directories.has(path) else None)
+        self._suspects.clear()  # the watches are new
         self.polling = self._refused
-        self.interval = POLL_INTERVAL if unwatched else SAFETY_INTERVAL
+        self.interval = SAFETY_INTERVAL if all(new.values()) else POLL_INTERVAL
 
     def changes(self) -> frozenset[str] | None:
         """Return the files in the watched directories that changed since the last call; None if any may have changed.
 
-        None at the first call, if a directory is new or cannot be watched, if events were lost or are too many, and if
-        mounts changed.
+        A changed file that is itself a watched directory may have been replaced by another one, with other files.
+
+        None at the first call, if events were lost or are too many, and if a directory that is in no other watched one
+        is new, was replaced or mounted over, or cannot be watched.
         """
-        with self._lock:
-            paths, self._changed_paths = self._changed_paths, set()
+        self._collect()
+        paths, self._changed_paths = self._changed_paths, set()
         return None if paths is None else frozenset(paths)
 
     def notify(self, path: str | None = None) -> None:
@@ -130,13 +144,18 @@ class Subscription:
 
         May be called in any thread. Cheap if a change is pending.
         """
-        self._add_change(path)
         with self._lock:
-            if self._first_change is None:
-                self._first_change = time.monotonic()
-        if not self.changed.is_set():
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self.changed.set)
+            if path is None or (self._noted_paths is not None and len(self._noted_paths) >= MAX_CHANGED_PATHS):
+                self._noted_paths = None
+            elif self._noted_paths is not None:
+                self._noted_paths.add(path)
+        self._wake()
+
+    def notify_mounts(self) -> None:
+        """Report a change of the mount table; ``watch`` and ``changes`` find out which. May be called in any thread."""
+        with self._lock:
+            self._noted_mounts = True
+        self._wake()
 
     def first_change(self) -> float | None:
         """Return the time of the first change since the last call (``time.monotonic``); None if there was none."""
@@ -146,41 +165,84 @@ class Subscription:
 
     def close(self) -> None:
         """Stop watching."""
-        watches, self._watches = self._watches, {}
-        for watch in watches.values():
-            watch.stop()
+        self._directories.stop()
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
         self._log.forget(self)
 
-    def _add_change(self, path: str | None) -> None:
+    def _wake(self) -> None:
         with self._lock:
-            if path is None or (self._changed_paths is not None and len(self._changed_paths) >= MAX_CHANGED_PATHS):
-                self._changed_paths = None
-            elif self._changed_paths is not None:
-                self._changed_paths.add(path)
+            if self._first_change is None:
+                self._first_change = time.monotonic()
+        if not self.changed.is_set():
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self.changed.set)
 
-    def _start(self, path: str) -> bool:
-        """Watch a directory; return False if that is not possible now."""
+    def _collect(self) -> None:
+        """Add what other threads have noted to the changes."""
+        with self._lock:
+            paths, self._noted_paths = self._noted_paths, set()
+            mounts, self._noted_mounts = self._noted_mounts, False
+        if paths is None:
+            self._add_change(None)
+        for path in paths or ():
+            self._add_change(path)
+        if mounts:
+            self._add_mounts()
+
+    def _add_change(self, path: str | None) -> None:
+        """Add the change of a file, or of anything. If a watched directory is at this path, it may be another one."""
+        directories = self._directories
+        if path is None or directories.is_above(path):
+            self._changed_paths, self._check_all = None, True
+            return
+        if path in directories.watches:
+            self._suspects.add(path)
+            if not directories.has(path):
+                self._changed_paths = None
+        if self._changed_paths is not None:
+            self._changed_paths.add(path)
+
+    def _add_mounts(self) -> None:
+        """Add the mount points that changed, as far as they concern the watched directories."""
+        directories = self._directories
+        points: frozenset[str] = frozenset()
+        try:
+            points = self._mounts.changes()
+            self._mounts_known = True
+        except OSError:  # no free descriptors
+            self._mounts_known = False
+        if directories.have_links or not self._mounts_known:
+            self._add_change(None)
+            return
+        for point in points:
+            if directories.has(point) or point in directories.watches or directories.is_above(point):
+                self._add_change(point)
+        for point in filter(directories.has, self._mounts.points()):
+            if point not in directories.watches:  # then the end of its watch would be reported: ``MountTable.changes``
+                self._add_change(point)
+
+    def _start(self, path: str) -> DirectoryWatch | None:
+        """Watch a directory; return None if that is not possible now."""
         try:
             if self._inotify is None:
                 self._inotify = Inotify()
         except OSError as error:
             self._log.record(self, "", error)
             self._refused = True
-            return False
+            return None
         self._log.record(self, "", None)
         try:
-            self._watches[path] = self._inotify.watch(path, self.notify)
+            watch = self._inotify.watch(path, self.notify)
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return None
         except OSError as error:
             self._log.record(self, path, error)
             self._refused = True
-            return False
+            return None
         self._log.record(self, path, None)
-        return True
+        return watch
 
 
 class _PollingLog:

@@ -57,8 +57,8 @@ class Inotify:
         """Watch a directory.
 
         ``notify`` is called in the thread of this object, with the path of the file that was created, deleted or moved,
-        or with None if the directory itself changed or events were lost. Raises OSError if the directory cannot be
-        watched.
+        with ``path`` if the directory itself was, or its file system was unmounted, and with None if events were lost.
+        Raises OSError if the directory cannot be watched.
         """
         return DirectoryWatch(self._instance, path, notify)
 
@@ -94,12 +94,12 @@ class DirectoryWatch:
 
     def on_event(self, event: InotifyEvent) -> None:
         """Handle an event of a file in the directory, or of the directory itself, which has no name."""
-        self._notify(os.path.join(self._path, os.fsdecode(event.name)) if event.name else None)
+        self._notify(os.path.join(self._path, os.fsdecode(event.name)) if event.name else self._path)
 
     def on_watch_deleted(self, _descriptor: WatchDescriptor) -> None:
         """Handle the end of the watch: the directory was removed, or its file system unmounted."""
         self._removed = True
-        self._notify(None)
+        self._notify(self._path)
 
     def on_queue_overflow(self) -> None:
         """Handle the loss of events (fs.inotify.max_queued_events)."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.discovery import names
+from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.binder.discovery.store import SHORTEST_PAUSE, DeviceStore
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -262,7 +263,7 @@ def test_reset_during_a_scan_applies_to_the_next_one(tmp_path: Path) -> None:
 def test_other_causes_require_a_full_scan(
     tmp_path: Path, store: DeviceStore, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
-    """A mounted binderfs changes the kind of files."""
+    """Another driver changes the kind of any file."""
     if cause != "first scan":
         store.scan()
         assert store.scan(frozenset()) == set()
@@ -272,10 +273,26 @@ def test_other_causes_require_a_full_scan(
         (tmp_path / "dev").rename(tmp_path / "other")
         (tmp_path / "dev").symlink_to("other")
     if cause == "driver":
-        monkeypatch.setattr(Host, "driver", lambda _self: Driver(frozenset({1234})))
+        monkeypatch.setattr(Host, "driver", lambda _self: Driver(majors=frozenset({511})))
     (tmp_path / f"dev/{PREFIX}1").touch()
     assert store.scan(frozenset()) is None
     assert store.names == [f"{PREFIX}1"]
+
+
+def test_mounted_binderfs_requires_no_full_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phone's binderfs is mounted at each start of its container, and its mount point is a changed path."""
+    store = DeviceStore(
+        Host(), directory=str(tmp_path), layout=Single(PREFIX), verify=Verify.CHAR, missing_device_ttl=300
+    )
+    for number in (1, 2):
+        (tmp_path / f"{PREFIX}{number}").symlink_to("/dev/null")
+    store.scan()
+    driver = Driver(frozenset({os.stat("/dev/null").st_dev}))
+    monkeypatch.setattr(Host, "driver", lambda _self: driver)
+    assert store.scan(frozenset()) == set()
+    assert store.scan({str(tmp_path / f"{PREFIX}1")}) == {f"{PREFIX}1"}
+    kinds = [store.tracked[f"{PREFIX}{number}"].device.kind for number in (1, 2)]
+    assert kinds == [Kind.BINDERFS, Kind.STAND_IN]
 
 
 @pytest.mark.parametrize("found_by", ["full scan", "incremental scan"])
@@ -291,7 +308,7 @@ def test_change_of_a_link_on_the_path_to_a_device_reads_the_device(
     for link, target in links.items():
         (tmp_path / link).symlink_to(target)
     store.scan({str(tmp_path / link) for link in links} if found_by == "incremental scan" else None)
-    assert {str(tmp_path / "between"), str(tmp_path / "old"), f"{tmp_path}/"} <= store.directories()
+    assert {str(tmp_path / "between"), str(tmp_path / "old"), str(tmp_path)} <= store.directories()
     for name, link, target in ((f"{PREFIX}1", "between/a", "/new/a"), (f"{PREFIX}2", "current", "new")):
         assert store.tracked[name].reason is Reason.MISSING
         (tmp_path / link).unlink()

@@ -115,7 +115,7 @@ def no_leaked_descriptor() -> Iterator[None]:
     """Fail if the test leaves a descriptor open."""
     before = os.listdir("/proc/self/fd")
     yield
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) <= len(before), "a host of another test may have been collected"
 
 
 @pytest.mark.usefixtures("no_leaked_descriptor")

@@ -315,7 +315,7 @@ def test_a_device_that_changed_after_the_scan_is_not_recreated(place: Place) -> 
         with pytest.raises(BinderfsError, match=f"cannot recreate /dev/a1{text}"):
             place.recreate(device)
     assert (place.names(), (place.dev / "precious").exists()) == (set(), True)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_sweep_removes_temporary_devices_only(place: Place) -> None:

@@ -281,11 +281,15 @@ def test_nested_devices_are_named_by_directory_and_file(phones: Tree) -> None:
     ]
     assert names(result) == ["phone9/binder", "phone9/hwbinder", "phone10/binder", "phone10/hwbinder"]
     assert result.skipped == {}
-    assert result.directories == {"/dev/phones", *(f"/dev/phones/phone{number}" for number in (1, 9, 10))}
+    assert result.directories == {"/dev/phones"}
+    assert result.sets == {"phone1", "phone9", "phone10"}
 
 
 def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
-    """Paths have the link, the binderfs has its real path. The directory of a missing target is watched."""
+    """Paths have the link, the binderfs has its real path. A change of the target is attributed to the link.
+
+    The directory of the target is watched, even if the target is missing.
+    """
     phones.link("/dev/phones/phone1", "/run/binderfs")
     phones.link("/dev/phones/phone2", "/run/later/phone2")
     phones.char("/run/binderfs/binder", BINDERFS, BINDER)
@@ -294,11 +298,13 @@ def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
     assert result.devices[0] == BinderDevice(
         "phone1/binder", "/dev/phones/phone1/binder", Kind.BINDERFS, identity, "/run/binderfs"
     )
-    assert result.directories == {"/run/later", "/dev/phones", *(f"/dev/phones/phone{n}" for n in (1, 9, 10))}
+    assert result.directories == {"/dev/phones", "/run", "/run/binderfs", "/run/later"}
+    assert result.sets == {"phone9", "phone10"}
+    assert result.set_links == {"/run/binderfs": ["phone1"], "/run/later/phone2": ["phone2"]}
 
 
 def test_files_are_no_directories_of_sets(phones: Tree) -> None:
-    """This includes links to files and loops of links. They are neither watched nor reported."""
+    """This includes links to files and loops of links. None is reported; a directory may replace a target."""
     phones.char("/dev/phones/binder", DEV, NULL)
     phones.char("/dev/phones/a,b", DEV, NULL)
     phones.link("/dev/phones/link", "/dev/phones/phone9/binder")
@@ -306,7 +312,8 @@ def test_files_are_no_directories_of_sets(phones: Tree) -> None:
     result = scan_phones(phones)
     assert len(result.devices) == 4
     assert result.skipped == {}
-    assert result.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
+    assert result.directories == {"/dev/phones", "/dev/phones/phone9"}
+    assert result.sets == {"phone9", "phone10"}
 
 
 def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree) -> None:
@@ -316,10 +323,11 @@ def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree)
     phones.char(f"/dev/phones/{directory}/binder", DEV, NULL)
     result = scan_phones(phones)
     assert result.skipped == {directory: "the name has 66 characters; a device ID has at most 63"}
-    assert f"/dev/phones/{directory}" not in result.directories
+    assert directory not in result.sets
     result = scan_phones(phones, Named(["binder"], "phone-{set}/{name}"))
     assert (names(result), result.skipped) == ([f"{directory}/binder"], {})
-    assert sorted(result.directories) == ["/dev/phones", f"/dev/phones/{directory}"]
+    assert result.directories == {"/dev/phones"}
+    assert result.sets == {directory}
 
 
 def test_binder_control_is_neither_directory_nor_device_of_a_set(phones: Tree) -> None:
