@@ -5,19 +5,21 @@ Devices are links to those of the kernel, so that no rights are required, except
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver import host as host_module
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import NumberedSets, SharedDevice
+from aosp_plugin.config import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
@@ -25,9 +27,7 @@ from aosp_plugin.framework.edits import DeviceNode
 from aosp_plugin.testing import Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, run
-
-if TYPE_CHECKING:
-    from aosp_plugin.backend import BinderBackend
+from tests.tmpfs_binderfs import Mounts
 
 requires_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device files, which requires root")
 
@@ -255,6 +255,34 @@ def test_numa_node_is_that_of_the_spread_device_unless_configured(
     assert numa_nodes() == [(1,), (), (0,), (1,), (), (3,)]
     dri.add(0, device=ZERO)
     assert numa_nodes() == [(), (), (0,), (), (), (3,)]
+
+
+@requires_root
+async def test_phone_with_its_own_binderfs_has_a_gpu(
+    tmp_path: Path, kubelet_dir: str, dri: Dri, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of a GPU leaves the mounts as they are: only its phones are unhealthy."""
+    dri.add(128, 129)
+    with contextlib.closing(Mounts(tmp_path / "run/phones", monkeypatch)) as directory:
+        phones = Phones(count=5, directory=str(directory.path))
+        keys = {**PHONE_DEFAULTS, "resource_name": RESOURCE, "shared_devices": (), "spread_devices": (dri.pattern,)}
+        backend = BinderBackend(Host(), Resource(phones=phones, **keys), cdi_dir=str(tmp_path / "cdi"))
+        plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+        async with Kubelet(kubelet_dir) as kubelet, run(plugin):
+            await listed(kubelet, 5)
+            pod = Pod("phone", [Container("android", {RESOURCE: 1})])
+            android = (await kubelet.admit(pod)).containers["android"]
+            (device_id,) = android.device_ids[RESOURCE]
+            gpu = dri.path(128 + int(device_id.removeprefix("phone")) % 2)
+            assert [device.host_path for device in android.devices if "renderD" in device.host_path] == [gpu]
+            mounted = directory.mounted()
+            dri.remove(129)
+            await listed(kubelet, 3)
+            unhealthy = {device.id for device in backend.devices() if device.reason == "requirement-missing"}
+            assert unhealthy == {"phone1", "phone3"}
+            dri.add(129)
+            await listed(kubelet, 5)
+            assert directory.mounted() == mounted
 
 
 # -- what a scan costs
