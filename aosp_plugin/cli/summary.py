@@ -66,7 +66,7 @@ def _resource_lines(
     yield from _table("Leaked", ("DEVICE", "PID", "USER", "AGE", "LOCATION", "COMMAND"), leak_rows, max_rows, "red")
     unhealthy_rows = _unhealthy_rows(resource.devices, now)
     yield from _table("Unhealthy", ("DEVICE", "AGE", "REASON", "POD"), unhealthy_rows, max_rows, "yellow")
-    spread_rows = _spread_rows(resource.devices)
+    spread_rows = _spread_rows(resource.devices, allocations_known=allocations_known)
     yield from _table("Spread devices", ("PATH", "DEVICES", "ALLOCATED", "UNHEALTHY"), spread_rows, max_rows)
     yield from _table("Pods", ("POD", "CONTAINER", "AGE", "DEVICES"), _pod_rows(resource.devices, now), max_rows)
 
@@ -171,7 +171,7 @@ def _pod_rows(devices: Iterable[DeviceReport], now: float) -> list[tuple[str, ..
     ]
 
 
-def _spread_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
+def _spread_rows(devices: Iterable[DeviceReport], *, allocations_known: bool) -> list[tuple[str, ...]]:
     """Return a row for each spread device that a device has, with the number of those devices."""
     by_path: dict[str, list[DeviceReport]] = {}
     for device in devices:
@@ -181,7 +181,7 @@ def _spread_rows(devices: Iterable[DeviceReport]) -> list[tuple[str, ...]]:
         (
             path,
             f"{len(by_path[path]):,}",
-            f"{sum(bool(device.pods) for device in by_path[path]):,}",
+            f"{sum(bool(device.pods) for device in by_path[path]):,}" if allocations_known else "-",
             f"{sum(bool(device.reason) for device in by_path[path]):,}",
         )
         for path in sorted(by_path, key=natural_key)

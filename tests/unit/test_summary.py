@@ -132,6 +132,7 @@ def test_devices_are_counted_by_spread_device_where_they_have_one() -> None:
         "    /dev/dri/renderD1280  1        1          0",
         "",
     ]
+    assert "    /dev/dri/renderD128   2        -          1" in text_of(devices=devices, known=False)
 
 
 def test_unregistered_resource_shows_its_problem() -> None:
