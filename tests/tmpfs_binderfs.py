@@ -64,13 +64,21 @@ class Mounts:
         """Let mounts below a mounted directory propagate."""
         _run("mount", "--make-shared", os.path.normpath(self.path / name))
 
+    def make_private(self, name: str) -> None:
+        """Let mounts below a mounted directory no longer propagate."""
+        _run("mount", "--make-private", os.path.normpath(self.path / name))
+
+    def bind(self, name: str, place: str) -> None:
+        """Mount the file system of one directory on another one as well."""
+        _run("mount", "--bind", self.path / name, self.path / place)
+
     def make_read_only(self, name: str) -> None:
         """Make the whole file system that is mounted on a directory read-only."""
         _run("mount", "-o", "remount,ro", self.path / name)
 
     def unmount(self, name: str) -> None:
         """Unmount what is mounted on a directory."""
-        _run("umount", "--lazy", self.path / name)
+        _run("umount", "--lazy", os.path.normpath(self.path / name))
 
     def close(self) -> None:
         """Unmount everything at and below the directory's parent."""

@@ -83,7 +83,7 @@ def phones(
     """Return what keeps the phones of the resource; None if it has no ``phones``."""
     if resource.phones is None or provisioner is None:
         return None
-    return Phones(provisioner, store, resource.phones.count, clock)
+    return Phones(provisioner, store, resource.phones.count, replicas=resource.replicas, clock=clock)
 
 
 def recreator(

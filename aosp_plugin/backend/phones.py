@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_id, phone_number
+from aosp_plugin.binder.devices.sets import replica_ids
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
@@ -23,11 +24,15 @@ LOG = logging.getLogger(__name__)
 SURPLUS_INTERVAL = 10.0
 """Seconds between two scans while there are phones beyond the configured count that may have become free."""
 
+REMOVALS = 100
+"""Phones that are removed after one scan. Containers that start wait for it."""
+
 
 class Allocated(NamedTuple):
     """Which devices pods have, according to the kubelet."""
 
     ids: frozenset[str]
+    """As the plugin advertises them, so with the number of a replica if there are several."""
     asked: float
     """When the kubelet was asked, in seconds of ``time.monotonic``."""
 
@@ -40,11 +45,15 @@ class Phones:
         provisioner: PhoneProvisioner,
         store: DeviceStore,
         count: int,
+        *,
+        replicas: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provisioner = provisioner
         self._store = store
         self._count = count
+        self._replicas = replicas
+        self._all_due = True
         self._clock = clock
         self._surplus_since: dict[str, float] = {}
         self.allocated: Allocated | None = None
@@ -68,13 +77,21 @@ class Phones:
     def update_host(self, scanned: Scanned, *, full: bool) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
 
+        A phone that another process of the plugin has mounted again, in a rolling update, does not count as replaced.
         After a scan that was not ``full``, only phones that it did not find healthy are checked.
         """
         phones = [phone_id(number) for number in range(self._count)]
         before = self._provisioner.foreign
-        mounted = self._provisioner.provision(phones if full else _incomplete(phones, scanned.tracked))
-        self._store.renew(_binder_devices(mounted))
-        self.changed.update(_binder_devices(before ^ self._provisioner.foreign))
+        try:
+            self._all_due |= full
+            mounted = self._provisioner.provision(
+                phones if self._all_due else self._incomplete(phones, scanned.tracked)
+            )
+            self._all_due = False
+        finally:
+            self.changed.update(_binder_devices(before ^ self._provisioner.foreign))
+        found = [phone for phone in _replaced(scanned.tracked) if self._provisioner.is_own(phone)]
+        self._store.renew(_binder_devices([*mounted, *found]))
         if mounted:
             LOG.info("phones mounted", extra={"phones": len(mounted)})
         self._remove_surplus(scanned)
@@ -94,15 +111,22 @@ class Phones:
         free = [
             phone
             for phone, since in self._surplus_since.items()
-            if phone not in allocated.ids and allocated.asked > since + SURPLUS_INTERVAL
+            if allocated.ids.isdisjoint(replica_ids(phone, self._replicas))
+            and allocated.asked > since + SURPLUS_INTERVAL
         ]
-        for phone in free:
-            self._provisioner.remove(phone)
-            self._store.drop(_binder_devices([phone]))
-            self.changed.update(_binder_devices([phone]))
-            del self._surplus_since[phone]
-        if free:
-            LOG.info("surplus phones removed", extra={"phones": len(free), "remaining": len(self._surplus_since)})
+        if free and (removed := self._provisioner.remove(free, REMOVALS)):
+            self._store.drop(_binder_devices(removed))
+            self.changed.update(_binder_devices(removed))
+            self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
+            LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
+
+    def _incomplete(self, phones: Iterable[str], tracked: Mapping[str, TrackedDevice]) -> Iterator[str]:
+        """Yield the phones that lack a healthy binder device, or had another file system in their place."""
+        for phone in phones:
+            known = (tracked.get(name) for name in _binder_devices([phone]))
+            foreign = phone in self._provisioner.foreign
+            if foreign or any(device is None or device.reason is not None for device in known):
+                yield phone
 
 
 def _surplus(order: Collection[str], count: int) -> list[str]:
@@ -112,12 +136,9 @@ def _surplus(order: Collection[str], count: int) -> list[str]:
     return [phone for phone in order if (phone_number(phone) or 0) >= count]
 
 
-def _incomplete(phones: Iterable[str], tracked: Mapping[str, TrackedDevice]) -> Iterator[str]:
-    """Yield the phones that lack a healthy binder device."""
-    for phone in phones:
-        known = (tracked.get(name) for name in _binder_devices([phone]))
-        if any(device is None or device.reason is not None for device in known):
-            yield phone
+def _replaced(tracked: Mapping[str, TrackedDevice]) -> set[str]:
+    """Return the phones whose binder devices are on another file system than before."""
+    return {name.partition("/")[0] for name, known in tracked.items() if known.reason is Reason.REPLACED}
 
 
 def _binder_devices(phones: Iterable[str]) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aosp_plugin.backend import Allocated, BinderBackend
-from aosp_plugin.backend.phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.phones import REMOVALS, SURPLUS_INTERVAL
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from aosp_plugin.binder.driver.mounts import Mount
     from aosp_plugin.framework.edits import ContainerEdits
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
@@ -186,6 +189,66 @@ def test_remount_by_another_program_is_foreign_until_it_is_unmounted(directory: 
     assert reasons(backend) == {"phone0": "", "phone1": ""}
 
 
+def test_phone_is_healthy_at_once_after_a_long_foreign_mount(directory: Mounts) -> None:
+    """The phone's own binderfs, which the foreign mount covered, does not count as replaced."""
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    directory.mount_tmpfs_with("phone0", *TRIPLE)
+    for _ in range(3):
+        backend.scan()
+        with pytest.raises(BackendError):
+            backend.update_host()
+        clock.now += 1000.0
+    directory.unmount("phone0")
+    backend.scan()
+    backend.update_host()
+    assert reasons(backend) == {"phone0": ""}
+
+
+def test_foreign_mount_is_never_healthy_while_nothing_may_be_mounted(directory: Mounts) -> None:
+    directory.path.mkdir()
+    (directory.path / "phone0").mkdir()
+    directory.mount_tmpfs_with("phone0", *TRIPLE)
+    (directory.path / "data").touch()
+    backend = backend_of(directory, 2, recreate=Recreate.NEVER)
+    backend.scan()
+    with pytest.raises(BackendError, match="is not empty: it contains 'data'"):
+        backend.update_host()
+    assert reasons(backend) == {"phone0": "foreign-mount"}
+
+
+def test_all_phones_are_checked_after_a_host_update_that_failed(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later scan reads only what changed: without that check, a foreign mount would stay healthy."""
+    directory.path.mkdir()
+    (directory.path / "phone0").mkdir()
+    directory.mount_tmpfs_with("phone0", *TRIPLE)
+    backend = backend_of(directory, 1, recreate=Recreate.NEVER)
+    backend.scan()
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(phone_mount, "read_mount_table", fail)
+        with pytest.raises(BackendError, match="Too many open files"):
+            backend.update_host()
+    backend.scan([])
+    with pytest.raises(BackendError, match="another file system"):
+        backend.update_host()
+    assert reasons(backend) == {"phone0": "foreign-mount"}
+
+
+def test_remount_by_another_process_of_the_plugin_does_not_count_as_replaced(directory: Mounts) -> None:
+    """In a rolling update the old process may still start containers when the new one has scanned."""
+    backend = started(directory, 2)
+    started(directory, 2).pre_start(["phone0"])
+    backend.scan()
+    backend.update_host()
+    assert reasons(backend) == {"phone0": "", "phone1": ""}
+
+
 def test_failed_recreation_makes_the_phone_unhealthy_until_it_succeeds(
     directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +285,55 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     assert reasons(backend) == {"phone0": ""}
     assert not backend.has_surplus
     assert os.listdir(directory.path) == ["phone0"]
+
+
+def test_surplus_phone_that_cannot_be_removed_does_not_keep_the_others(directory: Mounts) -> None:
+    started(directory, 4)
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    directory.mount_other("phone1")
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset(), clock.now))
+    backend.scan()
+    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
+        backend.update_host()
+    assert directory.mounted() == {"phone0": 1, "phone1": 2}
+
+
+def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
+    keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
+    started(directory, 3, **keys)
+    clock = Clock()
+    backend = started(directory, 1, clock, **keys)
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset({"phone1::1"}), clock.now))
+    backend.update_host()
+    assert directory.mounted() == {"phone0": 1, "phone1": 1}
+
+
+def test_many_surplus_phones_are_removed_in_steps(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of a container waits for one step. Each step reads the mount table once, which has all phones."""
+    started(directory, 2 * REMOVALS + 1)
+    clock = Clock()
+    backend = started(directory, 1, clock)
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset(), clock.now))
+    reads: list[int] = []
+
+    def read() -> tuple[Mount, ...]:
+        table = read_mount_table()
+        reads.append(len(table))
+        return table
+
+    read_mount_table = phone_mount.read_mount_table
+    monkeypatch.setattr(phone_mount, "read_mount_table", read)
+    for remaining in (REMOVALS + 1, 1):
+        backend.update_host()
+        assert len(directory.mounted()) == remaining
+        assert backend.seconds_until_scan() == 0.0
+        backend.scan([])
+    assert len(reads) == 4
+    assert not backend.has_surplus
 
 
 def test_surplus_phones_stay_while_the_kubelet_does_not_say_which_are_free(directory: Mounts) -> None:

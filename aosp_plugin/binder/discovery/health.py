@@ -23,7 +23,7 @@ class Reason(enum.StrEnum):
     """Why a device is unhealthy, as in logs, metrics and errors. Earlier reasons take precedence in a device set."""
 
     FOREIGN_MOUNT = "foreign-mount"
-    """Another file system is mounted in place of the phone's binderfs."""
+    """Another file system, or a file, is in place of the phone's binderfs."""
     MISSING = "missing"
     """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"

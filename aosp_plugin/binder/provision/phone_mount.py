@@ -27,20 +27,24 @@ shows the transactions of all phones."""
 
 
 class ForeignMountError(BinderfsError):
-    """Another file system is mounted in place of the plugin's."""
+    """Another file system, or a file, is in place of the plugin's mount."""
+
+
+class PropagationError(BinderfsError):
+    """What is mounted here does not appear on the host: a container would get the previous binderfs of the phone."""
 
 
 def require_propagation(directory: str, table: Iterable[Mount], *, in_container: bool) -> None:
     """Require that mounts in ``directory`` appear on the host, where the container runtime looks for them.
 
-    ``in_container``: it is below another root than the host's. Raises BinderfsError.
+    ``in_container``: it is below another root than the host's. Raises PropagationError.
     """
     around = [mount for mount in table if f"{directory}/".startswith(f"{mount.directory.rstrip('/')}/")]
     if not around:
         return
-    mount = max(around, key=lambda mount: len(mount.directory))
+    mount = max(reversed(around), key=lambda mount: len(mount.directory))  # the last one at a place covers the others
     if not mount.shared if in_container else (mount.slave and not _has_namespace_of_init()):
-        raise BinderfsError(
+        raise PropagationError(
             f"mounts in {directory} do not propagate to the host: a container requires mountPropagation: Bidirectional "
             "for its volume, a systemd service no ProtectSystem, PrivateTmp and the like"
         )
@@ -70,11 +74,17 @@ def read_mount_table() -> tuple[Mount, ...]:
 
 
 def own_mounts(table: Iterable[Mount]) -> dict[str, set[int]]:
-    """Return the numbers (st_dev) of the plugin's binderfs mounts by directory."""
+    """Return the numbers (st_dev) of the plugin's binderfs mounts by directory.
+
+    A bind mount of one phone in place of another one is not the plugin's: both would have the same binder devices.
+    """
     own: dict[str, set[int]] = {}
+    first: dict[tuple[str, int], str] = {}
     for mount in table:
         if (mount.type, mount.source) == (mounts.BINDERFS, SOURCE):
-            own.setdefault(mount.directory, set()).add(mount.device)
+            place = os.path.dirname(mount.directory), mount.device
+            if first.setdefault(place, mount.directory) == mount.directory:
+                own.setdefault(mount.directory, set()).add(mount.device)
     return own
 
 
@@ -87,18 +97,18 @@ def require_own_mount(path: str, device: int | None) -> None:
 def mounted_device(path: str) -> int | None:
     """Return the number (st_dev) of the file system mounted on a directory; None if there is none, or no directory.
 
-    Raises BinderfsError if nothing can be mounted there.
+    Raises ForeignMountError if nothing can be mounted there, and OSError.
     """
     try:
         status = os.lstat(path)
     except FileNotFoundError:
         return None
     if not stat.S_ISDIR(status.st_mode):
-        raise BinderfsError(f"{path} is not a directory: remove it, or choose another phones.directory")
+        raise ForeignMountError(f"{path} is not a directory: remove it, or choose another phones.directory")
     if status.st_dev != os.lstat(os.path.dirname(path)).st_dev:
         return status.st_dev
     if os.listdir(path):
-        raise BinderfsError(f"{path} is not empty: remove its files, or choose another phones.directory")
+        raise ForeignMountError(f"{path} is not empty: remove its files, or choose another phones.directory")
     return None
 
 

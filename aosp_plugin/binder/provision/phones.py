@@ -13,12 +13,12 @@ import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import detached
-from aosp_plugin.binder.errors import BinderfsError, HostError
+from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive, translated_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.driver.mounts import Mount
@@ -40,17 +40,19 @@ class PhoneProvisioner:
         self._clock = clock
         self._devices: dict[str, int] = {}  # st_dev of the mounts that are known to be the plugin's
         self._obstacles: dict[str, HostError] = {}
+        self._spoiled: set[str] = set()
+        self._refusal: HostError | None = None  # why nothing may be mounted
         self._failure: HostError | None = None
         self._not_before = 0.0
         self.foreign: frozenset[str] = frozenset()
-        """Phones in whose place another file system is mounted. Replaced by a single assignment."""
+        """Phones in whose place another file system, or a file, is. Replaced by a single assignment."""
 
     def provision(self, phones: Iterable[str]) -> list[str]:
         """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
 
         Returns the IDs of the phones that were mounted. ``problem`` has what failed; what was mounted stays. A phone
         whose directory is in use does not affect the others. If a mount fails, no other one is attempted within
-        ``RETRY_AFTER`` seconds. Raises HostError if the directory of the phones is not usable.
+        ``RETRY_AFTER`` seconds. Raises HostError if the directory of the phones cannot be accessed.
         """
         mounted: list[str] = []
         with self._errors():
@@ -60,7 +62,7 @@ class PhoneProvisioner:
     @property
     def problem(self) -> str:
         """Why a phone could not be mounted, as of the last attempt, and the number of further ones; empty if none."""
-        errors = [*([self._failure] if self._failure else []), *self._obstacles.values()]
+        errors = [*filter(None, [self._refusal, self._failure]), *self._obstacles.values()]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}" if errors else ""
 
@@ -73,10 +75,17 @@ class PhoneProvisioner:
         with self._errors():
             self._host.call(lambda directory: self._replace(directory, phone), self._directory())
 
-    def remove(self, phone: str) -> None:
-        """Unmount the binderfs of ``phone``, and remove its directory. Containers keep it. Raises HostError."""
+    def remove(self, phones: Iterable[str], limit: int) -> list[str]:
+        """Unmount the binderfs of up to ``limit`` of ``phones``, and remove its directory. Containers keep it.
+
+        Returns the IDs of those that were removed; ``problem`` has why others were not. Raises HostError.
+        """
         with self._errors():
-            self._host.call(lambda directory: self._remove(directory, phone), self._directory())
+            return self._host.call(lambda directory: self._remove(directory, phones, limit), self._directory())
+
+    def is_own(self, phone: str) -> bool:
+        """Return whether the plugin's binderfs was mounted for ``phone`` after the last call that concerned it."""
+        return phone in self._devices
 
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
@@ -96,30 +105,52 @@ class PhoneProvisioner:
         detached.check_mountable(directory)
 
     def _provision(self, directory: str, phones: Iterable[str], mounted: list[str]) -> None:
-        """Mount what is missing, and append the IDs to ``mounted``."""
+        """Mount what is missing, and append the IDs to ``mounted``.
+
+        If nothing may be mounted in the directory, the phones that are mounted are checked nevertheless: another file
+        system in place of one must never reach a container.
+        """
         with exclusive(directory):
             os.makedirs(directory, exist_ok=True)
-            phone_mount.require_own_directory(directory)
             table = phone_mount.read_mount_table()
-            self._require_propagation(directory, table)
             own = phone_mount.own_mounts(table)
+            self._refusal = self._why_refused(directory, table)
             foreign = set(self.foreign)
             for phone in phones:
                 path = f"{directory}/{phone}"
+                self._devices.pop(phone, None)
                 self._obstacles.pop(phone, None)
                 foreign.discard(phone)
                 try:
-                    device = self._mounted_device(path)
-                    if device is not None and device not in own.get(path, ()):
-                        raise phone_mount.foreign_mount(path)
-                    if not self._is_complete(phone, path, device) and self._mount(phone, path):
+                    device = self._own_device(path, own)
+                    if (
+                        not self._is_complete(phone, path, device)
+                        and self._refusal is None
+                        and self._mount(phone, path)
+                    ):
                         mounted.append(phone)
-                except phone_mount.ForeignMountError as error:
-                    foreign.add(phone)
+                except HostError as error:
                     self._obstacles[phone] = error
-                except BinderfsError as error:
-                    self._obstacles[phone] = error
+                    if isinstance(error, phone_mount.ForeignMountError):
+                        foreign.add(phone)
             self.foreign = frozenset(foreign)
+
+    def _why_refused(self, directory: str, table: Iterable[Mount]) -> HostError | None:
+        """Return why nothing may be mounted in the directory of the phones; None if it may."""
+        try:
+            phone_mount.require_own_directory(directory)
+            self._require_propagation(directory, table)
+        except HostError as error:
+            return error.with_traceback(None)
+        return None
+
+    def _own_device(self, path: str, own: Mapping[str, Collection[int]]) -> int | None:
+        """Return the number (st_dev) of the plugin's binderfs at ``path``; None if there is none. Raises HostError."""
+        with translated_errors(f"read {path}"):
+            device = self._mounted_device(path)
+        if device is not None and device not in own.get(path, ()):
+            raise phone_mount.foreign_mount(path)
+        return device
 
     def _is_complete(self, phone: str, path: str, device: int | None) -> bool:
         """Restore a mounted phone; return whether it can be. A container with CAP_SYS_ADMIN may have lowered max=."""
@@ -130,16 +161,19 @@ class PhoneProvisioner:
             with translated_errors(f"restore {path}"):
                 phone_mount.fill(path, path)
         except HostError as error:
-            LOG.warning("phone spoiled, mounting a fresh binderfs", extra={"device": phone, "error": str(error)})
+            if phone not in self._spoiled:
+                LOG.warning("phone spoiled, mounting a fresh binderfs", extra={"device": phone, "error": str(error)})
+            self._spoiled.add(phone)
             return False
+        self._spoiled.discard(phone)
         return True
 
     def _mounted_device(self, path: str) -> int | None:
         """Return the number (st_dev) of the file system mounted at ``path``; None if there is none, or no such file.
 
-        Raises BinderfsError if nothing can be mounted there, ForeignMountError if only looking at it may hang.
+        Raises OSError, and ForeignMountError if something else is there, or if only looking at it may hang.
         """
-        if self._host.may_hang(path):
+        if self._host.may_hang(path) and not self._host.may_hang(os.path.dirname(path)):
             raise phone_mount.foreign_mount(path)
         return phone_mount.mounted_device(path)
 
@@ -155,28 +189,41 @@ class PhoneProvisioner:
             self._not_before = self._clock() + RETRY_AFTER
             return False
         self._failure = None
+        self._spoiled.discard(phone)
         return True
 
     def _replace(self, directory: str, phone: str) -> None:
         path = f"{directory}/{phone}"
         with exclusive(directory):
+            if isinstance(self._refusal, phone_mount.PropagationError):
+                raise self._refusal
             device = self._mounted_device(path)
             # The mount table has a line for each phone, so it is read only if the mount is not a known one.
             if device not in {None, self._devices.get(phone)}:
                 phone_mount.require_own_mount(path, device)
             self._devices[phone] = phone_mount.attach_new(path)
 
-    def _remove(self, directory: str, phone: str) -> None:
-        path = f"{directory}/{phone}"
+    def _remove(self, directory: str, phones: Iterable[str], limit: int) -> list[str]:
+        removed: list[str] = []
         with exclusive(directory):
-            device = self._mounted_device(path)
-            if device is not None:
-                phone_mount.require_own_mount(path, device)
-            phone_mount.unmount_all(path)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(path)
-            self._devices.pop(phone, None)
-            self._obstacles.pop(phone, None)
+            own = phone_mount.own_mounts(phone_mount.read_mount_table())
+            for phone in phones:
+                path = f"{directory}/{phone}"
+                self._devices.pop(phone, None)
+                self._obstacles.pop(phone, None)
+                try:
+                    with translated_errors(f"remove {path}"):
+                        if self._own_device(path, own) is not None:
+                            phone_mount.unmount_all(path)
+                        with contextlib.suppress(FileNotFoundError):
+                            os.rmdir(path)
+                except HostError as error:
+                    self._obstacles[phone] = error
+                else:
+                    removed.append(phone)
+                    if len(removed) == limit:
+                        break
+        return removed
 
     def _require_propagation(self, directory: str, table: Iterable[Mount]) -> None:
         in_container = self._host.process_path("/") != "/"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, detached
+from aosp_plugin.binder.driver import binderfs, detached, guard
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
+from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.phone_mount import SOURCE
 from aosp_plugin.binder.provision.phones import RETRY_AFTER, PhoneProvisioner
 from tests.support import Clock
@@ -139,8 +141,7 @@ def test_removal_leaves_neither_mount_nor_directory(directory: Mounts) -> None:
     keeper = provisioner(directory)
     keeper.provision(["phone0", "phone1"])
     with open(directory.path / "phone1/binder", encoding="ascii"):
-        keeper.remove("phone1")
-    keeper.remove("phone7")
+        assert keeper.remove(["phone1", "phone7"], limit=9) == ["phone1", "phone7"]
     assert os.listdir(directory.path) == ["phone0"]
     assert directory.mounted() == {"phone0": 1}
 
@@ -153,9 +154,10 @@ def test_other_file_system_in_place_of_a_phone_is_left_alone(directory: Mounts) 
     assert keeper.foreign == {"phone0"}
     error = f"{directory.path}/phone0: another file system is mounted in place of the phone's binderfs: unmount it"
     assert keeper.problem == error
-    for operation in (keeper.replace, keeper.remove):
-        with pytest.raises(BinderfsError, match="another file system is mounted"):
-            operation("phone0")
+    with pytest.raises(BinderfsError, match="another file system is mounted"):
+        keeper.replace("phone0")
+    assert keeper.remove(["phone0"], limit=1) == []
+    assert keeper.problem == error
     assert directory.mounted()["phone0"] == 2
     directory.unmount("phone0")
     keeper.provision(["phone0"])
@@ -181,14 +183,99 @@ def test_phone_whose_directory_is_in_use_does_not_affect_the_others(
     keeper = provisioner(directory)
     assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone2"]
     assert error in keeper.problem
+    assert keeper.foreign == {"phone1"}, "a link may lead to binder devices of others"
 
 
 def test_directory_with_other_files_is_refused_before_anything_is_mounted(directory: Mounts) -> None:
     (directory.path / "data").mkdir(parents=True)
-    for operation in (lambda: provisioner(directory).provision(["phone0"]), provisioner(directory).check):
-        with pytest.raises(BinderfsError, match=r"phones is not empty: it contains 'data': choose another phones"):
-            operation()
+    keeper = provisioner(directory)
+    text = "phones is not empty: it contains 'data': choose another phones"
+    with pytest.raises(BinderfsError, match=text):
+        keeper.check()
+    assert keeper.provision(["phone0"]) == []
+    assert text in keeper.problem
     assert os.listdir(directory.path) == ["data"]
+
+
+def test_other_file_system_is_recognised_while_nothing_may_be_mounted(directory: Mounts) -> None:
+    """A file in the directory of phones keeps the plugin from mounting, not from rejecting what others mounted."""
+    provisioner(directory).provision(["phone0", "phone1"])
+    (directory.path / "phone1/hwbinder").unlink()
+    directory.mount_tmpfs_with("phone0", *TRIPLE)
+    (directory.path / "data").touch()
+    keeper = provisioner(directory)
+    assert keeper.provision(["phone0", "phone1", "phone2"]) == []
+    assert keeper.foreign == {"phone0"}
+    assert sorted(binderfs.devices_in(f"{directory.path}/phone1")) == TRIPLE
+
+
+def test_second_path_to_a_phone_is_foreign(directory: Mounts) -> None:
+    """Two containers would share their binder devices."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0", "phone1"])
+    directory.bind("phone1", "phone0")
+    assert provisioner(directory).provision(["phone0", "phone1"]) == []
+    keeper.provision(["phone0", "phone1"])
+    assert keeper.foreign == {"phone0"}
+
+
+def test_phone_that_cannot_be_read_does_not_affect_the_others(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = phone_mount.mounted_device
+
+    def fail(path: str) -> int | None:
+        if path.endswith("phone1"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return read(path)
+
+    keeper = provisioner(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(phone_mount, "mounted_device", fail)
+        assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone0", "phone2"]
+    path = f"{directory.path}/phone1"
+    assert keeper.problem == f"cannot read {path}: {path}: Too many open files"
+    assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone1"]
+
+
+def test_spoiled_phone_is_logged_once_while_it_cannot_be_mounted_again(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host update that fails is repeated every second."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+
+    def refuse(_path: str, _source: str) -> None:
+        raise BinderMissingError("this kernel has no binderfs")
+
+    def spoil() -> None:
+        (directory.path / "phone0/hwbinder").unlink()
+        directory.make_read_only("phone0")
+
+    def warnings() -> int:
+        return sum(record.message == "phone spoiled, mounting a fresh binderfs" for record in caplog.records)
+
+    spoil()
+    with monkeypatch.context() as patch:
+        patch.setattr(detached, "create", refuse)
+        for _ in range(5):
+            assert keeper.provision(["phone0"]) == []
+    assert warnings() == 1
+    keeper = provisioner(directory)
+    assert keeper.provision(["phone0"]) == ["phone0"]
+    spoil()
+    assert keeper.provision(["phone0"]) == ["phone0"]
+    assert warnings() == 3
+
+
+def test_phones_may_be_below_a_file_system_that_may_hang(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a host whose root is virtiofs. The whole call is guarded then."""
+    monkeypatch.setattr(guard, "TYPES", guard.TYPES | {"ramfs"})
+    directory.mount_other("..")
+    keeper = provisioner(directory)
+    assert keeper.provision(["phone0"]) == ["phone0"]
+    assert keeper.provision(["phone0"]) == []
+    assert keeper.problem == ""
 
 
 def test_directory_that_is_a_file_is_refused(directory: Mounts) -> None:
@@ -223,8 +310,28 @@ def test_mounts_must_propagate_from_a_container_to_the_host(directory: Mounts) -
     root = directory.path.parent
     directory.mount_other("..", shared=False)
     keeper = PhoneProvisioner("/phones", Host(str(root)), Clock())
-    for operation in (keeper.check, lambda: keeper.provision(["phone0"])):
-        with pytest.raises(BinderfsError, match=r"mounts in .*/phones do not propagate to the host: .* Bidirectional"):
-            operation()
+    with pytest.raises(BinderfsError, match=r"mounts in .*/phones do not propagate to the host: .* Bidirectional"):
+        keeper.check()
+    assert keeper.provision(["phone0"]) == []
+    assert "do not propagate to the host" in keeper.problem
     directory.share("..")
     assert keeper.provision(["phone0"]) == ["phone0"]
+    directory.mount_other("..", shared=False)
+    assert keeper.provision(["phone0"]) == []
+    assert "do not propagate to the host" in keeper.problem, "the mount that is covered was checked"
+    directory.unmount("..")
+
+
+def test_phone_is_not_replaced_where_the_host_would_keep_the_old_one(directory: Mounts) -> None:
+    """A container of the plugin that has lost mountPropagation: the next tenant would get the last one's binderfs."""
+    directory.mount_other("..", shared=False)
+    directory.share("..")
+    host = Host(str(directory.path.parent))
+    PhoneProvisioner("/phones", host, Clock()).provision(["phone0"])
+    directory.make_private("..")
+    before = os.stat(directory.path / "phone0")
+    keeper = PhoneProvisioner("/phones", host, Clock())
+    assert keeper.provision(["phone0"]) == []
+    with pytest.raises(BinderfsError, match="do not propagate to the host"):
+        keeper.replace("phone0")
+    assert os.path.samestat(os.stat(directory.path / "phone0"), before)
