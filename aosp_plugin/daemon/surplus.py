@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 async def report_allocations(
     backends: Mapping[str, BinderBackend], pod_resources: PodResources, interval: float = SURPLUS_INTERVAL
 ) -> None:
-    """Ask the kubelet every ``interval`` seconds, while there are surplus phones. Runs until it is cancelled."""
+    """Ask the kubelet every ``interval`` seconds, while there are surplus phones. Runs until it is cancelled.
+
+    A kubelet that has listed no pod since it started is not believed: its pods may run, and it may not know them yet.
+    """
     while True:
         for name, backend in backends.items():
             if backend.has_surplus:
                 allocations = await pod_resources.current()
-                owners = None if allocations.problem else allocations.owners.get(name, {})
+                known = not allocations.problem and allocations.pods_known
                 asked = time.monotonic() - MAX_AGE
-                backend.set_allocated(None if owners is None else Allocated(frozenset(owners), asked))
+                ids = frozenset(allocations.owners.get(name, {}))
+                backend.set_allocated(Allocated(ids, asked) if known else None)
         await asyncio.sleep(interval)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from aosp_plugin.framework.deviceplugin.kubelet_client import SocketIdentity
+
 T = TypeVar("T")
 
 POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -65,6 +67,9 @@ class Allocations(NamedTuple):
     owners: Mapping[str, Mapping[str, tuple[Owner, ...]]] = {}
     """By resource name and device ID. A device has one owner; two briefly while one pod replaces another, and several
     if it is replicated."""
+    pods_known: bool = True
+    """False if this kubelet has listed no pod since it started: it may have to get the pods from the API server first,
+    and containers of them may run."""
 
 
 class Allocatable(NamedTuple):
@@ -89,6 +94,7 @@ class PodResources:
         self._queried = -math.inf
         self._result = Allocations()
         self._received = -math.inf
+        self._listed_by: SocketIdentity | None = None
         self.latest = Allocations("not queried yet")
         """What ``current`` returned last. May be read in any thread."""
 
@@ -129,10 +135,13 @@ class PodResources:
 
     async def _list(self) -> Allocations:
         try:
+            kubelet = await self._run(partial(identify, self._socket))
             response = await self._call("List", pb.ListPodResourcesRequest())
         except _QueryError as error:
             return Allocations(str(error))
-        return Allocations(owners=owners_in(response, self._resources))
+        if response.pod_resources:
+            self._listed_by = kubelet
+        return Allocations(owners=owners_in(response, self._resources), pods_known=kubelet == self._listed_by)
 
     async def _call(self, method: str, request: Message) -> Any:
         """Call a method over a new connection: one that failed before would wait for its backoff. Raises _QueryError.

@@ -210,6 +210,24 @@ async def test_response_may_exceed_the_default_message_size_of_grpc(socket: str,
     assert len(allocations.owners[RESOURCE]) == 70_000
 
 
+async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_pods(
+    socket: str, clock: Clock, client: Client
+) -> None:
+    """It gets them from the API server after it has started, which may be away. Later, a node without pods has none."""
+    answers = [response(), await one_pod(None), response()]
+
+    async def answer(_context: Any) -> pb.ListPodResourcesResponse:
+        return answers[server.calls - 1]
+
+    for _ in range(2):  # the second time after a restart of the kubelet
+        async with serving(socket, answer) as server:
+            known = []
+            for _ in answers:
+                known.append((await client.current()).pods_known)
+                clock.now += MIN_INTERVAL
+            assert known == [False, True, True]
+
+
 @pytest.mark.parametrize("left_behind", [False, True])
 async def test_kubelet_is_found_when_it_starts(socket: str, clock: Clock, client: Client, *, left_behind: bool) -> None:
     """Its socket is missing before, or left behind by a killed kubelet. gRPC's backoff does not delay the query."""
