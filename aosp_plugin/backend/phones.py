@@ -12,7 +12,7 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.binder.discovery.history import TrackedDevice
@@ -55,6 +55,7 @@ class Phones:
         self._replicas = replicas
         self._all_due = True
         self._clock = clock
+        self._phones = {phone_id(number): _binder_devices([phone_id(number)]) for number in range(count)}
         self._surplus_since: dict[str, float] = {}
         self.allocated: Allocated | None = None
         """None while it is unknown. Replaced by a single assignment."""
@@ -80,13 +81,10 @@ class Phones:
         A phone that another process of the plugin has mounted again, in a rolling update, does not count as replaced.
         After a scan that was not ``full``, only phones that it did not find healthy are checked.
         """
-        phones = [phone_id(number) for number in range(self._count)]
         before = self._provisioner.foreign
         try:
             self._all_due |= full
-            mounted = self._provisioner.provision(
-                phones if self._all_due else self._incomplete(phones, scanned.tracked)
-            )
+            mounted = self._provisioner.provision(self._phones if self._all_due else self._incomplete(scanned.tracked))
             self._all_due = False
         finally:
             self.changed.update(_binder_devices(before ^ self._provisioner.foreign))
@@ -120,13 +118,11 @@ class Phones:
             self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
-    def _incomplete(self, phones: Iterable[str], tracked: Mapping[str, TrackedDevice]) -> Iterator[str]:
-        """Yield the phones that lack a healthy binder device, or had another file system in their place."""
-        for phone in phones:
-            known = (tracked.get(name) for name in _binder_devices([phone]))
-            foreign = phone in self._provisioner.foreign
-            if foreign or any(device is None or device.reason is not None for device in known):
-                yield phone
+    def _incomplete(self, tracked: Mapping[str, TrackedDevice]) -> list[str]:
+        """Return the phones that lack a healthy binder device, or had another file system in their place."""
+        healthy = {name for name, known in tracked.items() if known.reason is None}
+        foreign = self._provisioner.foreign
+        return [phone for phone, names in self._phones.items() if phone in foreign or not healthy.issuperset(names)]
 
 
 def _surplus(order: Collection[str], count: int) -> list[str]:

@@ -332,7 +332,7 @@ def test_many_surplus_phones_are_removed_in_steps(directory: Mounts, monkeypatch
         assert len(directory.mounted()) == remaining
         assert backend.seconds_until_scan() == 0.0
         backend.scan([])
-    assert len(reads) == 4
+    assert len(reads) == 3
     assert not backend.has_surplus
 
 

@@ -47,7 +47,7 @@ class PhoneProvisioner:
         self.foreign: frozenset[str] = frozenset()
         """Phones in whose place another file system, or a file, is. Replaced by a single assignment."""
 
-    def provision(self, phones: Iterable[str]) -> list[str]:
+    def provision(self, phones: Collection[str]) -> list[str]:
         """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
 
         Returns the IDs of the phones that were mounted. ``problem`` has what failed; what was mounted stays. A phone
@@ -55,6 +55,8 @@ class PhoneProvisioner:
         ``RETRY_AFTER`` seconds. Raises HostError if the directory of the phones cannot be accessed.
         """
         mounted: list[str] = []
+        if not phones:
+            return mounted
         with self._errors():
             self._host.call(lambda directory: self._provision(directory, phones, mounted), self._directory())
         return mounted
@@ -104,7 +106,7 @@ class PhoneProvisioner:
         self._require_propagation(directory, phone_mount.read_mount_table())
         detached.check_mountable(directory)
 
-    def _provision(self, directory: str, phones: Iterable[str], mounted: list[str]) -> None:
+    def _provision(self, directory: str, phones: Collection[str], mounted: list[str]) -> None:
         """Mount what is missing, and append the IDs to ``mounted``.
 
         If nothing may be mounted in the directory, the phones that are mounted are checked nevertheless: another file
