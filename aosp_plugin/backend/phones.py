@@ -119,10 +119,10 @@ class Phones:
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
     def _incomplete(self, tracked: Mapping[str, TrackedDevice]) -> list[str]:
-        """Return the phones that lack a healthy binder device, or had another file system in their place."""
+        """Return the phones that lack a healthy binder device, or had an obstacle."""
         healthy = {name for name, known in tracked.items() if known.reason is None}
-        foreign = self._provisioner.foreign
-        return [phone for phone, names in self._phones.items() if phone in foreign or not healthy.issuperset(names)]
+        obstacles = self._provisioner.obstacles
+        return [phone for phone, names in self._phones.items() if phone in obstacles or not healthy.issuperset(names)]
 
 
 def _surplus(order: Collection[str], count: int) -> list[str]:

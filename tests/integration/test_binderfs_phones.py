@@ -217,6 +217,40 @@ def test_foreign_mount_is_never_healthy_while_nothing_may_be_mounted(directory: 
     assert reasons(backend) == {"phone0": "foreign-mount"}
 
 
+@pytest.mark.parametrize("problem", ["file in the directory", "unreadable phone", "failed mount"])
+def test_problem_ends_with_its_cause_although_no_phone_lacks_anything(
+    problem: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin is not ready while there is a problem. The next check of all phones may be ten minutes away."""
+    backend = started(directory, 2)
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        if problem == "file in the directory":
+            (directory.path / "data").touch()
+        elif problem == "unreadable phone":
+            patch.setattr(phone_mount, "mounted_device", fail)
+        else:
+            directory.unmount("phone1")
+            patch.setattr(phone_mount, "attach_new", fail)
+        backend.scan()
+        with pytest.raises(BackendError, match=r"it contains 'data'|Too many open files"):
+            backend.update_host()
+    if problem == "file in the directory":
+        (directory.path / "data").unlink()
+    elif problem == "failed mount":
+        started(directory, 2)  # the other process of a rolling update
+    assert reasons(backend)["phone0"] == ""
+    for _ in range(2):
+        with contextlib.suppress(BackendError):
+            backend.update_host()
+        backend.scan([str(directory.path / "phone1/binder")])
+    backend.update_host()
+    assert reasons(backend) == {"phone0": "", "phone1": ""}
+
+
 def test_all_phones_are_checked_after_a_host_update_that_failed(
     directory: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

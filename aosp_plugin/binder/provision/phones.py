@@ -39,23 +39,26 @@ class PhoneProvisioner:
         self._host = host
         self._clock = clock
         self._devices: dict[str, int] = {}  # st_dev of the mounts that are known to be the plugin's
-        self._obstacles: dict[str, HostError] = {}
         self._spoiled: set[str] = set()
         self._refusal: HostError | None = None  # why nothing may be mounted
         self._failure: HostError | None = None
         self._not_before = 0.0
         self.foreign: frozenset[str] = frozenset()
         """Phones in whose place another file system, or a file, is. Replaced by a single assignment."""
+        self.obstacles: dict[str, HostError] = {}
+        """Why single phones, these among them, could not be checked, mounted or removed. For the worker thread."""
 
     def provision(self, phones: Collection[str]) -> list[str]:
         """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
+
+        ``phones`` are all, or those that may lack something, and those with ``obstacles``.
 
         Returns the IDs of the phones that were mounted. ``problem`` has what failed; what was mounted stays. A phone
         whose directory is in use does not affect the others. If a mount fails, no other one is attempted within
         ``RETRY_AFTER`` seconds. Raises HostError if the directory of the phones cannot be accessed.
         """
         mounted: list[str] = []
-        if not phones:
+        if not phones and self._refusal is None and self._failure is None:
             return mounted
         with self._errors():
             self._host.call(lambda directory: self._provision(directory, phones, mounted), self._directory())
@@ -64,7 +67,7 @@ class PhoneProvisioner:
     @property
     def problem(self) -> str:
         """Why a phone could not be mounted, as of the last attempt, and the number of further ones; empty if none."""
-        errors = [*filter(None, [self._refusal, self._failure]), *self._obstacles.values()]
+        errors = [*filter(None, [self._refusal, self._failure]), *self.obstacles.values()]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}" if errors else ""
 
@@ -118,24 +121,26 @@ class PhoneProvisioner:
             own = phone_mount.own_mounts(table)
             self._refusal = self._why_refused(directory, table)
             foreign = set(self.foreign)
+            all_mounted = True
             for phone in phones:
                 path = f"{directory}/{phone}"
                 self._devices.pop(phone, None)
-                self._obstacles.pop(phone, None)
+                self.obstacles.pop(phone, None)
                 foreign.discard(phone)
                 try:
-                    device = self._own_device(path, own)
-                    if (
-                        not self._is_complete(phone, path, device)
-                        and self._refusal is None
-                        and self._mount(phone, path)
-                    ):
+                    if self._is_complete(phone, path, self._own_device(path, own)):
+                        continue
+                    if self._refusal is None and self._mount(phone, path):
                         mounted.append(phone)
+                    else:
+                        all_mounted = False
                 except HostError as error:
-                    self._obstacles[phone] = error
+                    self.obstacles[phone] = error
                     if isinstance(error, phone_mount.ForeignMountError):
                         foreign.add(phone)
             self.foreign = frozenset(foreign)
+            if all_mounted:  # by another process of the plugin, if not here
+                self._failure = None
 
     def _why_refused(self, directory: str, table: Iterable[Mount]) -> HostError | None:
         """Return why nothing may be mounted in the directory of the phones; None if it may."""
@@ -212,7 +217,7 @@ class PhoneProvisioner:
             for phone in phones:
                 path = f"{directory}/{phone}"
                 self._devices.pop(phone, None)
-                self._obstacles.pop(phone, None)
+                self.obstacles.pop(phone, None)
                 try:
                     with translated_errors(f"remove {path}"):
                         if self._own_device(path, own) is not None:
@@ -220,7 +225,7 @@ class PhoneProvisioner:
                         with contextlib.suppress(FileNotFoundError):
                             os.rmdir(path)
                 except HostError as error:
-                    self._obstacles[phone] = error
+                    self.obstacles[phone] = error
                 else:
                     removed.append(phone)
                     if len(removed) == limit:
