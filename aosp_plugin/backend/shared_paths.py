@@ -95,6 +95,8 @@ class SharedPaths:
 
     def _scan_devices(self, before: SharedFiles) -> SharedFiles:
         resets = self._resets_requested
+        if resets != self._resets_done:
+            self._numa_nodes = {}
         absent = self._find_devices()
         devices: dict[str, str] = {}
         for device in self._shared:
@@ -165,6 +167,8 @@ class SharedPaths:
         present = {file: status for path in self._spread for file, status in self._found[path].items()}
         devices = known(before, present, [path for path in self._spread if not is_pattern(path)])
         numa_nodes = {path: node for path, node in self.files.spread.numa_nodes.items() if path in devices}
+        numbers = {_number(status) for status in present.values() if status is not None}
+        self._numa_nodes = {number: node for number, node in self._numa_nodes.items() if number in numbers}
         for path, status in present.items():
             if status is not None:
                 numa_nodes.pop(path, None)
@@ -173,8 +177,8 @@ class SharedPaths:
         return Spread(devices, frozenset(devices) - present.keys(), numa_nodes)
 
     def _numa_node(self, status: os.stat_result) -> int | None:
-        """Return the NUMA node of a device, which the kernel is asked for once."""
-        device = stat.S_IFMT(status.st_mode), status.st_rdev
+        """Return the NUMA node of a device, which the kernel is asked for once until it is lost."""
+        device = _number(status)
         if device not in self._numa_nodes:
             node = self._host.numa_node(status)
             self._numa_nodes[device] = node if node is not None and node <= LAST_NUMA_NODE else None
@@ -198,3 +202,8 @@ class SharedPaths:
         """Return those of the paths that are in this state that were not in it at the last call."""
         before, self._states[state] = self._states.get(state, frozenset()), frozenset(paths)
         return sorted(self._states[state] - before)
+
+
+def _number(status: os.stat_result) -> tuple[int, int]:
+    """Return what identifies a device of the kernel as long as it exists."""
+    return stat.S_IFMT(status.st_mode), status.st_rdev

@@ -257,6 +257,30 @@ def test_numa_node_is_that_of_the_spread_device_unless_configured(
     assert numa_nodes() == [(), (), (0,), (), (), (3,)]
 
 
+@pytest.mark.parametrize("by", ["return", "reset"])
+def test_numa_node_of_a_device_that_returns_is_read_again(
+    by: str, device_directory: DeviceDirectory, dri: Dri, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another GPU may have the number of a lost one. SIGHUP reads the nodes as well."""
+    numa_node = tmp_path / "sys/char/1:3/device/numa_node"
+    numa_node.parent.mkdir(parents=True)
+    numa_node.write_text("0\n")
+    monkeypatch.setattr(host_module, "SYS_DEV", str(tmp_path / "sys"))
+    dri.add(0)
+    backend = phones(device_directory, 1, spread_devices=(dri.pattern,))
+    scan(backend)
+    assert backend.devices()[0].numa_nodes == (0,)
+    numa_node.write_text("1\n")
+    if by == "reset":
+        backend.reset()
+    else:
+        dri.remove(0)
+        scan(backend)
+        dri.add(0)
+    scan(backend)
+    assert backend.devices()[0].numa_nodes == (1,)
+
+
 @requires_root
 async def test_phone_with_its_own_binderfs_has_a_gpu(
     tmp_path: Path, kubelet_dir: str, dri: Dri, monkeypatch: pytest.MonkeyPatch
