@@ -166,6 +166,7 @@ class Refresher:
             changed = None if changed is None or new_changes is None else changed | new_changes
             started = time.monotonic()
             self._backend.scan(changed)
+            self._files.scanned()
             if changed is None:
                 full_seconds = time.monotonic() - started
             if self._backend.directories() == directories:

@@ -46,6 +46,8 @@ class Dependencies:
         """``Scan.links``, by the path of this process."""
         self._set_links: dict[str, set[str]] = {}
         """``Scan.set_links``, by the path of this process."""
+        self._parents: set[str] = set()
+        """The directories of the files in these two: they may be replaced by links, or be mounted over."""
         self._scanned_directory = ""
         self._listed: tuple[tuple[int, int, int], frozenset[str]] | None = None
         """State of the device directory when it was listed, and the names of the links in it."""
@@ -64,7 +66,7 @@ class Dependencies:
         """Forget all, and add what a full scan has found."""
         self._scanned_directory = self._process_path(self._directory)
         self._directories, self._sets, self._watched = scan.directories, scan.sets, None
-        self._links, self._set_links = {}, {}
+        self._links, self._set_links, self._parents = {}, {}, set()
         self._add_links(scan.links, scan.set_links)
 
     def add(self, reader: DeviceReader, names: Iterable[str]) -> None:
@@ -92,25 +94,24 @@ class Dependencies:
                     affected.names.add(f"{entry}/{name}")
                 affected.entries.update(self._set_links.get(path, ()))
                 affected.names.update(f"{entry}/{name}" for entry in self._set_links.get(parent, ()))
-        replaced = self._watched_directories().intersection(changed)
+        replaced = self._parents.intersection(changed)
         if replaced:
             affected.names.update(_below(replaced, self._links))
             affected.entries.update(_below(replaced, self._set_links))
         return affected
 
-    def _watched_directories(self) -> frozenset[str]:
-        return self._watched if self._watched is not None else frozenset()
-
     def _add_links(self, links: Mapping[str, Sequence[str]], set_links: Mapping[str, Sequence[str]]) -> None:
         for known, found in ((self._links, links), (self._set_links, set_links)):
             for file, dependents in found.items():
-                known.setdefault(self._host.process_path(file), set()).update(dependents)
+                path = self._host.process_path(file)
+                known.setdefault(path, set()).update(dependents)
+                self._parents.add(os.path.dirname(path))
 
     def _watchable_directories(self) -> frozenset[str]:
         """Return the paths of ``_directories`` for this process, without those that may hang or are behind a hang."""
         paths = set()
         for directory in self._directories:
-            with contextlib.suppress(NotRespondingError):
+            with contextlib.suppress(NotRespondingError, OSError):  # links in a circle, since the scan
                 paths.add(self._process_path(directory))
         return frozenset(path for path in paths if not self._host.may_hang(path))
 

@@ -122,7 +122,9 @@ class DirectoryMonitor:
     def _view(self, own_path: str) -> DirectoryView:
         self._files.watch([self._directory.path])
         self._files.changes()  # the paths are not needed: each view checks the sockets themselves
-        return DirectoryView(identify(self._directory.kubelet_socket), identify(own_path) if own_path else None)
+        view = DirectoryView(identify(self._directory.kubelet_socket), identify(own_path) if own_path else None)
+        self._files.scanned()
+        return view
 
     async def _run(self, function: Callable[[], T]) -> T | None:
         """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first."""

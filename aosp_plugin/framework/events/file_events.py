@@ -90,9 +90,8 @@ class Subscription:
         """Seconds after which to scan without a notification. May be read in any thread."""
         self.polling = False
         """Whether the interval is short because inotify is not available. May be read in any thread."""
-        self._lock = threading.Lock()  # for the next three
+        self._lock = threading.Lock()  # for the next two
         self._noted_paths: set[str] | None = set()
-        self._noted_mounts = False
         self._first_change: float | None = None
         self._loop = loop
         self._log = log
@@ -100,8 +99,11 @@ class Subscription:
         self._refused = False
         self._directories = WatchedDirectories(self._start)
         self._mounts = MountTable()
-        self._mounts_known = False
+        self._mounts_changed = False
         self._changed_paths: set[str] | None = None
+        self._unsettled: set[str] | None = set()
+        """What was watched or returned by ``changes`` since the mount table was read; None: everything. If mounts
+        change before the scan has ended, it may have seen a state that no later comparison of the table shows."""
         self._suspects: set[str] = set()
         """Watched directories that may have been replaced by others since ``watch``."""
         self._check_all = False
@@ -115,8 +117,6 @@ class Subscription:
         directories were replaced.
         """
         self._collect()
-        if not self._mounts_known:
-            self._add_mounts()
         check_all = check_all or self._check_all
         suspects, self._suspects, self._check_all = self._suspects, set(), False
         self._refused = False
@@ -124,6 +124,7 @@ class Subscription:
         for path in new:
             self._add_change(path if self._directories.has(path) else None)
         self._suspects.clear()  # the watches are new
+        self._unsettle(new)
         self.polling = self._refused
         self.interval = SAFETY_INTERVAL if all(new.values()) else POLL_INTERVAL
 
@@ -137,7 +138,14 @@ class Subscription:
         """
         self._collect()
         paths, self._changed_paths = self._changed_paths, set()
+        self._unsettle(paths)
         return None if paths is None else frozenset(paths)
+
+    def scanned(self) -> None:
+        """Report that what ``changes`` has returned has been scanned. Without this, the next mount repeats it."""
+        self._mounts_changed = self._mounts_changed or self._mounts.has_changed()
+        if not self._mounts_changed:
+            self._unsettled = set()
 
     def notify(self, path: str | None = None) -> None:
         """Report a change of the file at ``path``, or of anything.
@@ -152,9 +160,7 @@ class Subscription:
         self._wake()
 
     def notify_mounts(self) -> None:
-        """Report a change of the mount table; ``watch`` and ``changes`` find out which. May be called in any thread."""
-        with self._lock:
-            self._noted_mounts = True
+        """Report a change of mounts; ``watch`` and ``changes`` find out which. May be called in any thread."""
         self._wake()
 
     def first_change(self) -> float | None:
@@ -166,6 +172,7 @@ class Subscription:
     def close(self) -> None:
         """Stop watching."""
         self._directories.stop()
+        self._mounts.close()
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
@@ -183,13 +190,18 @@ class Subscription:
         """Add what other threads have noted to the changes."""
         with self._lock:
             paths, self._noted_paths = self._noted_paths, set()
-            mounts, self._noted_mounts = self._noted_mounts, False
         if paths is None:
             self._add_change(None)
         for path in paths or ():
             self._add_change(path)
-        if mounts:
+        if self._mounts.has_changed() or self._mounts_changed:
             self._add_mounts()
+
+    def _unsettle(self, paths: Iterable[str] | None) -> None:
+        if paths is None:
+            self._unsettled = None
+        elif self._unsettled is not None:
+            self._unsettled.update(paths)
 
     def _add_change(self, path: str | None) -> None:
         """Add the change of a file, or of anything. If a watched directory is at this path, it may be another one."""
@@ -207,13 +219,14 @@ class Subscription:
     def _add_mounts(self) -> None:
         """Add the mount points that changed, as far as they concern the watched directories."""
         directories = self._directories
-        points: frozenset[str] = frozenset()
+        unsettled, self._unsettled = self._unsettled, set()
         try:
             points = self._mounts.changes()
-            self._mounts_known = True
         except OSError:  # no free descriptors
-            self._mounts_known = False
-        if directories.have_links or not self._mounts_known:
+            self._mounts_changed, unsettled, points = True, None, frozenset()
+        else:
+            self._mounts_changed = False
+        if directories.have_links or unsettled is None:
             self._add_change(None)
             return
         for point in points:
@@ -222,6 +235,8 @@ class Subscription:
         for point in filter(directories.has, self._mounts.points()):
             if point not in directories.watches:  # then the end of its watch would be reported: ``MountTable.changes``
                 self._add_change(point)
+        for path in unsettled:
+            self._add_change(path)
 
     def _start(self, path: str) -> DirectoryWatch | None:
         """Watch a directory; return None if that is not possible now."""

@@ -5,7 +5,9 @@ Reading it accesses no mounted file system, so that it never hangs.
 
 from __future__ import annotations
 
+import os
 import re
+import select
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -17,9 +19,25 @@ class MountTable:
 
     def __init__(self) -> None:
         """Nothing is read yet."""
+        self._file: int | None = None
+        self._poll = select.poll()
         self._text = ""
         self._points: dict[str, str] = {}
         """The mount point of each line."""
+
+    def has_changed(self) -> bool:
+        """Return whether any mount has changed since the last call, even if it was undone; True if that is unknown.
+
+        See ``MountEvents``, which wakes the event loop, for how the kernel reports it.
+        """
+        if self._file is not None:
+            return bool(self._poll.poll(0))
+        try:
+            self._file = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no free descriptors
+            return True
+        self._poll.register(self._file, select.POLLPRI)
+        return True
 
     def changes(self) -> frozenset[str]:
         """Return the mount points that appeared, vanished or changed since the last call; at the first one, all.
@@ -44,6 +62,13 @@ class MountTable:
     def points(self) -> frozenset[str]:
         """Return all mount points as of the last call of ``changes``."""
         return frozenset(self._points.values())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._poll.unregister(self._file)
+            os.close(self._file)
+            self._file = None
 
 
 def _mount_point(line: str) -> str:
