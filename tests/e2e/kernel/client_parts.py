@@ -44,6 +44,8 @@ def rsbinder() -> Path:
 
 
 def _build_rsbinder(directory: Path) -> None:
+    if not shutil.which("cargo"):
+        raise MissingError(f"requires cargo, to build {_TOOLS}")
     say(f"# cargo install {_TOOLS}, and building tests/e2e/kernel/clients: takes minutes, once")
     target = ("--target", _TARGET, "--target-dir", str(directory / "target"), "--locked", "--quiet")
     programs = ("--bin", "rsb_hub", "--bin", "rsb_service")

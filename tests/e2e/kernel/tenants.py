@@ -36,17 +36,17 @@ class Kind(NamedTuple):
     title: str
     configuration: str
     """Of a plugin with 4 phones."""
-    device: str
-    """/dev/binder as a path relative to /dev/binderfs, where rsb_hub looks for devices."""
+    prefix: str
+    """What leads from /dev/binderfs, where rsb_hub looks for devices, to the phone's three."""
 
 
 FOUND: Final = Kind(
     "found devices",
     "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
-    "../binder",
+    "../",
 )
 """12 devices of a binderfs that hack/binder_nodes.py mounted."""
-BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n", "binder")
+BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n", "")
 
 
 class Phone(Protocol):
@@ -96,7 +96,7 @@ def say(line: str) -> None:
 
 def phone_command(kind: Kind, name: str, user: str = "") -> list[str]:
     """Return the command of a phone's container."""
-    return ["/bin/phone.sh", kind.device, name, user]
+    return ["/bin/phone.sh", kind.prefix or "-", name, user]
 
 
 def registered(phone: Phone) -> None:
@@ -108,7 +108,7 @@ def registered(phone: Phone) -> None:
 def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
     """Check that clients of both libraries find and call the phone's service, and nothing of the other phone."""
     registered(phone)
-    _talk(phone, _conversation(kind.device, phone.name, other, manager))
+    _talk(phone, _conversation(kind.prefix, phone.name, other, manager))
     called = [line for line in phone.log() if line == f"tenant_service: called by user {CLIENT}"]
     for line in phone.log()[-len(called) :]:
         say(f"{phone.name}: {line}")
@@ -117,7 +117,7 @@ def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
 
 def alone(kind: Kind, phone: Phone) -> None:
     """Check that the phone's manager still lists the phone's service alone."""
-    _talk(phone, {f"rsb_service --device {kind.device} list": _services(phone.name)})
+    _talk(phone, {f"rsb_service --device {kind.prefix}binder list": _services(phone.name)})
 
 
 def mark_kernel_log(name: str) -> None:
@@ -130,7 +130,7 @@ def refused(kind: Kind, phone: Phone, user: int, before: int) -> None:
     until(lambda: "phone: rsb_hub ended with 1" in phone.log(), f"{phone.name}: the manager has ended")
     for line in phone.log():
         say(f"{phone.name}: {line}")
-    path = f"/dev/binderfs/{kind.device}"
+    path = f"/dev/binderfs/{kind.prefix}binder"
     said = f"rsb_hub: cannot become the service manager for {path}: Binder ioctl to become context manager failed: "
     assert f"{said}Operation not permitted (os error 1)" in phone.log(), phone.log()
     reason = f"BINDER_SET_CONTEXT_MGR bad uid {user} != {before}"
@@ -145,12 +145,13 @@ def _services(name: str) -> list[str]:
     return ["manager", f"{_INTERFACE}/{name}"]
 
 
-def _conversation(device: str, name: str, other: str, manager: int) -> dict[str, list[str]]:
+def _conversation(prefix: str, name: str, other: str, manager: int) -> dict[str, list[str]]:
     """Return commands of the clients, and the lines that each prints."""
     own, call = f"{_INTERFACE}/{name}", f"timeout 60 binder-call -a -d /dev/binder {_INTERFACE}/{name}"
     return {
-        f"rsb_service --device {device} list": _services(name),
-        f"rsb_service --device {device} check {own}": [f"{own}: registered ({_INTERFACE})"],
+        f"rsb_service --device {prefix}binder list": _services(name),
+        **{f"rsb_service --device {prefix}{device} list": ["manager"] for device in ("hwbinder", "vndbinder")},
+        f"rsb_service --device {prefix}binder check {own}": [f"{own}: registered ({_INTERFACE})"],
         f"tenant_client /dev/binder {name}": [
             f"tenant_client: {own}: phone {name}",
             f"tenant_client: the service was called by user {CLIENT}",
