@@ -25,7 +25,7 @@ from tests.e2e.kernel.world import DIRECTORY
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from aosp_plugin.testing import ContainerAllocation
@@ -82,7 +82,7 @@ class Container:
 
 @contextlib.contextmanager
 def running(
-    runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None
+    runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None = None
 ) -> Iterator[Container]:
     """Run a phone's container while the context lasts."""
     container = Container(runtime, kind, allocation, user, first_host_id)
@@ -92,8 +92,19 @@ def running(
         container.end()
 
 
+@contextlib.asynccontextmanager
+async def started(world: World, *names: str) -> AsyncIterator[list[ContainerAllocation]]:
+    """Admit a pod with a phone for each name, and end the pods after the context."""
+    try:
+        yield [await world.started(name) for name in names]
+    finally:
+        while world.admitted:
+            await world.finish()
+
+
 async def serve(world: World, kind: Kind) -> None:
     """The plugin advertises 4 phones, each with /dev/binder, /dev/hwbinder and /dev/vndbinder."""
+    await world.stop()
     await asyncio.to_thread(tenants.new_devices, kind)
     await world.serve_with(f"{kind.configuration}recreate: on-start\n", resource=RESOURCE)
     await world.healthy(4)
@@ -105,18 +116,15 @@ async def works(world: World, runtime: str, kind: Kind, first_host_id: int | Non
     Then one container starts again, and another user is its service manager.
     """
     run_in = partial(running, runtime, kind, first_host_id=first_host_id)
-    first, second = await world.started("phone-a"), await world.started("phone-b")
-    pod = world.admitted[-2]
-    with run_in(second, "system") as neighbour:
-        with run_in(first, "system") as phone:
-            await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["system"])
-            await asyncio.to_thread(tenants.works, kind, neighbour, phone.name, USERS["system"])
-        first = await world.kubelet.start_container(pod, first.name)
-        with run_in(first, "shell") as phone:
-            await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["shell"])
-            await asyncio.to_thread(tenants.alone, kind, neighbour)
-    await world.finish()
-    await world.finish()
+    async with started(world, "phone-a", "phone-b") as (first, second):
+        with run_in(second, "system") as neighbour:
+            with run_in(first, "system") as phone:
+                await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["system"])
+                await asyncio.to_thread(tenants.works, kind, neighbour, phone.name, USERS["system"])
+            again = await world.kubelet.start_container(world.admitted[0], first.name)
+            with run_in(again, "shell") as phone:
+                await asyncio.to_thread(tenants.works, kind, phone, neighbour.name, USERS["shell"])
+                await asyncio.to_thread(tenants.alone, kind, neighbour)
 
 
 async def serve_never(world: World, kind: Kind) -> None:
@@ -129,13 +137,12 @@ async def serve_never(world: World, kind: Kind) -> None:
 
 async def refused(world: World, runtime: str, kind: Kind) -> None:
     """Counter-example: without recreation rsb_hub of the next user gets EPERM; the kernel's log says bad uid."""
-    allocation = await world.started("phone-c")
-    with running(runtime, kind, allocation, "system", None) as phone:
-        await asyncio.to_thread(tenants.registered, phone)
-    tenants.mark_kernel_log(runtime)
-    with running(runtime, kind, allocation, "shell", None) as phone:
-        await asyncio.to_thread(tenants.refused, kind, phone, USERS["shell"], USERS["system"])
-    await world.finish()
+    async with started(world, "phone-c") as (allocation,):
+        with running(runtime, kind, allocation, "system") as phone:
+            await asyncio.to_thread(tenants.registered, phone)
+        tenants.mark_kernel_log(runtime)
+        with running(runtime, kind, allocation, "shell") as phone:
+            await asyncio.to_thread(tenants.refused, kind, phone, USERS["shell"], USERS["system"])
 
 
 async def ended(world: World) -> None:
