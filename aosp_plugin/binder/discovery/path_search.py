@@ -27,6 +27,8 @@ class PathSearch:
         self._directories: set[str] = set()
         self._files: set[str] = set()
         self._parts: dict[str, set[str]] = {}
+        self._watched: set[str] = set()
+        """All that ``directories`` has returned, and may return."""
 
     def find(self, path: str) -> list[str]:
         """Return a path, which may not exist, or the files that match a pattern, in natural order.
@@ -49,8 +51,7 @@ class PathSearch:
 
     def affected(self, changed: Collection[str]) -> bool:
         """Return whether a change of these files, as paths of this process, may change the result of this search."""
-        directories = map(self._host.process_path, self._directories)  # one that changed may be another one by now
-        if not self._files.union(directories).isdisjoint(changed):
+        if not (self._files | self._watched).isdisjoint(changed):  # a directory that changed may be another one by now
             return True
         split = map(os.path.split, changed) if self._parts else ()
         return any(matches(part, name) for directory, name in split for part in self._parts.get(directory, ()))
@@ -70,6 +71,7 @@ class PathSearch:
                 continue
             if not self._host.may_hang(path):
                 watched.add(path)
+        self._watched |= watched
         return frozenset(watched)
 
     def _list(self, directory: str, part: str) -> list[str]:
@@ -80,7 +82,7 @@ class PathSearch:
         except OSError:
             self._depend_on(resolved)
             return []
-        self._directories.add(resolved)
+        self._watch(resolved)
         self._parts.setdefault(self._host.process_path(resolved), set()).add(part)
         return natural_sort([name for name in names if matches(part, name)])
 
@@ -107,6 +109,10 @@ class PathSearch:
         except OSError:
             return False
 
+    def _watch(self, directory: str) -> None:
+        self._directories.add(directory)
+        self._watched.add(self._host.process_path(directory))
+
     def _add(self, path: str) -> None:
-        self._directories.add(os.path.dirname(path))
+        self._watch(os.path.dirname(path))
         self._files.add(self._host.process_path(path))
