@@ -41,6 +41,8 @@ class Dependencies:
         self._directories: frozenset[str] = frozenset({directory})
         self._sets: frozenset[str] = frozenset()
         """The directories of sets that are no links, by name."""
+        self._set_paths: tuple[str, frozenset[str], frozenset[str]] = ("", frozenset(), frozenset())
+        """Device directory, directories of sets by name, and their paths: there are thousands."""
         self._watched: frozenset[str] | None = None
         self._links: dict[str, set[str]] = {}
         """``Scan.links``, by the path of this process."""
@@ -125,8 +127,10 @@ class Dependencies:
         except (NotRespondingError, OSError):
             return frozenset()
         directory = self._host.process_path(directory)
-        prefix = f"{directory.rstrip('/')}/"
-        paths = frozenset([prefix + entry for entry in sets])
+        if (directory, sets) != self._set_paths[:2]:
+            prefix = f"{directory.rstrip('/')}/"
+            self._set_paths = (directory, sets, frozenset([prefix + entry for entry in sets]))
+        paths = self._set_paths[2]
         if not self._host.may_hang_below(directory):
             return paths
         return frozenset(path for path in paths if not self._host.may_hang(path))

@@ -54,6 +54,8 @@ class WatchedDirectories:
         replaced = kept.intersection(suspects) | self._stale(kept if check_all else kept & self._exposed)
         if not check_all and not replaced.isdisjoint(self._exposed):
             replaced |= self._stale(kept)  # they may be below a directory that was moved
+        if not replaced and before == requested:
+            return {}
         for path in (before - requested) | replaced:
             self.watches.pop(path).stop()
             self._real.discard(path)
