@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.errors import ConfigError, NotRespondingError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aosp_plugin.config import Config
+    from aosp_plugin.config import Config, Resource
 
 
 def create_backends(config: Config) -> dict[str, BinderBackend]:
@@ -32,6 +33,33 @@ def check_host(config: Config, backends: Mapping[str, BinderBackend]) -> None:
     for name, backend in backends.items():
         PluginDirectory(config.kubelet_dir, name).check()
         backend.check_host()
+
+
+def check_phone_directories(config: Config) -> None:
+    """Check that phones are neither below /dev nor with the binder devices of another resource, links followed.
+
+    The configuration cannot tell, and on an unprepared host no scan finds a binder device of two resources. May block.
+    Raises ConfigError.
+    """
+    if not any(resource.phones for resource in config.resources):
+        return
+    host = Host(config.host_root)
+    directories: list[tuple[Resource, str]] = []
+    for resource in config.resources:
+        with contextlib.suppress(OSError, NotRespondingError):  # which the scan reports
+            directories.append((resource, f"{host.resolve(resource.scan_directory)}/"))
+    for resource, directory in directories:
+        if resource.phones is not None and directory.startswith("/dev/"):
+            raise ConfigError(
+                f"phones.directory: {resource.scan_directory} is not allowed: it leads to {directory}, and the runtime "
+                "gives a privileged container every device below /dev"
+            )
+    for (first, directory), (second, other) in itertools.combinations(directories, 2):
+        if (first.phones or second.phones) and (directory.startswith(other) or other.startswith(directory)):
+            raise ConfigError(
+                f"resources: the binder devices of {first.resource_name} and {second.resource_name} are in {directory} "
+                f"and in {other}: give the phones of each resource a directory of their own"
+            )
 
 
 def check_overlap(backends: Mapping[str, BinderBackend]) -> None:

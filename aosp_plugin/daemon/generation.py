@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
 from aosp_plugin.daemon import endpoints
-from aosp_plugin.daemon.assembly import check_host, check_overlap, create_backends
+from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
@@ -97,6 +97,9 @@ class Generation:
         OSError.
         """
         tolerated = () if strict else (WorkerTimeoutError,)
+        with contextlib.suppress(*tolerated):
+            check = partial(check_phone_directories, self.config)
+            await self._worker.run(check, CHECK_TIMEOUT, label="check of the directories of phones")
         scans = [plugin.prepare(require_devices=self.config.require_devices) for plugin in self.plugins]
         results = await asyncio.gather(*scans, return_exceptions=True)
         errors = [error for error in results if isinstance(error, Exception) and not isinstance(error, tolerated)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,32 @@ async def test_binder_device_of_two_resources_through_a_link_is_an_error(
         assert f"{link} ({devices.directory}/aosp_binder4 of {PHONE})" in line
         assert f"{PHONE} and {SIDECAR}" in line
         assert await serve.finish() == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "error"),
+    [
+        (".", rf"resources: the binder devices of {PHONE} and {SIDECAR} are in .*/phones/ and in .*/phones/: give"),
+        ("/dev", r"phones.directory: .*/link/phones is not allowed: it leads to /dev/phones/, and the runtime"),
+    ],
+)
+async def test_phones_in_an_unsuitable_directory_behind_a_link_are_an_error(
+    target: str, error: str, devices: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """Neither the configuration nor a scan of an unprepared host shows it."""
+    directory = devices.directory.parent
+    (directory / "link").symlink_to(target)
+    config = directory / "config.yaml"
+    config.write_text(
+        f"version: v1\nresources:\n"
+        f"  - {{phones: {{count: 1, directory: {directory}/phones}}}}\n"
+        f"  - {{resource_name: {SIDECAR}, phones: {{count: 1, directory: {directory}/link/phones}}}}\n"
+    )
+    flags = ("--kubelet-dir", kubelet_dir, "--listen", "", "--config", str(config))
+    async with Serve(devices, kubelet_dir, *flags, usual_flags=False) as serve:
+        assert await serve.finish() == 2
+        assert re.search(error, "".join(serve.log)), serve.log
+    assert not (directory / "phones").exists()
 
 
 async def test_reload_with_a_binder_device_of_two_resources_is_rejected(
