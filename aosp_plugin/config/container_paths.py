@@ -57,13 +57,11 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
     """Raise ConfigError if a container path of a resource is reserved, or if two of them conflict."""
     _validate_patterns(resource)
     places = list(_places(resource))
+    for key in ("phones", "provision"):  # a container has their devices at the host's paths
+        if (made := resource[key]).value is not None:
+            _require_not_reserved(_Place(normalised(made.value.directory), f"{made.source}.directory"))
     for place in places:
-        for reserved in _RESERVED:
-            if may_overlap(place.path, reserved):
-                raise ConfigError(
-                    f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or "
-                    f"the kubelet provides {reserved}"
-                )
+        _require_not_reserved(place)
         if (devices := _own_devices(resource, place.path)) is not None:
             raise ConfigError(
                 f"{place.source}: the container path {shown(place.path)} is not allowed: containers have their binder "
@@ -75,6 +73,15 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
             relation = "lie in each other" if len(parts(first.path)) != len(parts(second.path)) else "overlap"
             relation = "are the same" if first.path == second.path else relation
             raise ConfigError(f"{sources}: the container paths {shown(first.path)} and {shown(second.path)} {relation}")
+
+
+def _require_not_reserved(place: _Place) -> None:
+    for reserved in _RESERVED:
+        if may_overlap(place.path, reserved):
+            raise ConfigError(
+                f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
+                f"kubelet provides {reserved}"
+            )
 
 
 def _validate_patterns(resource: Mapping[str, Setting]) -> None:

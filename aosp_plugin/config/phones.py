@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aosp_plugin.binder.discovery.patterns import may_overlap
+from aosp_plugin.config.mappings import shared_device
 from aosp_plugin.config.messages import shown
 from aosp_plugin.config.process import DEFAULTS
 from aosp_plugin.config.resource import scan_directory
-from aosp_plugin.config.values import normalised
+from aosp_plugin.config.values import OWN_BINDERFS, Isolation, normalised, shared_path
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from aosp_plugin.config.keys import Setting
 
@@ -20,7 +22,10 @@ _EXCLUDED = ("device_dir", "device_prefix", "sets", "provision")
 
 
 def validate_phones(resource: Mapping[str, Setting]) -> None:
-    """Raise ConfigError if another key has no effect with ``phones``, or if its directory is not allowed."""
+    """Raise ConfigError if another key has no effect with ``phones``, or if its directory is not allowed.
+
+    No container may get the directory, or what is in it, besides its own phone.
+    """
     phones = resource["phones"]
     if phones.value is None:
         return
@@ -37,6 +42,25 @@ def validate_phones(resource: Mapping[str, Setting]) -> None:
             f"{phones.source}.directory: {shown(phones.value.directory)} is not allowed: the runtime gives a "
             "privileged container every device below /dev; allowed: an absolute path outside /dev, not /"
         )
+    for source, path in _shared_with_all(resource):
+        if may_overlap(normalised(path), directory):
+            raise ConfigError(
+                f"{source}: {shown(path)} is not allowed: all containers would get the binder devices of all phones, "
+                f"which are in {directory} ({phones.source}.directory)"
+            )
+
+
+def _shared_with_all(resource: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    """Yield the source and the host path, or pattern, of what each container gets."""
+    mounts, devices, spread = (resource[name] for name in ("shared_mounts", "shared_devices", "spread_devices"))
+    if resource["isolation"].value is not Isolation.STRICT:
+        for host_path, _ in map(shared_path, mounts.value):
+            if host_path != OWN_BINDERFS:
+                yield mounts.source, host_path
+    for device in map(shared_device, devices.value):
+        yield devices.source, device.path
+    for path in spread.value:
+        yield spread.source, path
 
 
 def require_separate_directories(first: Mapping[str, Setting], second: Mapping[str, Setting], place: str) -> None:

@@ -77,3 +77,40 @@ def test_phones_of_one_resource_have_a_directory_of_their_own(first: str, second
 def test_two_resources_have_phones_in_different_directories(file: Path) -> None:
     phones = "{{resource_name: a.io/{0}, phones: {{count: 1, directory: /srv/{0}}}}}"
     assert len(loaded(file, f"resources: [{phones.format('x')}, {phones.format('xy')}]").resources) == 2
+
+
+@pytest.mark.parametrize(("directory", "reserved"), [("/proc/phones", "/proc"), ("/etc", "/etc/hostname")])
+@pytest.mark.parametrize("key", ["phones", "provision"])
+def test_binder_devices_are_not_made_where_a_container_has_other_files(
+    key: str, directory: str, reserved: str, file: Path
+) -> None:
+    """A container has them at the host's paths, too."""
+    error = rf"^file {file}: {key}.directory: the container path '{directory}' is not allowed: .* provides {reserved}$"
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, f"{key}: {{count: 1, directory: {directory}}}")
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        "shared_mounts: [/srv/phones:/phones]",
+        "shared_mounts: [/data:/data, '/:/host']",
+        "shared_mounts: [/srv//phones/phone0:/neighbour]",
+        "shared_devices: [{path: /srv/phones/phone0/binder, container_path: /dev/neighbour}]",
+        "shared_devices: [/srv/*/phone0/binder]",
+        "spread_devices: [/srv/phones/phone*/binder]",
+    ],
+)
+def test_phones_cannot_be_shared_with_all_containers(shared: str, file: Path) -> None:
+    key = shared.partition(":")[0]
+    error = rf"^file {file}: {key}: '/.*' is not allowed: all containers would get the binder devices of all phones, "
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, f"phones: {{count: 1, directory: /srv/phones}}\n{shared}")
+
+
+def test_containers_can_share_what_is_beside_the_phones(file: Path) -> None:
+    phones = "phones: {count: 1, directory: /srv/phones}"
+    others = "shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs]\nshared_devices: [/dev/fuse]"
+    assert loaded(file, f"{phones}\n{others}").resources[0].phones is not None
+    strict = "isolation: strict\nshared_mounts: [/srv:/srv]"
+    assert loaded(file, f"{phones}\n{strict}").resources[0].phones is not None
