@@ -19,6 +19,7 @@ from tests.browser.node import HOSTILE, PATIENCE, Node, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from selenium.webdriver import Chrome
     from selenium.webdriver.remote.webelement import WebElement
@@ -527,6 +528,19 @@ def test_leak_detection_that_is_off_has_a_dash(browser: Chrome) -> None:
         page = opened(browser, small)
         assert find(page, ".stat.leaked .value").text == "\N{EN DASH}"
         assert find(page, ".note-line").text == "Leak detection is off (leak_scan_interval: 0)."
+
+
+def test_spread_device_is_shown_and_found(browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU of a phone is in its details, and the search finds the phones of a GPU."""
+    for number in (128, 129):
+        (tmp_path / f"renderD{number}").symlink_to("/dev/null")
+    monkeypatch.setenv("AOSP_PLUGIN_SPREAD_DEVICES", f"{tmp_path}/renderD*")
+    with running(5) as small:
+        page = opened(browser, small)
+        find(page, "#search").send_keys("renderd129", Keys.ENTER)
+        until(page, "return document.querySelector('#detail h2')?.textContent === 'aosp_binder1'")
+        assert f"{tmp_path}/renderD129" in find(page, "#detail").text
+        until(page, "return document.querySelector('caption').textContent === '2 of 5 devices match'")
 
 
 def test_page_without_devices_shows_the_first_one(browser: Chrome) -> None:

@@ -67,8 +67,9 @@ class World:
         """Scan as the framework does: a directory that is watched from now on counts as changed."""
         while True:
             directories = paths.directories()
-            self.changed |= directories - self.watched
-            self.watched = directories
+            watched = frozenset(filter(os.path.isdir, directories))
+            self.changed |= watched - self.watched
+            self.watched = watched
             changed, self.changed = frozenset(self.changed), set()
             paths.scan(changed)
             if paths.directories() == directories:
