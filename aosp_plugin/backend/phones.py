@@ -103,6 +103,8 @@ class Phones:
         if surplus and not self._surplus_since:
             LOG.info("surplus phones found, removing free ones", extra={"phones": len(surplus)})
         self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
+        for phone in self._provisioner.obstacles.keys() - self._phones.keys() - self._surplus_since.keys():
+            del self._provisioner.obstacles[phone]  # the operator has removed it
         allocated = self.allocated
         if allocated is None:
             return

@@ -334,6 +334,26 @@ def test_surplus_phone_that_cannot_be_removed_does_not_keep_the_others(directory
     assert directory.mounted() == {"phone0": 1, "phone1": 2}
 
 
+def test_surplus_phone_that_the_operator_removes_is_no_problem_any_more(directory: Mounts) -> None:
+    started(directory, 2)
+    clock = Clock()
+    backend = started(directory, 1, clock, missing_device_ttl=0.0)
+    directory.mount_other("phone1")
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset(), clock.now))
+    with pytest.raises(BackendError, match="phone1: another file system is mounted"):
+        backend.update_host()
+    backend.set_allocated(None)  # from here on, nothing is removed
+    for _ in range(2):
+        directory.unmount("phone1")
+    (directory.path / "phone1").rmdir()
+    for _ in range(2):
+        clock.now += 1.0
+        backend.scan()
+    backend.update_host()
+    assert reasons(backend) == {"phone0": ""}
+
+
 def test_surplus_phone_with_an_allocated_replica_stays(directory: Mounts) -> None:
     keys: dict[str, Any] = {"recreate": Recreate.NEVER, "replicas": 2}
     started(directory, 3, **keys)
