@@ -39,7 +39,7 @@ PAIR = ("binder", "hwbinder")
 PHONES, DIRECTORIES = [f"phone{number}" for number in range(4)], [f"d{number}" for number in range(3)]
 SEEDS, BURSTS = 6, 60
 LAYOUTS: dict[str, NamedSets | None] = {"single": None, "nested": NamedSets(names=PAIR)}
-BIND, PRIVATE, DETACH = 1 << 12, 1 << 18, 2
+BIND, PRIVATE, DETACH, NOFOLLOW = 1 << 12, 1 << 18, 2, 8
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -52,7 +52,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0) -> None:
 
 def unmount(target: str, flags: int = DETACH) -> None:
     """Unmount a file system."""
-    if _LIBC.umount2(target.encode(), flags):
+    if _LIBC.umount2(target.encode(), flags | NOFOLLOW):
         raise OSError(ctypes.get_errno(), f"umount {target}")
 
 
@@ -85,9 +85,19 @@ class Operations:
         """Run one."""
         name = self._random.choice([name for name in vars(Operations) if name.startswith("do_")])
         place, other = self._place(), self._place()
+        follows = any(action in name for action in ("fill", "mount", "bind"))
+        if not all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
+            return
         self.log.append(f"{name.removeprefix('do_')} {place.removeprefix(self._root)} {other.removeprefix(self._root)}")
         with contextlib.suppress(OSError):
             getattr(self, name)(place, other)
+
+    def _is_inside(self, path: str) -> bool:
+        """Return whether this process finds the path below the root.
+
+        A link of a host below another root leads to the /dev and /run of this machine.
+        """
+        return f"{os.path.realpath(path)}/".startswith(f"{self._root}/")
 
     def _place(self) -> str:
         """Return a path: often that of a phone, a directory that links lead to, or a device in one of them."""
