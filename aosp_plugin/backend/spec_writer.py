@@ -92,9 +92,9 @@ class SpecWriter:
         self._host.call(lambda _: function(file), os.path.dirname(file.path))
 
     def _healthy(self, scanned: Scanned) -> list[AllocatedDevice]:
-        """Return the devices that belong in the spec: those that lack nothing, or nothing but the spec."""
+        """Return the devices that belong in the spec: those that lack nothing but the spec, and surplus ones in use."""
         table, replicas = scanned.table, self._resource.replicas
-        usable = {"", Reason.NOT_IN_CDI_SPEC}
+        usable = {"", Reason.NOT_IN_CDI_SPEC, Reason.SURPLUS}
         healthy = {sets.replicated_id(device.id, replicas) for device in table.devices if device.reason in usable}
         return [
             AllocatedDevice(

@@ -321,6 +321,27 @@ def test_lowered_count_removes_free_phones_only(directory: Mounts) -> None:
     assert os.listdir(directory.path) == ["phone0"]
 
 
+def test_surplus_phone_stays_in_the_cdi_spec_until_it_is_removed(directory: Mounts) -> None:
+    """The container of the pod that has it may be restarted, and refers to it by its CDI name."""
+    clock = Clock()
+    started(directory, 2, device_list=(DeviceList.CDI_CRI,))
+    backend = started(directory, 1, clock, device_list=(DeviceList.CDI_CRI,))
+
+    def in_spec() -> bool:
+        backend.update_host()
+        backend.scan([])
+        backend.update_host()
+        (spec,) = (directory.path.parent / "cdi").iterdir()
+        return f"{directory.path}/phone1/binder" in spec.read_text(encoding="utf-8")
+
+    assert in_spec()
+    backend.pre_start(["phone1"])
+    assert in_spec()
+    clock.now += SURPLUS_INTERVAL + 1
+    backend.set_allocated(Allocated(frozenset(), clock.now))
+    assert not in_spec()
+
+
 def test_surplus_phone_that_cannot_be_removed_does_not_keep_the_others(directory: Mounts) -> None:
     started(directory, 4)
     clock = Clock()
