@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TIMEOUT = 20
 TTL = 10.0
 PAIR = ("binder", "hwbinder")
+DEV, RUN = "scanned-dev", "scanned-run"
 PHONES, DIRECTORIES = [f"phone{number}" for number in range(4)], [f"d{number}" for number in range(3)]
 SEEDS, BURSTS = 6, 60
 LAYOUTS: dict[str, NamedSets | None] = {"single": None, "nested": NamedSets(names=PAIR)}
@@ -70,7 +71,11 @@ def root(tmp_path: Path) -> Iterator[str]:
 
 
 class Operations:
-    """Random operations on a host with the directories dev and run. Those that are not possible have no effect."""
+    """Random operations on a host with the directories DEV and RUN. Those that are not possible have no effect.
+
+    Links on a host below a root lead to other places if they are followed as paths of this process. Therefore these
+    directories have names that do not exist on this machine, and no operation follows a link out of ``root``.
+    """
 
     def __init__(self, root: str, random: random.Random, host_root: str) -> None:
         """Links lead to paths below ``host_root``, as seen below ``root``."""
@@ -78,7 +83,8 @@ class Operations:
         self._random = random
         self._prefix = host_root
         self.log: list[str] = []
-        for directory in ("dev", "run", "other", *(f"run/{name}" for name in DIRECTORIES)):
+        for directory in (DEV, RUN, "other", *(f"{RUN}/{name}" for name in DIRECTORIES)):
+            assert not os.path.lexists(f"/{directory}")
             os.mkdir(f"{root}/{directory}")
 
     def run(self) -> None:
@@ -89,8 +95,10 @@ class Operations:
         if not all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
             return
         self.log.append(f"{name.removeprefix('do_')} {place.removeprefix(self._root)} {other.removeprefix(self._root)}")
-        with contextlib.suppress(OSError):
-            getattr(self, name)(place, other)
+        follows = any(word in name for word in ("mount", "bind", "fill"))
+        if all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
+            with contextlib.suppress(OSError):
+                getattr(self, name)(place, other)
 
     def _is_inside(self, path: str) -> bool:
         """Return whether this process finds the path below the root.
@@ -102,10 +110,10 @@ class Operations:
     def _place(self) -> str:
         """Return a path: often that of a phone, a directory that links lead to, or a device in one of them."""
         choose = self._random.choice
-        top = choose(["dev", "dev", "dev", "run", "run"])
+        top = choose([DEV, DEV, DEV, RUN, RUN])
         if self._random.random() < 0.05:
             return f"{self._root}/{top}"
-        directory = f"{self._root}/{top}/{choose(PHONES if top == 'dev' else DIRECTORIES)}"
+        directory = f"{self._root}/{top}/{choose(PHONES if top == DEV else DIRECTORIES)}"
         return directory if self._random.random() < 0.6 else f"{directory}/{choose([*PAIR, 'other'])}"
 
     def do_create(self, place: str, _other: str) -> None:
@@ -135,7 +143,7 @@ class Operations:
         """Remove a file, or what is in a directory and not mounted."""
         if os.path.islink(place) or not os.path.isdir(place):
             os.unlink(place)
-        elif os.path.basename(place) not in {"dev", "run"}:
+        elif os.path.basename(place) not in {DEV, RUN}:
             shutil.rmtree(place, ignore_errors=True)
 
     def do_link(self, place: str, other: str) -> None:
@@ -223,7 +231,7 @@ class World:
         barriers.mkdir()
         prefix = "" if below_a_root else root
         keys: dict[str, Any] = {"device_prefix": "phone", "verify": Verify.FILE, "shared_devices": (), "sets": sets}
-        resource = Resource(device_dir=f"{prefix}/dev", missing_device_ttl=TTL, **keys)
+        resource = Resource(device_dir=f"{prefix}/{DEV}", missing_device_ttl=TTL, **keys)
         self.clock = Clock()
         self.full, self.incremental = (
             Backend(Host(root if below_a_root else "/"), resource, cdi_dir="/none", clock=self.clock) for _ in range(2)
@@ -261,6 +269,17 @@ class World:
             await self._passed.wait()
         await self.scan()
 
+    async def scan_both(self) -> bool:
+        """Scan with both backends after all events; return False if both fail: the device directory leads to itself."""
+        try:
+            await self.scan_all_events()
+        except OSError:
+            with pytest.raises(OSError, match="Too many levels of symbolic links"):
+                self.full.scan()
+            return False
+        self.full.scan()
+        return True
+
     def close(self) -> None:
         """End the threads."""
         self._events.close()
@@ -297,8 +316,8 @@ async def test_scan_after_events_has_the_result_of_a_full_scan(
         operations.log.clear()
         for _ in range(choices.choice([1, 1, 2, 3, 5, 8])):
             operations.run()
-        await world.scan_all_events()
-        world.full.scan()
+        if not await world.scan_both():
+            continue
         log = "\n".join(operations.log)
         assert list(world.incremental.devices()) == list(world.full.devices()), log
         assert world.incremental.binder_devices() == world.full.binder_devices(), log
@@ -324,8 +343,8 @@ async def test_nothing_is_missed_if_events_arrive_during_scans(
             operations.run()
         with contextlib.suppress(OSError, PluginError):  # the next scan is a full one
             await scan
-        await world.scan_all_events()
-        world.full.scan()
+        if not await world.scan_both():
+            continue
         existing = [
             {name: found for name, found in backend.binder_devices().items() if found}
             for backend in (world.incremental, world.full)

@@ -472,6 +472,91 @@ def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
     assert os.listdir(directory) == ["below"]
 
 
+def test_mount_is_a_change_of_its_mount_point(directory: Path) -> None:
+    """Each container mounts something, and only what concerns the watched directories is to be scanned.
+
+    A file system that replaces another one is watched, even if the kernel gives it the same mount ID and device number.
+    """
+    script = """
+        async def main():
+            top, = sys.argv[1:]
+            watched = [top, top + "/phone0", top + "/phone1"]
+            for path in (*watched[1:], top + "-other"):
+                os.mkdir(path)
+            events = FileEvents()
+            subscription = events.subscribe()
+            reported = []
+
+            async def report(command, until_any=True):
+                subprocess.run(["sh", "-ec", command], cwd=top, check=True)
+                paths = frozenset()
+                while not paths:
+                    await changed(subscription)
+                    watch(subscription, *watched)
+                    paths = subscription.changes()
+                    subscription.scanned()
+                    if paths is None or not until_any:
+                        break
+                reported.append(None if paths is None else sorted(os.path.relpath(path, top) for path in paths))
+
+            watch(subscription, *watched)
+            subscription.changes()
+            subscription.scanned()
+            await report("mount -t tmpfs none ../dev-other", until_any=False)
+            await report("mount -t tmpfs none phone0")
+            await report("mkdir phone0/a")
+            await report("umount phone0; mount -t tmpfs none phone0")
+            await report("mkdir phone0/b")
+            await report("umount phone0")
+            await report("touch file && mount --bind /dev/null file")
+            await report("mount -t tmpfs none ..")
+            events.close()
+            print(json.dumps({"reported": reported, "logged": logged, "intervals": sorted(set(intervals))}))
+
+        asyncio.run(main())
+    """
+    answer = in_process(script, str(directory), wrapper=OWN_MOUNTS)
+    expected = [[], ["phone0"], ["phone0/a"], ["phone0"], ["phone0/b"], ["phone0"], ["file"], None]
+    assert answer["reported"] == expected
+    assert answer["logged"] == []
+
+
+@pytest.mark.usefixtures("no_mount_events")
+async def test_directory_in_a_watched_one_is_checked_after_an_event_only(
+    events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one for each of 1,000 phones, a call for each would cost more than the scan."""
+    checked: list[str] = []
+    identity = inotify._identity
+
+    def check(path: str) -> tuple[int, int] | None:
+        checked.append(path)
+        return identity(path)
+
+    monkeypatch.setattr(inotify, "_identity", check)
+    paths = [str(directory), *(str(directory / f"phone{number}") for number in range(3))]
+    for path in paths[1:]:
+        os.mkdir(path)
+    subscription = events.subscribe()
+    subscription.watch(paths)
+    subscription.changes()
+    subscription.scanned()
+    checked.clear()
+    subscription.watch(paths)
+    assert checked == [str(directory)]
+    os.rename(paths[1], f"{directory}/former")
+    os.mkdir(paths[1])
+    async with asyncio.timeout(TIMEOUT):
+        while paths[1] not in checked:
+            await subscription.changed.wait()
+            subscription.changed.clear()
+            subscription.watch(paths)
+    assert not {paths[2], paths[3]} & {*checked}
+    checked.clear()
+    subscription.watch(paths, check_all=True)
+    assert sorted(checked) == sorted(paths)
+
+
 UNREADABLE = """
     async def main():
         directory, = sys.argv[1:]

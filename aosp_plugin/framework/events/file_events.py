@@ -123,7 +123,7 @@ class Subscription:
         new = self._directories.replace(frozenset(directories), suspects, check_all=check_all)
         for path in new:
             self._add_change(path if self._directories.has(path) else None)
-        self._suspects.clear()  # the watches are new
+        self._suspects, self._check_all = set(), False  # the watches are new
         self._unsettle(new)
         self.polling = self._refused
         self.interval = SAFETY_INTERVAL if all(new.values()) else POLL_INTERVAL
