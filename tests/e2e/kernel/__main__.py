@@ -46,7 +46,11 @@ _CONSOLE_LINES: Final = 40
 
 _ALL: Final = ("binderfs", "phones", "binderfs-phones", "other-names", "pods", "clients", "stock")
 
-_DEVICES: Final = {"binderfs-phones": phones.NAMES, "other-names": ("anbox", "binder")}
+_DEVICES: Final = {
+    "binderfs-phones": phones.NAMES,
+    "phones-bench": phones.NAMES,
+    "other-names": ("anbox", "binder"),
+}
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
 
 

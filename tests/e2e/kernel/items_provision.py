@@ -114,11 +114,11 @@ def leaked(world: PodWorld) -> None:
     with subprocess.Popen([world.probe, "keep", path, "wait"], stdout=subprocess.DEVNULL) as process:
         try:
             expected = [{"binder_device": name, "pid": process.pid, "command": f"{world.probe} keep {path} wait"}]
-            until(lambda: _leaks(_status(world)) == expected, f"{expected} is reported")
-            assert _status(world)["leaks_problem"] == "", _status(world)["leaks_problem"]
+            until(lambda: leaks(status(world)) == expected, f"{expected} is reported")
+            assert status(world)["leaks_problem"] == "", status(world)["leaks_problem"]
         finally:
             process.kill()
-    until(lambda: not _leaks(_status(world)), "the leak is no longer reported")
+    until(lambda: not leaks(status(world)), "the leak is no longer reported")
 
 
 def stays(world: PodWorld) -> None:
@@ -141,8 +141,8 @@ def unmounted(world: PodWorld) -> None:
     world.node.clear()
     binderfs.unmount(PROVISIONED)
     until(lambda: _inodes().keys() == DEVICES, "the host has the devices again")
-    until(lambda: _status(world)["counts"]["unhealthy"] == len(DEVICES), "all are reported as replaced")
-    assert {device["reason"] for device in _status(world)["devices"]} == {"replaced"}
+    until(lambda: status(world)["counts"]["unhealthy"] == len(DEVICES), "all are reported as replaced")
+    assert {device["reason"] for device in status(world)["devices"]} == {"replaced"}
     world.plugin.stop()
     world.plugin.start()
     world.node.wait_allocatable(DEVICES)
@@ -166,14 +166,14 @@ def _inodes() -> dict[str, tuple[int, int]]:
     return {name: (device.st_ino, device.st_rdev) for name, device in status.items()}
 
 
-def _status(world: PodWorld) -> dict[str, Any]:
+def status(world: PodWorld) -> dict[str, Any]:
     """Return what `aosp-plugin status` in the pod reports about its resource."""
     printed = world.node.runtime.execute(world.plugin.container_id(), "aosp-plugin", "status", "--json")
     report: dict[str, Any] = json.loads(printed)["resources"][0]
     return report
 
 
-def _leaks(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def leaks(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{name: leak[name] for name in ("binder_device", "pid", "command")} for leak in report["leaks"]]
 
 

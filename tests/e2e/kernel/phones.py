@@ -218,7 +218,7 @@ def administered() -> dict[str, str]:
         "see /own/binder_logs": "ENOENT",
         "open /own/binder-control": "EPERM",
         "add /own/binder-control evil": "EPERM",
-        # No capability less than this one protects the logs of all binder devices.
+        # It can read the logs of all binder devices, but open none.
         "mkdir /logs": "ok",
         "mount-logs /logs": "ok",
         "see /logs/binder_logs/state": "ok",

@@ -10,10 +10,12 @@ from tests.e2e.kernel import (
     items_clients,
     items_containers,
     items_nodes,
+    items_phone_bench,
     items_phone_crashes,
     items_phone_escapes,
     items_phone_hosts,
     items_phone_input,
+    items_phone_pods,
     items_phones,
     items_pods,
     items_provision,
@@ -77,12 +79,13 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
         *items_phone_input.ITEMS,
     ],
     "other-names": _BINDERFS_PHONES,
+    "phones-bench": items_phone_bench.ITEMS,
     "stock": [*items_stock.ITEMS, item(items_phone_input.no_binderfs)],
 }
 """The boots with the stand-in kubelet."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
-    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS)],
+    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS, *items_phone_pods.ITEMS)],
     "clients": [
         *(item.title for item in items_clients.ITEMS),
         *(item.title for item in items_client_pods.ITEMS),

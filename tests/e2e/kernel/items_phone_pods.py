@@ -1,0 +1,155 @@
+"""Items: the pod of deploy/provision with its own configuration, 120 phones, under a real kubelet on a real binderfs.
+
+These items follow those of ``items_provision`` in the same boot. The pod mounts each phone's binderfs in a volume whose
+mounts propagate to the host (mountPropagation: Bidirectional).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+from tests.e2e.deploy.manifests import configuration, the
+from tests.e2e.deploy.parts import DEPLOY, run
+from tests.e2e.kernel import phones
+from tests.e2e.kernel.item import Item, item
+from tests.e2e.kernel.items_pods import PodWorld
+from tests.e2e.kernel.items_provision import leaks, status
+from tests.e2e.kernel.phones import RESOURCE, path
+from tests.e2e.kubelet.node import Node
+from tests.e2e.kubelet.plugins import AsPod
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.kubelet.node import Placed
+
+ALL: Final = set(phones.phones(120))
+
+
+def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
+    """Return the same node with the plugin as deploy/provision configures it, which is not started yet."""
+    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
+    text = configuration(manifests)
+    assert "leak_scan_interval: 300" in text, text
+    directory.mkdir()
+    plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
+    # Seconds. The manifest has minutes.
+    plugin.configure(text.replace("leak_scan_interval: 300", "leak_scan_interval: 5"))
+    node = Node(before.node.kubelet, before.node.runtime, plugin, resource=RESOURCE, devices=ALL, each=1)
+    return PodWorld(node, plugin, before.probe)
+
+
+def phones_mounted(world: PodWorld) -> None:
+    """The pod of deploy/provision mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
+    world.plugin.start()
+    world.node.wait_allocatable(ALL)
+    phones.require_whole(ALL)
+    until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
+
+
+def phones_apart(world: PodWorld) -> None:
+    """Two pods have a phone each: each is manager of its own, lists no other, and can neither change nor leave it."""
+    for pod, neighbour in (world.node.phones, world.node.phones[::-1]):
+        mine = _phone(pod)
+        world.tries(pod, phones.whole(mine) | phones.sealed())
+        world.tries(pod, phones.fixed() | phones.others_closed(mine, _phone(neighbour)))
+    phones.require_whole(ALL)
+
+
+def phones_fresh(world: PodWorld) -> None:
+    """A restarted container has a fresh binderfs, in which another user becomes manager; other phones keep theirs."""
+    pod, neighbour = world.node.phones
+    before = phones.mounted()
+    world.tries(pod, phones.managed_by(1000))
+    world.hold(neighbour, "binder")
+    pod.restart_container()
+    pod.view()
+    after = phones.mounted()
+    assert {phone for phone in ALL if after[phone] != before[phone]} == {_phone(pod)}
+    world.tries(pod, phones.managed_by(2000))
+    assert world.is_held(neighbour, "binder"), "the other pod's manager has ended"
+    world.node.wait_allocatable(ALL)
+    assert world.node.health(pod) in ({}, {_phone(pod): "Healthy"}), world.node.health(pod)
+
+
+def phones_leaked(world: PodWorld) -> None:
+    """`aosp-plugin status` reports a process of the host that holds a device of a pod's phone, until it ends."""
+    pod, _ = world.node.phones
+    file = path(_phone(pod), "hwbinder")
+    with subprocess.Popen([world.probe, "keep", file, "wait"], stdout=subprocess.DEVNULL) as process:
+        command = f"{world.probe} keep {file} wait"
+        expected = [{"binder_device": f"{_phone(pod)}/hwbinder", "pid": process.pid, "command": command}]
+        try:
+            until(lambda: leaks(status(world)) == expected, f"{expected} is reported")
+            assert status(world)["leaks_problem"] == "", status(world)["leaks_problem"]
+        finally:
+            process.kill()
+    until(lambda: not leaks(status(world)), "the leak is no longer reported")
+
+
+def phones_stay(world: PodWorld) -> None:
+    """When the plugin's pod ends, phones and their pods stay, and the next pod of the plugin finds the same mounts."""
+    pods = world.node.phones
+    before, containers = phones.mounted(), [pod.container_id() for pod in pods]
+    world.hold(pods[0], "vndbinder")
+    world.plugin.stop()
+    assert phones.mounted() == before
+    world.plugin.start()
+    world.node.wait_allocatable(ALL)
+    assert phones.mounted() == before
+    assert [pod.container_id() for pod in pods] == containers, "the pods have restarted"
+    assert world.is_held(pods[0], "vndbinder"), "its context manager is gone"
+
+
+def phones_unmounted(world: PodWorld) -> None:
+    """The host unmounts a phone in use and a free one: both are mounted again and healthy, and the pod runs on."""
+    pod, neighbour = world.node.phones
+    mine, free = _phone(pod), max(ALL - {_phone(pod), _phone(neighbour)})
+    before, container_id = phones.mounted(), pod.container_id()
+    for phone in (mine, free):
+        subprocess.run(["umount", "--lazy", path(phone)], check=True)
+    until(lambda: phones.mounted().keys() == ALL and phones.is_whole(free), "both are mounted again")
+    world.node.wait_allocatable(ALL)
+    after = phones.mounted()
+    assert {phone for phone in ALL if after[phone] != before[phone]} <= {mine, free}
+    assert pod.container_id() == container_id, "the pod has restarted"
+    assert world.is_held(pod, "vndbinder"), "its context manager is gone"
+    pod.restart_container()
+    pod.view()
+    world.tries(pod, phones.whole(mine) | phones.sealed())
+
+
+def phones_covered(world: PodWorld) -> None:
+    """The host mounts a tmpfs over a phone: foreign-mount, and not allocatable; unmounted again: healthy."""
+    free = max(ALL - {_phone(pod) for pod in world.node.phones})
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path(free)], check=True)
+    world.node.wait_allocatable(ALL - {free})
+    found = {device["id"]: device["reason"] for device in status(world)["devices"] if device["reason"]}
+    assert found == {free: "foreign-mount"}, found
+    subprocess.run(["umount", path(free)], check=True)
+    world.node.wait_allocatable(ALL)
+
+
+def phones_ended(world: PodWorld) -> None:
+    """When the plugin ends, the phones stay mounted, and the host can unmount them."""
+    world.node.clear()
+    world.plugin.stop()
+    world.node.wait_allocatable(set())
+    assert phones.mounted().keys() == ALL
+    phones.unmount_all()
+
+
+def _phone(pod: Placed) -> str:
+    """Return the phone of a pod's container."""
+    (phone,) = pod.held()
+    return phone
+
+
+ITEMS: Final[list[Item[PodWorld]]] = [
+    *(item(phones_mounted), item(phones_apart), item(phones_fresh), item(phones_leaked), item(phones_stay)),
+    *(item(phones_unmounted), item(phones_covered), item(phones_ended)),
+]
