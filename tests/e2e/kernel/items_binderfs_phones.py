@@ -13,7 +13,7 @@ from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
 from tests.e2e.kernel.operations import SHARED
 from tests.e2e.kernel.phones import DIRECTORY, LISTED, NAMES, RESOURCE, path, phone_of
-from tests.e2e.kernel.world import is_open, until
+from tests.e2e.kernel.world import file_id, is_open, open_files, until
 
 if TYPE_CHECKING:
     from aosp_plugin.testing import ContainerAllocation
@@ -129,14 +129,15 @@ async def many(world: World) -> None:
     await world.healthy(MANY)
     gate = asyncio.Semaphore(_AT_A_TIME)
 
-    async def run(number: int) -> Running:
-        container = await world.started(f"one-of-many-{number}")
+    async def run(container: ContainerAllocation) -> Running:
         expected = {f"list {DIRECTORY}": phone_of(container), f"list {SHARED}": LISTED, **_holding()}
         async with gate:
             return await _started("crun", container, expected | {f"manage {SHARED}/binder": "EBUSY"}, world)
 
-    running = await asyncio.gather(*(run(number) for number in range(MANY)))
-    managed = [phone for phone in phones.phones(MANY) if is_open(path(phone, "binder"))]
+    containers = [await world.started(f"one-of-many-{number}") for number in range(MANY)]
+    running = await asyncio.gather(*map(run, containers))
+    held = open_files()
+    managed = [phone for phone in phones.phones(MANY) if file_id(path(phone, "binder")) in held]
     assert len(managed) == MANY, f"{len(managed)} phones have a manager"
     await _end(running)
     phones.require_whole(phones.phones(MANY))

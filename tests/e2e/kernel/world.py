@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -174,15 +175,23 @@ async def until(holds: Callable[[], object], what: str) -> None:
 
 def is_open(path: str) -> bool:
     """Return whether a process, such as a context manager, holds the device at this path of the host open."""
-    device = os.stat(path)
+    return file_id(path) in open_files()
+
+
+def file_id(path: str) -> tuple[int, int]:
+    """Return what distinguishes a file of the host from all others."""
+    file = os.stat(path)
+    return file.st_dev, file.st_ino
+
+
+def open_files() -> set[tuple[int, int]]:
+    """Return the files that processes hold open."""
+    files = set()
     for process in os.listdir("/proc"):
-        try:
-            files = [os.stat(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
-        except OSError:
-            continue
-        if any((file.st_dev, file.st_ino) == (device.st_dev, device.st_ino) for file in files):
-            return True
-    return False
+        # Most are no processes, and some end meanwhile.
+        with contextlib.suppress(OSError):
+            files |= {file_id(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")}
+    return files
 
 
 def own(allocation: ContainerAllocation) -> list[str]:
