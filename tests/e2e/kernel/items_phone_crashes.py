@@ -94,6 +94,7 @@ async def _killed(world: World, step: str) -> None:
     # strace ends as the process that it started.
     assert code == -signal.SIGKILL, f"{step}: ended with {code}: {world.logged()[-300:]}"
     world.process = None
+    await world.kubelet.wait_for(lambda kubelet: not kubelet.resource(RESOURCE).connected, PATIENCE)
 
 
 def _content(path: str) -> str:
