@@ -116,7 +116,8 @@ class PhoneProvisioner:
         system in place of one must never reach a container.
         """
         with exclusive(directory):
-            os.makedirs(directory, exist_ok=True)
+            if not os.path.lexists(directory):
+                os.makedirs(directory)
             table = phone_mount.read_mount_table()
             own = phone_mount.own_mounts(table)
             self._refusal = self._why_refused(directory, table)
