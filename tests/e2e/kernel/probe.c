@@ -107,10 +107,10 @@ static int do_become(char **operand)
 static int do_await(char **operand)
 {
 	fflush(stdout);
-	for (int tries = 0; tries < 60000; tries++) {
+	for (int tries = 0; tries < 6000; tries++) {
 		if (!access(operand[0], F_OK))
 			return 0;
-		usleep(10000);
+		usleep(100000);
 	}
 	errno = ETIMEDOUT;
 	return -1;
