@@ -18,7 +18,8 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
-from aosp_plugin.daemon.report import Known, Report, resource_report
+from aosp_plugin.daemon.report import Known, Report
+from aosp_plugin.daemon.resource_report import resource_report
 from aosp_plugin.framework.service.http import Answer, in_loop
 from aosp_plugin.framework.service.serving import probe_routes
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.config import Config
     from aosp_plugin.daemon.observation import Observation
-    from aosp_plugin.daemon.report import ResourceStatus
+    from aosp_plugin.daemon.resource_report import ResourceStatus
     from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.podresources_client import Allocations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.ages import ResourceAges
-from aosp_plugin.daemon.report import LeakScans, ResourceStatus, leak_detection_state
+from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
 
