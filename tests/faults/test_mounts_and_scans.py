@@ -95,15 +95,13 @@ class Operations:
         if not all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
             return
         self.log.append(f"{name.removeprefix('do_')} {place.removeprefix(self._root)} {other.removeprefix(self._root)}")
-        follows = any(word in name for word in ("mount", "bind", "fill"))
-        if all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
-            with contextlib.suppress(OSError):
-                getattr(self, name)(place, other)
+        with contextlib.suppress(OSError):
+            getattr(self, name)(place, other)
 
     def _is_inside(self, path: str) -> bool:
         """Return whether this process finds the path below the root.
 
-        A link of a host below another root leads to the /dev and /run of this machine.
+        A link of a host below another root leads to a file of this machine.
         """
         return f"{os.path.realpath(path)}/".startswith(f"{self._root}/")
 
