@@ -29,7 +29,7 @@ MISC_MAJOR = 10
 SYS_DEV = "/sys/dev"
 """Directory of sysfs with each device of the kernel, by its number."""
 
-_TRANSIENT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+TRANSIENT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are caused by this process or the system, not by the file."""
 
 _MAX_LINKS = 40
@@ -217,6 +217,6 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError as error:
-        if error.errno in _TRANSIENT_ERRORS:
+        if error.errno in TRANSIENT_ERRORS:
             raise
         return ""

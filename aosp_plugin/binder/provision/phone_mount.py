@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
 from aosp_plugin.binder.driver import binderfs, detached, mounts
+from aosp_plugin.binder.driver.host import TRANSIENT_ERRORS
 from aosp_plugin.binder.errors import BinderfsError
 from aosp_plugin.binder.provision.mount import MODE, set_mode
 
@@ -151,6 +152,14 @@ def fill(root: str, path: str) -> None:
             set_mode(f"{root}/{name}", MODE)
     except BinderfsError as error:
         raise type(error)(str(error).replace(root, path)) from error
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether the cause of an error is this process or the system, not a file."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    return cause is not None and cause.errno in TRANSIENT_ERRORS
 
 
 def unmount_all(path: str) -> None:

@@ -161,7 +161,10 @@ class PhoneProvisioner:
         return device
 
     def _is_complete(self, phone: str, path: str, device: int | None) -> bool:
-        """Restore a mounted phone; return whether it can be. A container with CAP_SYS_ADMIN may have lowered max=."""
+        """Restore a mounted phone; return whether it can be. A container with CAP_SYS_ADMIN may have lowered max=.
+
+        Raises HostError if descriptors or memory are exhausted, which is not the phone's fault.
+        """
         if device is None:
             return False
         self._devices[phone] = device
@@ -169,6 +172,8 @@ class PhoneProvisioner:
             with translated_errors(f"restore {path}"):
                 phone_mount.fill(path, path)
         except HostError as error:
+            if phone_mount.is_transient(error):
+                raise
             if phone not in self._spoiled:
                 LOG.warning("phone spoiled, mounting a fresh binderfs", extra={"device": phone, "error": str(error)})
             self._spoiled.add(phone)

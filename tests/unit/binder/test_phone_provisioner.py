@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -236,6 +236,36 @@ def test_phone_that_cannot_be_read_does_not_affect_the_others(
     path = f"{directory.path}/phone1"
     assert keeper.problem == f"cannot read {path}: {path}: Too many open files"
     assert keeper.provision(["phone0", "phone1", "phone2"]) == ["phone1"]
+
+
+@pytest.mark.parametrize("failing", ["listing", "creation"])
+def test_phone_is_not_spoiled_because_descriptors_are_exhausted(
+    failing: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its container would lose it at its next start for nothing."""
+    keeper = provisioner(directory)
+    keeper.provision(["phone0"])
+    before = os.stat(directory.path / "phone0")
+    (directory.path / "phone0/binder").unlink()
+
+    name = "devices_in" if failing == "listing" else "add_device"
+    function, failures = getattr(binderfs, name), [failing]
+
+    def fail_once(path: str, *arguments: str) -> Any:
+        if not failures:
+            return function(path, *arguments)
+        failures.clear()
+        with binderfs.refusals(binderfs.Step.CONTROL, path) if failing == "creation" else contextlib.nullcontext():
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binderfs, name, fail_once)
+        assert keeper.provision(["phone0"]) == []
+        assert f"{directory.path}/phone0: Too many open files" in keeper.problem
+    assert keeper.provision(["phone0"]) == []
+    assert keeper.problem == ""
+    assert os.path.samestat(os.stat(directory.path / "phone0"), before)
+    assert sorted(binderfs.devices_in(f"{directory.path}/phone0")) == TRIPLE
 
 
 def test_spoiled_phone_is_logged_once_while_it_cannot_be_mounted_again(
