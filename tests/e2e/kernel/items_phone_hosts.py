@@ -23,7 +23,7 @@ _POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 async def unmounted(world: World) -> None:
-    """Somebody unmounts a phone: the plugin mounts one again; it is healthy without SIGHUP, and a tenant starts."""
+    """The host unmounts a phone: the plugin mounts one again; it is healthy without SIGHUP, and a tenant starts."""
     for words in (("umount",), ("umount", "--lazy")):
         before = phones.mounted()
         done = await run(*words, path("phone0"))
@@ -37,7 +37,7 @@ async def unmounted(world: World) -> None:
 
 
 async def unmounted_all(world: World) -> None:
-    """Somebody unmounts all phones at once: all are mounted again, and are healthy without SIGHUP."""
+    """The host unmounts all phones at once: all are mounted again, and are healthy without SIGHUP."""
     done = await run("umount", *map(path, phones.phones(COUNT)))
     assert done.code == 0, done
     await until(lambda: len(phones.mounted()) == COUNT, "all phones are mounted again")
@@ -74,7 +74,7 @@ async def foreign_mount(world: World) -> None:
 
 
 async def files_removed(world: World) -> None:
-    """Somebody removes a device, adds one and changes a mode: the next container has three devices of mode 0666."""
+    """The host removes a device, adds one and changes a mode: the next container has three devices of mode 0666."""
     binderfs.remove_device(path("phone0"), "hwbinder")
     binderfs.add_device(path("phone0"), "extra")
     os.chmod(path("phone0", "vndbinder"), 0)

@@ -67,7 +67,7 @@ async def directory_taken(world: World) -> None:
 
 
 async def phone_taken(world: World) -> None:
-    """A file in the place of one phone: one line that names it; the file stays, and the other phones are whole."""
+    """A file where one phone belongs: one line that names it; the file stays, and the other phones are whole."""
     os.makedirs(path("phone1"))
     Path(path("phone1", "notes")).write_text("mine")
     await world.serve_with(_PHONES, resource=RESOURCE)
