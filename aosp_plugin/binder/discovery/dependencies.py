@@ -50,6 +50,8 @@ class Dependencies:
         """``Scan.set_links``, by the path of this process."""
         self._parents: set[str] = set()
         """The directories of the files in these two: they may be replaced by links, or be mounted over."""
+        self._lost: frozenset[str] = frozenset()
+        """Directories that were replaced since the last scan, and are not watched now, so that no event reports it."""
         self._scanned_directory = ""
         self._listed: tuple[tuple[int, int, int], frozenset[str]] | None = None
         """State of the device directory when it was listed, and the names of the links in it."""
@@ -61,14 +63,17 @@ class Dependencies:
         """
         self._host.refresh_mounts()
         if self._watched is None or self._host.guarded:
-            self._watched = self._watchable_directories() | self._watchable_sets()
+            watched = self._watchable_directories() | self._watchable_sets()
+            if self._watched is not None:
+                self._lost |= self._watched - watched
+            self._watched = watched
         return self._watched
 
     def replace(self, scan: Scan) -> None:
         """Forget all, and add what a full scan has found."""
         self._scanned_directory = self._process_path(self._directory)
         self._directories, self._sets, self._watched = scan.directories, scan.sets, None
-        self._links, self._set_links, self._parents = {}, {}, set()
+        self._links, self._set_links, self._parents, self._lost = {}, {}, set(), frozenset()
         self._add_links(scan.links, scan.set_links)
 
     def add(self, reader: DeviceReader, names: Iterable[str]) -> None:
@@ -82,9 +87,10 @@ class Dependencies:
     def affected(self, changed: Collection[str]) -> Affected | None:
         """Return what depends on these files (paths of this process); None if everything may."""
         directory = self._process_path(self._directory)
-        if directory != self._scanned_directory or directory in changed:
+        if directory != self._scanned_directory or directory in changed or directory in self._lost:
             return None
         affected = Affected(set(), set())
+        changed, self._lost = self._lost.union(changed), frozenset()
         for path in changed:
             parent, name = os.path.split(path)
             if parent == directory:

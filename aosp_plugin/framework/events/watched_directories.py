@@ -57,8 +57,7 @@ class WatchedDirectories:
         if not replaced and before == requested:
             return {}
         for path in (before - requested) | replaced:
-            self.watches.pop(path).stop()
-            self._real.discard(path)
+            self._stop(path)
         # Parents come first: a directory in a watched one is checked less often.
         new = {path: self._add(path) for path in sorted(requested - self.watches.keys())}
         if self.watches.keys() == before:
@@ -66,6 +65,10 @@ class WatchedDirectories:
         else:
             self._exposed = frozenset(filter(self._is_exposed, self.watches))
             self._above = frozenset(_above(self.watches))
+        if any(map(self.is_above, new)):  # what is in them may have been replaced before the watch reported it
+            for path in self._stale([path for path in self.watches if os.path.dirname(path) in new]):
+                self._stop(path)
+                new[path] = self._add(path)
         return new
 
     def stop(self) -> None:
@@ -76,6 +79,10 @@ class WatchedDirectories:
 
     def _stale(self, paths: Iterable[str]) -> set[str]:
         return {path for path in paths if self.watches[path].stale()}
+
+    def _stop(self, path: str) -> None:
+        self.watches.pop(path).stop()
+        self._real.discard(path)
 
     def _add(self, path: str) -> bool:
         parent = os.path.dirname(path)
