@@ -155,7 +155,7 @@ async def test_stand_ins_are_unhealthy_with_the_configuration_of_the_manifests(
     assert PLUGIN.run("create", "--count", "3", "--stand-ins", "--device-dir", dev).code == 0
     assert {os.stat(entry).st_rdev for entry in os.scandir(dev)} == {os.makedev(1, 3)}
     document = yaml.safe_load((CHECKOUT / f"deploy/{variant}/config.yaml").read_text())
-    document |= {"device_dir": dev, "kubelet_dir": kubelet_dir, "listen": "", "provision": None}
+    document |= {"device_dir": dev, "kubelet_dir": kubelet_dir, "listen": "", "phones": None}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(document | {"recreate": "never"}))
     flags = ("--config", str(tmp_path / "config.yaml"))
     async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags, usual_flags=False):
