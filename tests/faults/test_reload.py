@@ -124,8 +124,8 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], str]]:
             "/x* (device_dir, device_prefix), and require_devices is set",
         ),
         (
-            {"device_dir": None, "provision": {"count": 3, "directory": "/etc"}},
-            "/etc is neither empty nor a binderfs",
+            {"device_dir": None, "provision": {"count": 3, "directory": "/usr"}},
+            "/usr is neither empty nor a binderfs",
         ),
         ({"resource_name": "nonsense"}, "resource_name: 'nonsense' is not allowed"),
         (
