@@ -64,11 +64,17 @@ def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) 
 
 def _validate_recreate(resource: Mapping[str, Setting]) -> None:
     recreate, replicas = resource["recreate"], resource["replicas"]
-    if recreate.value is Recreate.ON_START and replicas.value > 1:
+    if recreate.value is Recreate.NEVER or replicas.value == 1:
+        return
+    reason = "the start of one container would recreate the binder devices of another one"
+    if recreate.source.startswith("default"):
         raise ConfigError(
-            f"{recreate.source}: {recreate.value} requires 1 replica, not {replicas.value} ({replicas.source}): the "
-            "start of one container would recreate the binder devices of another one"
+            f"{replicas.source}: {replicas.value} replicas require recreate: {Recreate.NEVER}, not {recreate.value} "
+            f"({recreate.source}): {reason}"
         )
+    raise ConfigError(
+        f"{recreate.source}: {recreate.value} requires 1 replica, not {replicas.value} ({replicas.source}): {reason}"
+    )
 
 
 def _validate_provision(resource: Mapping[str, Setting]) -> None:

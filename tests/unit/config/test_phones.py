@@ -34,6 +34,13 @@ def test_values_that_are_set_take_precedence_over_the_defaults_with_phones(file:
     assert settings["container_paths"].source == "default with phones"
 
 
+def test_replicas_of_phones_require_that_recreation_is_off(file: Path) -> None:
+    error = rf"^file {file}: replicas: 2 replicas require recreate: never, not on-start \(default with phones\): "
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, "phones: {count: 1}\nreplicas: 2")
+    assert loaded(file, "phones: {count: 1}\nreplicas: 2\nrecreate: never").resources[0].replicas == 2
+
+
 def test_only_the_resource_with_phones_has_their_defaults(file: Path) -> None:
     first, second = loaded(file, "resources: [{phones: {count: 1}}, {device_prefix: x}]").resources
     assert (first.resource_name, first.recreate) == ("aosp.io/phone", Recreate.ON_START)
