@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver import detached
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.errors import BinderfsError, HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive, translated_errors
 
@@ -116,8 +116,8 @@ class PhoneProvisioner:
         system in place of one must never reach a container.
         """
         with exclusive(directory):
-            if not os.path.lexists(directory):
-                os.makedirs(directory)
+            if not os.path.lexists(directory) and not self._create(directory):
+                return
             table = phone_mount.read_mount_table()
             own = phone_mount.own_mounts(table)
             self._refusal = self._why_refused(directory, table)
@@ -142,6 +142,26 @@ class PhoneProvisioner:
             self.foreign = frozenset(foreign)
             if all_mounted:  # by another process of the plugin, if not here
                 self._failure = None
+
+    def _create(self, directory: str) -> bool:
+        """Create the directory of the phones. Return False if nothing can be mounted in it; then nothing is left."""
+        if self._is_too_early():
+            return False
+        try:
+            detached.check_mountable(directory)
+        except BinderfsError as error:
+            self._set_failure(error)
+            return False
+        os.makedirs(directory)
+        return True
+
+    def _is_too_early(self) -> bool:
+        """Return whether a mount has failed a short time ago."""
+        return self._failure is not None and self._clock() < self._not_before
+
+    def _set_failure(self, error: HostError) -> None:
+        self._failure = error.with_traceback(None)
+        self._not_before = self._clock() + RETRY_AFTER
 
     def _why_refused(self, directory: str, table: Iterable[Mount]) -> HostError | None:
         """Return why nothing may be mounted in the directory of the phones; None if it may."""
@@ -192,14 +212,13 @@ class PhoneProvisioner:
 
     def _mount(self, phone: str, path: str) -> bool:
         """Mount a binderfs on a directory without one, unless that has failed a short time ago. Return whether."""
-        if self._failure is not None and self._clock() < self._not_before:
+        if self._is_too_early():
             return False
         try:
             with translated_errors(f"mount a binderfs on {path}"):
                 self._devices[phone] = phone_mount.attach_new(path)
         except HostError as error:
-            self._failure = error.with_traceback(None)
-            self._not_before = self._clock() + RETRY_AFTER
+            self._set_failure(error)
             return False
         self._failure = None
         self._spoiled.discard(phone)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, detached, guard
+from aosp_plugin.binder.driver import binderfs, detached, guard, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
 from aosp_plugin.binder.provision import phone_mount
@@ -333,6 +333,20 @@ def test_failed_mount_leaves_no_directory_and_is_not_repeated_at_once(
     assert (attempts, os.listdir(directory.path)) == ([f"{directory.path}/phone0"], [])
     clock.now += RETRY_AFTER
     assert keeper.provision(["phone0", "phone1"]) == ["phone0", "phone1"]
+    assert keeper.problem == ""
+
+
+def test_kernel_without_binderfs_leaves_nothing_on_the_host(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    keeper = provisioner(directory, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(mounts, "BINDERFS", "no-such-file-system")
+        assert keeper.provision(["phone0"]) == []
+        assert "this kernel has no binderfs" in keeper.problem
+    assert not directory.path.exists()
+    assert keeper.provision(["phone0"]) == []
+    clock.now += RETRY_AFTER
+    assert keeper.provision(["phone0"]) == ["phone0"]
     assert keeper.problem == ""
 
 
