@@ -223,6 +223,7 @@ def rows(section: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines() if line.startswith("| `")]
 
 
+@pytest.mark.usefixtures("logging_state")
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_events_of_an_attempt_are_logged_if_it_succeeds(capsys: pytest.CaptureFixture[str], *, succeeds: bool) -> None:
     """Also those of its threads that outlive it."""
