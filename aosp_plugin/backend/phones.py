@@ -6,13 +6,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_id, phone_number
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_id
 from aosp_plugin.binder.devices.sets import replica_ids
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.binder.discovery.history import TrackedDevice
@@ -51,7 +51,6 @@ class Phones:
     ) -> None:
         self._provisioner = provisioner
         self._store = store
-        self._count = count
         self._replicas = replicas
         self._all_due = True
         self._clock = clock
@@ -72,8 +71,7 @@ class Phones:
         phone = name.partition("/")[0]
         if phone in self._provisioner.foreign:
             return Reason.FOREIGN_MOUNT
-        number = phone_number(phone)
-        return Reason.SURPLUS if number is not None and number >= self._count else None
+        return None if phone in self._phones else Reason.SURPLUS
 
     def update_host(self, scanned: Scanned, *, full: bool) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
@@ -99,7 +97,7 @@ class Phones:
     def _remove_surplus(self, scanned: Scanned) -> None:
         """Remove surplus phones that were free when the kubelet already knew that they must not be allocated."""
         now = self._clock()
-        surplus = _surplus(scanned.table.order, self._count)
+        surplus = [phone for phone in scanned.table.order if phone not in self._phones]
         if surplus and not self._surplus_since:
             LOG.info("surplus phones found, removing free ones", extra={"phones": len(surplus)})
         self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
@@ -125,13 +123,6 @@ class Phones:
         healthy = {name for name, known in tracked.items() if known.reason is None}
         obstacles = self._provisioner.obstacles
         return [phone for phone, names in self._phones.items() if phone in obstacles or not healthy.issuperset(names)]
-
-
-def _surplus(order: Collection[str], count: int) -> list[str]:
-    """Return the phones beyond ``count``; ``order`` has all in natural order."""
-    if len(order) <= count and not any((phone_number(phone) or 0) >= count for phone in [*order][-1:]):
-        return []
-    return [phone for phone in order if (phone_number(phone) or 0) >= count]
 
 
 def _replaced(tracked: Mapping[str, TrackedDevice]) -> set[str]:
