@@ -47,7 +47,8 @@ def build(
 ) -> Path:
     """Return the directory with the programs of the packages, built in the module's directory.
 
-    ``link`` is passed to the linker. ``sources`` are files besides go.mod and go.sum that the programs depend on.
+    ``link`` is passed to the linker. ``sources`` are files and directories besides go.mod and go.sum that the programs
+    depend on; directories of other modules are copied into this one.
     """
     files = [module / "go.mod", module / "go.sum", *sources]
     link = f"-s -w {link}".strip()
@@ -58,6 +59,9 @@ def build(
         # A copy, because go writes what it resolves into go.mod and go.sum.
         copy = directory / "module"
         shutil.copytree(module, copy)
+        for source in sources:
+            if source.is_dir() and not source.is_relative_to(module):
+                shutil.copytree(source, copy / source.name)
         flags = ("-trimpath", _COMPILER, "-tags", ",".join(tags), "-ldflags", link)
         go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy)
         shutil.rmtree(copy)

@@ -6,6 +6,7 @@ MissingError if this machine cannot have the part, and AssertionError if the bui
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -21,6 +22,9 @@ from tests.e2e.kubelet.processes import run
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
 KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
+NEWEST: Final = PROJECT / "tests" / "e2e" / "kubernetes-newest"
+"""The module of the newest Kubernetes, for what older versions cannot do, and for upgrades."""
+PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 SUITE: Final = "bookworm"
 """The release of Debian in the image's base: its Python has the version that the Dockerfile requires."""
 
@@ -35,10 +39,22 @@ BASE_IMAGE: Final = "localhost/python-base:3.11"
 _BUILDAH: Final = ("buildah", "--storage-driver", "vfs")
 
 
+def kubernetes(module: Path = KUBERNETES) -> Path:
+    """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it."""
+    version = _version(module, "k8s.io/kubernetes")
+    major, minor, _ = version.removeprefix("v").split(".")
+    path = "k8s.io/component-base/version"
+    link = f"-X {path}.gitVersion={version} -X {path}.gitMajor={major} -X {path}.gitMinor={minor}"
+    directory = golang.build("cluster", module, "./cluster", link=link, sources=[KUBERNETES / "cluster"])
+    for name in PROGRAMS:
+        with contextlib.suppress(FileExistsError):
+            (directory / name).symlink_to("cluster")
+    return directory
+
+
 def kubelet() -> Path:
     """Return the kubelet's binary."""
-    link = f"-X k8s.io/component-base/version.gitVersion={_version(KUBERNETES, 'k8s.io/kubernetes')}"
-    return golang.build("kubelet", KUBERNETES, "./kubelet", link=link, sources=[KUBERNETES / "kubelet"]) / "kubelet"
+    return kubernetes() / "kubelet"
 
 
 def containerd() -> Path:

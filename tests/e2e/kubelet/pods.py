@@ -87,9 +87,13 @@ def view(uid: str, container_name: str = "main") -> ContainerView:
     logs = sorted(LOGS.glob(f"*_{uid}/{container_name}/*.log"), key=lambda path: int(path.stem))
     if not logs:
         raise LookupError(f"container {container_name} has no log")
-    lines = [line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()]
+    return parse([line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()])
+
+
+def parse(lines: list[str]) -> ContainerView:
+    """Return a container's report from the lines of its log. Raises LookupError while the report is incomplete."""
     if "--- end" not in lines:
-        raise LookupError(f"container {container_name} has not finished its report: {lines[-3:]}")
+        raise LookupError(f"the container has not finished its report: {lines[-3:]}")
     sections: dict[str, list[str]] = {}
     for line in lines[: lines.index("--- end")]:
         if line.startswith("--- "):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 TAIL = 30
 """Lines of a log that are printed after a failure."""
@@ -65,8 +65,13 @@ class Daemon:
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 20) -> int:
         """Send a signal, wait for the end of the process, and return the exit code."""
+        if self.running:
+            os.kill(self.pid, number)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end of the process, and return the exit code."""
         assert self._process is not None, f"{self.name} has not been started"
-        self._process.send_signal(number)
         return self._process.wait(seconds)
 
     def tail(self) -> str:
@@ -74,3 +79,14 @@ class Daemon:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         lines = [line for line in lines if "log_metrics.go" not in line]
         return "\n".join(f"  {line[:400]}" for line in lines[-TAIL:])
+
+
+class EnteredDaemon(Daemon):
+    """A daemon that nsenter starts in other namespaces; signals go to the program, for whose end nsenter waits."""
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the program, in this PID namespace."""
+        nsenter = super().pid
+        children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
+        return int(children[0]) if children else nsenter

@@ -9,14 +9,17 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
@@ -45,18 +48,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
     conf_dir = "{directory}/cni"
 """
 
-_NETWORK: Final = {
-    "cniVersion": "0.4.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "pods0",
-            "isGateway": True,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.51.100.0/24"}]], "dataDir": "/run/pods-network"},
-        }
-    ],
-}
+
+def _network(subnet: str) -> dict[str, Any]:
+    """Return the configuration of the pods' network: a bridge, and addresses from a range."""
+    addresses = {
+        "type": "host-local",
+        "ranges": [[{"subnet": subnet}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+        "dataDir": "/run/pods-network",
+    }
+    bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "ipam": addresses}
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+
 
 _NUMBERS: Final = itertools.count(1)
 
@@ -64,11 +67,21 @@ _NUMBERS: Final = itertools.count(1)
 class Runtime:
     """containerd, and operations on containers without the kubelet's knowledge."""
 
-    def __init__(self, directory: Path, programs: Path | None = None) -> None:
-        """Write the configuration. ``programs`` is the directory of containerd, its shim and ctr; default: Debian's."""
-        directory.mkdir()
-        (directory / "cni").mkdir()
-        (directory / "cni/pods.conflist").write_text(json.dumps(_NETWORK))
+    def __init__(
+        self,
+        directory: Path,
+        programs: Path | None = None,
+        *,
+        enter: Sequence[str] = (),
+        subnet: str = "198.51.100.0/24",
+    ) -> None:
+        """Write the configuration. ``programs`` is the directory of containerd, its shim and ctr; default: Debian's.
+
+        ``enter`` are the words that run containerd in other namespaces, in which the directory has the same path.
+        ``subnet`` is the range of the pods' addresses.
+        """
+        (directory / "cni").mkdir(parents=True, exist_ok=True)
+        (directory / "cni/pods.conflist").write_text(json.dumps(_network(subnet)))
         config = directory / "config.toml"
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
         config.write_text(_CONFIG.format(directory=directory, snapshotter=snapshotter, pause=BUSYBOX))
@@ -77,8 +90,9 @@ class Runtime:
         self._client = f"{prefix}ctr"
         # containerd searches the path for its shim.
         environment = {"PATH": f"{prefix}:{os.environ['PATH']}"} if programs else {}
-        command = [f"{prefix}containerd", "--config", str(config)]
-        self.daemon = Daemon("containerd", command, directory / "containerd.log", environment)
+        command = [*enter, f"{prefix}containerd", "--config", str(config)]
+        kind = EnteredDaemon if enter else Daemon
+        self.daemon = kind("containerd", command, directory / "containerd.log", environment)
 
     @property
     def version(self) -> str:

@@ -102,7 +102,7 @@ def set_up(*, devices: bool = True) -> None:
     """Mount the sandbox's file systems and set up its network; called in it. ``devices``: also a /dev of its own."""
     run("mount", "--make-rshared", "/")
     if devices:
-        _dev()
+        replace_dev()
     for path in OWN:
         os.makedirs(path, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", path)
@@ -114,7 +114,7 @@ def reset_kubelet() -> None:
     run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/kubelet")
 
 
-def _dev() -> None:
+def replace_dev() -> None:
     """Replace /dev by a new file system with the same devices, so that new devices stay in the sandbox."""
     new_dev = Path("/mnt")
     run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(new_dev))

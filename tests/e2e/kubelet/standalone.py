@@ -32,17 +32,11 @@ API: Final = "http://127.0.0.1:10255"
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
 
 
-def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, because there is no API server and no systemd."""
+def common_configuration(runtime_socket: str) -> dict[str, Any]:
+    """Return the settings that differ from the defaults because there is no systemd, and images cannot be pulled."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "address": "127.0.0.1",
-        "readOnlyPort": 10255,
-        "staticPodPath": str(manifests),
-        "fileCheckFrequency": "500ms",
         "containerRuntimeEndpoint": f"unix://{runtime_socket}",
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
@@ -61,6 +55,18 @@ def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
         # A killed container restarts within a second, instead of after the usual 10, 20, 40 s.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": True, "ResourceHealthStatus": True},
+    }
+
+
+def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
+    """Return the configuration of a kubelet without an API server."""
+    return common_configuration(runtime_socket) | {
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "address": "127.0.0.1",
+        "readOnlyPort": 10255,
+        "staticPodPath": str(manifests),
+        "fileCheckFrequency": "500ms",
     }
 
 

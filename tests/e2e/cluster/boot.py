@@ -1,0 +1,80 @@
+"""The first process of a machine: mounts its file systems, sets up its network, and reaps orphans.
+
+Runs in mount, PID, network, UTS and IPC namespaces of its own. ``/dev`` and ``/run`` are new, as after each boot of a
+host; ``/var/lib/kubelet`` and ``/var/log`` are directories that survive a reboot. The sysctls that a kubelet writes,
+and the boot ID, are files of the machine, so the host's stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import uuid
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.cluster.sandbox import ADDRESS
+from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.sandbox import SYSCTLS, replace_dev
+
+LINK: Final = "eth0"
+READY: Final = "ready"
+_BOOT_ID: Final = "kernel/random/boot_id"
+_KEYS: Final = ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
+
+
+def main() -> None:
+    """Set up the machine, report it on standard output, and wait for the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    options = parser.parse_args()
+    # Children of shims that have ended become children of this process.
+    run("hostname", options.name)
+    run("mount", "--make-rshared", "/")
+    _file_systems(options.directory)
+    _kernel_settings(Path("/run/kernel"))
+    sys.stdin.readline()  # the parent moves the network device into the namespace
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "address", "add", f"{options.address}/24", "dev", LINK)
+    run("ip", "link", "set", LINK, "up")
+    run("ip", "route", "add", "default", "via", ADDRESS)
+    sys.stdout.write(f"{READY}\n")
+    sys.stdout.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        signal.pause()
+
+
+def _file_systems(directory: Path) -> None:
+    replace_dev()
+    for path in ("/run", "/var/lib/cni"):
+        os.makedirs(path, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", path)
+    for path, kept in (("/var/lib/kubelet", "kubelet"), ("/var/log", "log")):
+        os.makedirs(path, exist_ok=True)
+        (directory / kept).mkdir(exist_ok=True)
+        run("mount", "--bind", str(directory / kept), path)
+
+
+def _kernel_settings(directory: Path) -> None:
+    """Bind a copy over each sysctl that a kubelet writes, and a new boot ID over the kernel's."""
+    directory.mkdir()
+    for number, name in enumerate((*SYSCTLS, *_KEYS, _BOOT_ID)):
+        target = Path("/proc/sys", name)
+        copy = directory / str(number)
+        if name == _BOOT_ID:
+            copy.write_text(f"{uuid.uuid4()}\n")
+        elif target.exists():
+            shutil.copyfile(target, copy)
+        else:
+            continue
+        run("mount", "--bind", str(copy), str(target))
+
+
+if __name__ == "__main__":
+    main()

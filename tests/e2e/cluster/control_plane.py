@@ -1,0 +1,139 @@
+"""The control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of the sandbox."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.request
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.cluster.api import Api
+from tests.e2e.cluster.certificates import Authority
+from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
+from tests.e2e.kubelet.processes import Daemon
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PORT: Final = 443
+"""Pods reach the API server at the address of its service, and no kube-proxy translates the port."""
+ADMINISTRATORS: Final = "system:masters"
+_ETCD: Final = "http://127.0.0.1:2379"
+_START: Final = 4 * PATIENCE
+"""Seconds; the API server needs 7 of them on a busy machine."""
+
+
+class ControlPlane:
+    """The four programs, and the administrator's client."""
+
+    def __init__(self, programs: Path, directory: Path) -> None:
+        """Create certificates; ``programs`` is the directory of the binaries, ``directory`` gets data and logs."""
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self.authority = Authority(directory / "pki")
+        self.server = f"https://{ADDRESS}:{PORT}"
+        self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
+        client = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
+        self.api = Api(ADDRESS, PORT, self.authority.root.certificate, client)
+        self.use(programs)
+
+    def use(self, programs: Path) -> None:
+        """Use the binaries of another directory from the next start on, for an upgrade. Nothing may be running."""
+        self.etcd = self._daemon(programs, "etcd", self._etcd())
+        self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
+        self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
+        self.scheduler = self._daemon(programs, "kube-scheduler", self._scheduler())
+
+    @property
+    def daemons(self) -> tuple[Daemon, ...]:
+        """The four processes, in the order of their start."""
+        return self.etcd, self.apiserver, self.controller_manager, self.scheduler
+
+    def start(self) -> None:
+        """Start what does not run, and wait until pods can be created and scheduled."""
+        for daemon in self.daemons:
+            if not daemon.running:
+                daemon.start()
+            if daemon is self.etcd:
+                until(lambda: _healthy(f"{_ETCD}/health"), "etcd is healthy", seconds=_START)
+            elif daemon is self.apiserver:
+                self.wait_ready()
+        accounts = "/api/v1/namespaces/default/serviceaccounts/default"
+        until(lambda: self.api.find(accounts), "the default service account exists", seconds=_START)
+
+    def wait_ready(self) -> None:
+        """Wait until the API server is ready."""
+        until(lambda: self.api.text("GET", "/readyz") == "ok", "the API server is ready", seconds=_START)
+
+    def stop(self) -> None:
+        """Stop all, in the reverse order."""
+        for daemon in reversed(self.daemons):
+            if daemon.running:
+                daemon.end()
+
+    def tails(self) -> Iterator[tuple[str, str]]:
+        """Yield name and end of the log of each process."""
+        for daemon in self.daemons:
+            yield daemon.name, daemon.tail()
+
+    def _daemon(self, programs: Path, name: str, arguments: Sequence[str]) -> Daemon:
+        return Daemon(name, [str(programs / name), *arguments], self._directory / f"{name}.log")
+
+    def _etcd(self) -> list[str]:
+        # The data need not survive a crash of the machine.
+        return [
+            f"--data-dir={self._directory / 'etcd'}",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={_ETCD}",
+            f"--advertise-client-urls={_ETCD}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+            "--log-level=warn",
+        ]
+
+    def _apiserver(self) -> list[str]:
+        issue, accounts = self.authority.issue, self.authority.service_accounts
+        names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
+        server = issue("kube-apiserver", "kube-apiserver", names=names, addresses=[ADDRESS, SERVICE, "127.0.0.1"])
+        client = issue("kubelet-client", "kube-apiserver", groups=[ADMINISTRATORS])
+        return [
+            f"--etcd-servers={_ETCD}",
+            f"--advertise-address={ADDRESS}",
+            f"--secure-port={PORT}",
+            f"--tls-cert-file={server.certificate}",
+            f"--tls-private-key-file={server.key}",
+            f"--client-ca-file={self.authority.root.certificate}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={accounts.certificate}",
+            f"--service-account-signing-key-file={accounts.key}",
+            f"--service-cluster-ip-range={SERVICES}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            f"--kubelet-client-certificate={client.certificate}",
+            f"--kubelet-client-key={client.key}",
+            "--kubelet-preferred-address-types=InternalIP",
+        ]
+
+    def _controller_manager(self) -> list[str]:
+        user = "system:kube-controller-manager"
+        return [
+            f"--kubeconfig={self.authority.kubeconfig('kube-controller-manager', self.server, user)}",
+            f"--service-account-private-key-file={self.authority.service_accounts.key}",
+            f"--root-ca-file={self.authority.root.certificate}",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ]
+
+    def _scheduler(self) -> list[str]:
+        return [
+            f"--kubeconfig={self.authority.kubeconfig('kube-scheduler', self.server, 'system:kube-scheduler')}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        ]
+
+
+def _healthy(url: str) -> bool:
+    with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - an address of this sandbox
+        return bool(answer.status == http.client.OK)

@@ -1,0 +1,69 @@
+"""Runs in the sandbox: set it up, start the cluster, and run the items."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+from tests.e2e.cluster import sandbox, suite
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.parts import Parts
+from tests.e2e.common.report import Report, describe, say
+
+
+def main() -> int:
+    """Run the items, and return the exit code."""
+    options = _options()
+    sandbox.set_up()
+    report = Report()
+    groups = [group for group in suite.GROUPS if group.name in options.groups]
+    cluster = Cluster(Parts.from_arguments(options.parts), options.work, options.cgroups)
+    started = time.monotonic()
+    try:
+        cluster.start()
+    except AssertionError as error:
+        report.not_ok("the cluster starts", describe(error))
+        _print_logs(cluster)
+        return report.end()
+    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s")
+    for group in groups:
+        _run(group, cluster, options.only, report)
+    cluster.stop()
+    return report.end()
+
+
+def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> None:
+    """Run the selected items of a group, and print the ends of the logs after each item that failed."""
+    items = group.select(text)
+    if not items:
+        return
+    if group.newest and cluster.parts.newest is None:
+        report.skip(f"[{group.name}] {len(items)} items", "the newest Kubernetes is not available")
+        return
+    say(f"# {group.title}")
+    while len(cluster.machines) < group.machines:
+        cluster.wait_node(cluster.add_machine())
+    for item in items:
+        if not report.run(f"[{group.name}] {item.title}", partial(item.check, cluster)):
+            _print_logs(cluster)
+
+
+def _print_logs(cluster: Cluster) -> None:
+    for name, tail in cluster.tails():
+        say(f"# end of the log of {name}:\n{tail}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--parts", nargs="+", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--cgroups", required=True)
+    parser.add_argument("--groups", nargs="*", default=[])
+    parser.add_argument("--only", default="")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

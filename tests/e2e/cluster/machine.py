@@ -1,0 +1,173 @@
+"""A machine of the cluster: namespaces with a containerd and a kubelet, which can reboot and lose its network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from tests.e2e.cluster import boot
+from tests.e2e.cluster.sandbox import BRIDGE
+from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
+from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.standalone import common_configuration
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster.control_plane import ControlPlane
+
+_UNSHARE: Final = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
+_NAMESPACES: Final = ("--mount", "--pid", "--net", "--uts", "--ipc")
+_FIRST: Final = 20
+"""The last byte of the address before the first machine's."""
+
+
+class Machine:
+    """A host that is a node of the cluster."""
+
+    def __init__(self, number: int, control_plane: ControlPlane, directory: Path, cgroups: str, programs: Path) -> None:
+        """Prepare machine ``number`` (from 1); ``cgroups`` is the name of the run's directory of cgroups.
+
+        ``programs`` is the directory of containerd. :meth:`boot` starts the machine.
+        """
+        directory.mkdir(parents=True)
+        self.name = f"node-{number}"
+        self.address = f"192.0.2.{_FIRST + number}"
+        self.subnet = f"10.244.{number}.0/24"
+        self._control_plane = control_plane
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self._pid = 0
+        self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
+        """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
+        self.labels = {"aosp.io/binder": "true"}
+        self._containerd = programs
+
+    @property
+    def root(self) -> Path:
+        """The machine's file tree, as seen from outside."""
+        return Path(f"/proc/{self._pid}/root")
+
+    @property
+    def containerd(self) -> Daemon:
+        """The process of containerd."""
+        return self.runtime.daemon
+
+    def boot(self, programs: Path) -> None:
+        """Create the namespaces, and start containerd and the kubelet of the directory ``programs``."""
+        self._enter_namespaces()
+        runtime = self._directory / "runtime"
+        shutil.rmtree(runtime / "state", ignore_errors=True)  # on a host it is in /run
+        self.runtime = Runtime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
+        self.runtime.start()
+        self.use(programs)
+        self.start_kubelet()
+
+    def use(self, programs: Path) -> None:
+        """Use the kubelet of another directory from its next start on, for an upgrade. No kubelet may be running."""
+        config = self._directory / "kubelet.yaml"
+        kubeconfig = self._directory / "kubelet.kubeconfig"
+        labels = ",".join(f"{name}={value}" for name, value in self.labels.items())
+        self.kubelet = EnteredDaemon(
+            "kubelet",
+            [
+                *self.enter(),
+                str(programs / "kubelet"),
+                f"--config={config}",
+                f"--kubeconfig={kubeconfig}",
+                f"--cert-dir={self._directory}/pki",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.address}",
+                f"--node-labels={labels}",
+                "--v=2",
+            ],
+            self._directory / "kubelet.log",
+        )
+
+    def start_kubelet(self) -> None:
+        """Write the configuration and start the kubelet; it registers the Node object if that does not exist."""
+        (self._directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
+        self.kubelet.start()
+
+    def enter(self) -> list[str]:
+        """Return the words that run a command in the machine's namespaces."""
+        return ["nsenter", "--target", str(self._pid), *_NAMESPACES]
+
+    def run(self, *words: str, seconds: float = 60) -> str:
+        """Run a command on the machine and return its output. Raises AssertionError if it fails."""
+        return run(*self.enter(), *words, seconds=seconds)
+
+    def hack(self, *words: str) -> str:
+        """Run hack/binder_nodes.py on the machine, which creates and deletes binder devices."""
+        return self.run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
+
+    def shut_down(self) -> None:
+        """End all processes at once, as at a loss of power; files in memory are lost."""
+        assert self._process is not None, f"{self.name} does not run"
+        os.kill(self._pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        for daemon in (self.kubelet, self.runtime.daemon):
+            daemon.wait(PATIENCE)
+        self._process = None
+
+    def disconnect(self) -> None:
+        """Cut the machine off from the control plane and from other machines."""
+        run("ip", "link", "set", self._device, "down")
+
+    def connect(self) -> None:
+        """End :meth:`disconnect`."""
+        run("ip", "link", "set", self._device, "up")
+
+    @property
+    def _device(self) -> str:
+        return f"veth-{self.name}"
+
+    def _enter_namespaces(self) -> None:
+        module = ("-m", "tests.e2e.cluster.boot")
+        options = ("--name", self.name, "--address", self.address, "--directory", str(self._directory))
+        self._process = subprocess.Popen(
+            ["unshare", *_UNSHARE, sys.executable, *module, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        self._pid = int(until(children.read_text, f"the first process of {self.name}").split()[0])
+        peer = ("peer", "name", boot.LINK, "netns", str(self._pid))
+        run("ip", "link", "add", self._device, "type", "veth", *peer)
+        run("ip", "link", "set", self._device, "master", BRIDGE, "up")
+        run("ip", "route", "replace", self.subnet, "via", self.address)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert answer == boot.READY, f"{self.name} did not boot: {answer!r}"
+
+    def _kubelet_configuration(self, cgroups: str) -> dict[str, Any]:
+        plane = self._control_plane
+        user, group = f"system:node:{self.name}", "system:nodes"
+        kubeconfig = plane.authority.kubeconfig(self.name, plane.server, user, [group])
+        shutil.copy(kubeconfig, self._directory / "kubelet.kubeconfig")
+        server = plane.authority.issue(f"{self.name}-server", user, groups=[group], addresses=[self.address])
+        return common_configuration(f"{self._directory}/runtime/containerd.sock") | {
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(plane.authority.root.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(server.certificate),
+            "tlsPrivateKeyFile": str(server.key),
+            "cgroupRoot": cgroups,
+            "clusterDomain": "cluster.local",
+            "maxPods": 250,
+        }

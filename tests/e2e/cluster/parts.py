@@ -1,0 +1,59 @@
+"""What a cluster is made of: Kubernetes and etcd, Helm, a containerd, Debian's packages and the plugin's image.
+
+Each function raises MissingError if this machine cannot have the part, and AssertionError if the build fails.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.common import packages
+from tests.e2e.deploy import parts as deploy
+from tests.e2e.kubelet import parts as node
+from tests.e2e.kubelet import sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The paths of the parts."""
+
+    kubernetes: Path
+    """The directory of etcd, the control plane's programs, the kubelet and kubectl."""
+    newest: Path | None
+    """The same of the newest version, or None if it is not available."""
+    containerd: Path
+    helm: Path
+    image: Path
+    """An archive of the plugin's image."""
+
+    def arguments(self) -> list[str]:
+        """Return the options that :func:`from_arguments` reads."""
+        return [f"{name}={value or ''}" for name, value in vars(self).items()]
+
+    @staticmethod
+    def from_arguments(arguments: Sequence[str]) -> Parts:
+        """Return the parts that another process has found."""
+        paths = {name: Path(value) for name, value in (argument.split("=", 1) for argument in arguments) if value}
+        return Parts(newest=paths.pop("newest", None), **paths)
+
+
+def collect(*, newest: bool) -> Parts:
+    """Return all parts; what the cache does not have is installed or built. ``newest``: also the newest Kubernetes."""
+    if os.geteuid() != 0:
+        raise packages.MissingError("a cluster requires root")
+    packages.install((*node.PACKAGES, "openssl"))
+    if problem := sandbox.problem():
+        raise packages.MissingError(problem)
+    return Parts(
+        kubernetes=node.kubernetes(),
+        newest=node.kubernetes(node.NEWEST) if newest else None,
+        containerd=node.containerd(),
+        helm=Path(deploy.helm()),
+        image=node.plugin_image(),
+    )

@@ -1,0 +1,94 @@
+"""The plugin in the cluster: installed by its chart, with a configuration for stand-in devices."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.e2e.cluster.api import APPS, CORE
+from tests.e2e.deploy.parts import CHART
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster.cluster import Cluster
+    from tests.e2e.cluster.machine import Machine
+
+NAMESPACE: Final = "kube-system"
+NAME: Final = "aosp-device-plugin"
+LABEL: Final = f"app.kubernetes.io/name={NAME}"
+PHONE: Final = "aosp.io/phone"
+SIZE: Final = 3
+"""Binder devices of a phone."""
+DAEMON_SET: Final = f"{APPS}/namespaces/{NAMESPACE}/daemonsets/{NAME}"
+PODS: Final = f"{CORE}/namespaces/{NAMESPACE}/pods"
+
+_REPOSITORY, _, _TAG = PLUGIN_IMAGE.rpartition(":")
+VALUES: Final[dict[str, Any]] = {
+    "image": {"repository": _REPOSITORY, "tag": _TAG},
+    "config": {
+        "version": "v1",
+        # The devices are stand-ins: character devices that are not binder.
+        "verify": "char",
+        "resource_name": PHONE,
+        "sets": {"size": SIZE},
+        "container_paths": ["/dev/binder", "/dev/hwbinder", "/dev/vndbinder"],
+    },
+}
+"""The chart's values: three stand-ins form a phone."""
+
+
+def values(**config: Any) -> dict[str, Any]:
+    """Return VALUES with more configuration keys; None removes a key."""
+    changed = copy.deepcopy(VALUES)
+    changed["config"] = {key: value for key, value in (changed["config"] | config).items() if value is not None}
+    return changed
+
+
+def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, chart: str = str(CHART)) -> str:
+    """Install or upgrade the release, wait until the plugin is rolled out, and return Helm's output."""
+    path = cluster.directory / "values.json"
+    path.write_text(json.dumps(values))
+    words = ("upgrade", "--install", NAME, chart, f"--namespace={NAMESPACE}", f"--values={path}")
+    return cluster.helm(*words, "--wait", "--timeout=120s", *options)
+
+
+def uninstall(cluster: Cluster) -> None:
+    """Uninstall the release if it is installed, and wait until the plugin's pods have ended."""
+    cluster.helm("uninstall", NAME, f"--namespace={NAMESPACE}", "--ignore-not-found", "--wait")
+    until(lambda: not pods(cluster), "the plugin's pods have ended", seconds=2 * PATIENCE)
+
+
+def pods(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return the plugin's pods."""
+    return cluster.api.list(PODS, labelSelector=LABEL)
+
+
+def pod_on(cluster: Cluster, machine: Machine) -> dict[str, Any]:
+    """Return the plugin's pod on a machine. Raises LookupError if there is not exactly one that is not ending."""
+    found = [
+        pod
+        for pod in pods(cluster)
+        if pod["spec"].get("nodeName") == machine.name and "deletionTimestamp" not in pod["metadata"]
+    ]
+    if len(found) != 1:
+        raise LookupError(f"{machine.name} has {len(found)} pods of the plugin")
+    return found[0]
+
+
+def capacity(cluster: Cluster, machine: Machine, resource: str = PHONE) -> tuple[int, int]:
+    """Return capacity and allocatable of the Node object; 0 if it does not list the resource."""
+    status = cluster.api.get(f"{CORE}/nodes/{machine.name}")["status"]
+    return int(status["capacity"].get(resource, 0)), int(status["allocatable"].get(resource, 0))
+
+
+def wait_allocatable(
+    cluster: Cluster, machine: Machine, count: int, resource: str = PHONE, *, seconds: float = 2 * PATIENCE
+) -> None:
+    """Wait until the Node object has this number of allocatable devices; the kubelet reports it every 10 s."""
+    until(
+        lambda: capacity(cluster, machine, resource)[1] == count,
+        f"{machine.name} has {count} allocatable {resource}",
+        seconds=seconds,
+    )
