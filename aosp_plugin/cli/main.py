@@ -116,6 +116,23 @@ def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None,
 
 
 @cli.command()
+@click.option("--config", "file", metavar="FILE", help="Configuration file (YAML, version: v1).")
+@click.option("--resource", metavar="NAME", help="The resource that the container requested.")
+def check(file: str | None, resource: str | None) -> None:
+    """Check that this container has its binder devices.
+
+    Runs in a container that requested a resource of the plugin, with the plugin's configuration: the pod of helm test
+    does. The devices in BINDER_VISIBLE_DEVICES must exist and open, and with verify: binder or probe the binder driver
+    must respond.
+
+    Exit codes: 0 all checks passed, 1 a check failed, 2 invalid usage or configuration.
+    """
+    from aosp_plugin.cli import check  # noqa: PLC0415
+
+    check.check(config.load({}, os.environ, file)[0], resource, os.environ)
+
+
+@cli.command()
 @click.option(
     "--devices",
     type=click.IntRange(8, 100_000),

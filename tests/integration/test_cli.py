@@ -45,7 +45,7 @@ def test_no_command_prints_the_help() -> None:
     assert (code, err) == (0, "")
     assert out.startswith("Usage: aosp-plugin [OPTIONS] [COMMAND] [ARGS]...\n\n")
     commands = out.partition("Commands:\n")[2].splitlines()
-    assert {line.split()[0] for line in commands} >= {"config", "demo", "kubelet", "nodes", "serve", "status"}
+    assert {line.split()[0] for line in commands} >= {"check", "config", "demo", "kubelet", "nodes", "serve", "status"}
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 

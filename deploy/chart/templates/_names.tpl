@@ -50,11 +50,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- toJson $settings -}}
 {{- end }}
 
-{{/* The first resource that pods request; the plugin's defaults depend on phones. */}}
-{{- define "aosp-device-plugin.resource" -}}
-{{- $entry := default (list (dict)) .Values.config.resources | first -}}
-{{- $phones := get (ternary $entry .Values.config (hasKey $entry "phones")) "phones" -}}
-{{- get (ternary $entry .Values.config (hasKey $entry "resource_name")) "resource_name" | default (ternary "aosp.io/phone" "aosp.io/binder" (not (empty $phones))) -}}
+{{/* The names of the resources that pods request; the plugin's defaults depend on phones. */}}
+{{- define "aosp-device-plugin.resourceNames" -}}
+{{- $config := .Values.config -}}
+{{- $names := list -}}
+{{- range $entry := default (list (dict)) $config.resources -}}
+{{- $phones := get (ternary $entry $config (hasKey $entry "phones")) "phones" -}}
+{{- $name := get (ternary $entry $config (hasKey $entry "resource_name")) "resource_name" -}}
+{{- $names = append $names ($name | default (ternary "aosp.io/phone" "aosp.io/binder" (not (empty $phones)))) -}}
+{{- end -}}
+{{- toJson $names -}}
 {{- end }}
 
 {{/* "true" if a resource uses CDI names, whose spec files require a mount. */}}

@@ -12,7 +12,7 @@ import yaml
 
 from aosp_plugin import config
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.manifests import VALUES, charted, configuration, the
+from tests.e2e.deploy.manifests import VALUES, accepted, charted, configuration, the
 from tests.e2e.deploy.parts import CHART, DEPLOY, run
 
 
@@ -159,11 +159,39 @@ def notes() -> None:
     assert "kubectl label node NODE example.com/phones=yes" in text, text
     assert "networkPolicy.enabled" in text, text
     assert "kubectl -n kube-system port-forward POD 9478" in text, text
+    assert "helm test phones -n kube-system" in text, text
     assert "privileged" not in text, text
     privileged = _notes(*VALUES["provision"])
     assert "privileged" in privileged
     assert "as a limit: aosp.io/phone: 1" in privileged, privileged
     assert "as a limit: aosp.io/binder: 1" in _notes(), _notes()
+
+
+def test_pods() -> None:
+    """`helm test` runs an unprivileged pod for each resource where the plugin runs; the DaemonSet does not adopt it."""
+    for values, resources in (
+        ("default", ["aosp.io/binder"]),
+        ("provision", ["aosp.io/phone"]),
+        ("everything", ["aosp.io/phone", "aosp.io/sidecar"]),
+    ):
+        rendered = charted(*VALUES[values])
+        daemon_set = the("DaemonSet", rendered)
+        template = daemon_set["spec"]["template"]["spec"]
+        pods = [manifest for manifest in accepted(rendered) if manifest["kind"] == "Pod"]
+        assert len(pods) == len(resources), f"{values}: {len(pods)} pods"
+        for pod, resource in zip(pods, resources, strict=True):
+            spec, metadata = pod["spec"], pod["metadata"]
+            (container,) = spec["containers"]
+            assert metadata["annotations"]["helm.sh/hook"] == "test", metadata
+            assert not daemon_set["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items(), metadata
+            assert container["resources"]["limits"][resource] == "1", container
+            assert f"--resource={resource}" in container["command"], container
+            assert container["image"] == template["containers"][0]["image"], container
+            for name in ("nodeSelector", "tolerations", "affinity", "imagePullSecrets"):
+                assert spec.get(name) == template.get(name), f"{name}: {spec.get(name)}"
+            assert container["securityContext"]["privileged"] is False, container
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, container
+            assert [volume["configMap"]["name"] for volume in spec["volumes"]] == [daemon_set["metadata"]["name"]]
 
 
 def _notes(*arguments: str) -> str:
@@ -211,5 +239,6 @@ ITEMS = (
     values_are_checked,
     empty_network_policy,
     notes,
+    test_pods,
     package,
 )

@@ -1,0 +1,143 @@
+"""``aosp-plugin check``: checks in a container that it has the binder devices that the plugin allocated to it.
+
+The pod of ``helm test`` runs it, with the plugin's configuration: what a container of a resource must have follows from
+there, as it does in ``backend.container_edits``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import stat
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
+from aosp_plugin.config.messages import shown
+from aosp_plugin.errors import BinderfsError, ConfigError, HostError
+from aosp_plugin.framework.device_list import DeviceList
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aosp_plugin.config import Config, Resource
+
+_DEVICES = "/dev"
+_EVERYONE = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
+
+_NO_NAMES = (
+    "the container got nothing from the plugin: the resource is another plugin's, or the runtime ignores CDI names "
+    '(docs/runbook.md, "The container has no binder device at all")'
+)
+_CAUSES = {
+    errno.ENOENT: 'the plugin did not add it (docs/runbook.md, "The container has no binder device at all")',
+    errno.ENXIO: 'a copy of a binderfs device, or a device without a driver (docs/runbook.md, "ENXIO inside the '
+    'container")',
+    errno.EPERM: 'the device cgroup does not allow it (docs/runbook.md, "EPERM inside the container")',
+    errno.EACCES: 'its mode does not allow it: chmod 0666 on the host (docs/runbook.md, "EPERM inside the container")',
+    errno.ENOTTY: 'not a device of the binder driver (docs/runbook.md, "not-binder")',
+}
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    text: str
+    problem: str = ""
+    """Why it failed and where to go on; empty if it succeeded."""
+
+
+def check(config: Config, resource_name: str | None, environment: Mapping[str, str]) -> None:
+    """Print a line for each check of this container, which has devices of a resource; by default of the only one.
+
+    Raises HostError if a check failed, and ConfigError if the resource is not configured.
+    """
+    resource = _selected(config.resources, resource_name)
+    failed = 0
+    for finding in findings(resource, environment):
+        failed += bool(finding.problem)
+        click.echo(f"{'FAILED' if finding.problem else 'ok':<8}{finding.text}")
+        if finding.problem:
+            click.echo(f"        {finding.problem}")
+    if failed:
+        raise HostError(
+            f"{resource.resource_name}: checks failed in this container: {failed}; see the plugin's log on this node, "
+            f"and there: aosp-plugin status"
+        )
+    click.echo(f"{resource.resource_name}: this container has its binder devices")
+
+
+def findings(resource: Resource, environment: Mapping[str, str], root: str = "") -> Iterator[Finding]:
+    """Yield the results for a container of ``resource`` with this environment; its files are below ``root``."""
+    variable = resource.visible_devices_env if DeviceList.ENVVAR in resource.device_list else ""
+    names: list[str] = []
+    if variable:
+        value = environment.get(variable, "")
+        names = [name for name in value.split(",") if name]
+        yield Finding(f"{variable}={value}", "" if names else _NO_NAMES)
+    paths = _paths(resource, names) if variable else _unnamed(resource, root)
+    if not paths and not variable:
+        yield Finding(f"{_DEVICES}/{resource.device_prefix}*", _NO_NAMES)
+    for path in paths:
+        yield _opened(resource, path, root)
+
+
+def _selected(resources: Sequence[Resource], name: str | None) -> Resource:
+    if name is None and len(resources) == 1:
+        return resources[0]
+    known = [resource.resource_name for resource in resources]
+    for resource in resources:
+        if resource.resource_name == name:
+            return resource
+    asked = "several resources are configured" if name is None else f"resource {shown(name)} is not configured"
+    raise ConfigError(f"{asked}: --resource must be one of {', '.join(known)}")
+
+
+def _paths(resource: Resource, names: Sequence[str]) -> list[str]:
+    """Return where a container with binder devices of these names, in this order, has them."""
+    paths = [path for name, path in zip_longest(names, resource.container_paths[: len(names)]) if name and path]
+    if resource.phones is None:
+        paths += [f"{_DEVICES}/{name}" for name in names]
+    elif resource.isolation is not Isolation.STRICT:
+        shared = [path for host, path in map(shared_path, resource.shared_mounts) if host == OWN_BINDERFS]
+        paths += [f"{directory}/{name}" for directory in shared for name in names]
+    return list(dict.fromkeys(paths))
+
+
+def _unnamed(resource: Resource, root: str) -> list[str]:
+    """Return the paths of a container's binder devices without a variable that names them."""
+    if resource.phones is not None or resource.sets is not None:
+        return list(resource.container_paths)
+    pattern = f"{resource.device_prefix}*"
+    return [f"{_DEVICES}/{name}" for name in sorted(fnmatch.filter(os.listdir(root + _DEVICES), pattern))]
+
+
+def _opened(resource: Resource, path: str, root: str) -> Finding:
+    """Check that a device opens, with the driver that the resource requires."""
+    try:
+        status = os.stat(root + path)
+        if resource.verify is not Verify.FILE and not stat.S_ISCHR(status.st_mode):
+            return Finding(path, 'not a character device (docs/runbook.md, "not-a-device")')
+        if "w" in resource.permissions and resource.verify in {Verify.BINDER, Verify.PROBE}:
+            version = binderfs.binder_version(root + path)
+            return Finding(f"{path}: opened, binder protocol {version}{_mode(status)}")
+        flags = os.O_RDWR if "w" in resource.permissions else os.O_RDONLY
+        os.close(os.open(root + path, flags | os.O_CLOEXEC | os.O_NONBLOCK))
+    except BinderfsError as error:
+        number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+        return Finding(path, _CAUSES.get(number or 0, str(error)))
+    except OSError as error:
+        cause = _CAUSES.get(error.errno or 0)
+        return Finding(path, f"{error.strerror}: {cause}" if cause else str(error.strerror))
+    return Finding(f"{path}: opened{_mode(status)}")
+
+
+def _mode(status: os.stat_result) -> str:
+    """Return a remark about a device that only its owner may open, such as root's; Android has other users."""
+    mode = stat.S_IMODE(status.st_mode)
+    return "" if mode & _EVERYONE == _EVERYONE else f"; mode {mode:04o}: not for all users of Android"
