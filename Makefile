@@ -6,13 +6,14 @@ PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel chaos fuzz bench \
+.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel test-cluster \
+  cluster cluster-stop chaos fuzz bench \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ITEMS=core limits test-deploy, test-kubelet and test-kernel to the items that CI runs."
+	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel and test-cluster to the items that CI runs."
 
 $(VENV)/.installed: pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "requires Python 3.11 or newer: make PYTHON=...")'
@@ -60,6 +61,16 @@ test-kubelet: $(VENV)/.installed ## Run the plugin with a real kubelet and conta
 
 test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian, Go and Rust
 	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS)
+
+test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
+	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
+
+MACHINES ?= 1
+cluster: $(VENV)/.installed ## Start a Kubernetes cluster to try the plugin in: MACHINES=3; requires root, Debian and Go
+	@$(BIN)/python -m tests.e2e.cluster.stay start --machines $(MACHINES)
+
+cluster-stop: $(VENV)/.installed ## Stop the cluster
+	@$(BIN)/python -m tests.e2e.cluster.stay stop
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)

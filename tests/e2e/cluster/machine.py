@@ -39,7 +39,7 @@ class Machine:
         """
         directory.mkdir(parents=True)
         self.name = f"node-{number}"
-        self.address = f"192.0.2.{_FIRST + number}"
+        self.address = f"203.0.113.{_FIRST + number}"
         self.subnet = f"10.244.{number}.0/24"
         self._control_plane = control_plane
         self._directory = directory

@@ -25,8 +25,9 @@ from tests.e2e.kubelet.sandbox import CGROUPS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ADDRESS: Final = "192.0.2.10"
-"""The control plane's address, and the nodes' gateway; 192.0.2.0/24 is reserved for documentation (RFC 5737)."""
+ADDRESS: Final = "203.0.113.10"
+"""The control plane's address, and the nodes' gateway; 203.0.113.0/24 is reserved for documentation (RFC 5737)."""
+NETWORK: Final = "203.0.113.0/24"
 SERVICES: Final = "198.18.0.0/24"
 SERVICE: Final = "198.18.0.1"
 """The service `kubernetes` of pods: on the loopback device of the control plane, so that no kube-proxy is needed."""
@@ -37,6 +38,18 @@ _UNSHARE: Final = ("--mount", "--pid", "--fork", "--kill-child", "--net", "--pro
 def command(module: str, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs a Python module as the first process of a new sandbox."""
     return ["unshare", *_UNSHARE, sys.executable, "-m", module, *arguments]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a sandbox, and wait until all its processes have ended.
+
+    The kernel reaps the first process of a PID namespace after all others (``zap_pid_ns_processes``). If ``unshare``
+    were killed, nothing would wait for them.
+    """
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    process.wait()
 
 
 def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: float) -> int:
@@ -50,8 +63,7 @@ def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: floa
             sys.stdout.write(f"not ok - the whole run did not end within {seconds:.0f} s\n")
             return 1
         finally:
-            process.kill()
-            process.wait()
+            kill(process)
 
 
 @contextlib.contextmanager
