@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,11 @@ def main() -> int:
         report.not_ok("the cluster starts", describe(error))
         _print_logs(cluster)
         return report.end()
-    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s")
+    say(f"# the cluster is ready for pods after {time.monotonic() - started:.0f} s, and has {_memory():.0f} MiB")
     for group in groups:
+        started = time.monotonic()
         _run(group, cluster, options.only, report)
+        say(f"# {group.name}: {time.monotonic() - started:.0f} s, {_memory():.0f} MiB")
     cluster.stop()
     return report.end()
 
@@ -48,6 +51,15 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
     for item in items:
         if not report.run(f"[{group.name}] {item.title}", partial(item.check, cluster)):
             _print_logs(cluster)
+
+
+def _memory() -> float:
+    """Return the memory of all processes of the sandbox in MiB; of shared pages, each process has its share (PSS)."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
+        with contextlib.suppress(OSError):
+            total += int(path.read_text().partition("\nPss:")[2].split()[0])
+    return total / 1024
 
 
 def _print_logs(cluster: Cluster) -> None:
