@@ -6,6 +6,8 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.e2e.cluster.api import APPS, CORE
 from tests.e2e.deploy.parts import CHART
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
@@ -92,3 +94,21 @@ def wait_allocatable(
         f"{machine.name} has {count} allocatable {resource}",
         seconds=seconds,
     )
+
+
+def metrics(cluster: Cluster, pod: dict[str, Any]) -> str:
+    """Return the metrics of a pod of the plugin, through the API server."""
+    return cluster.api.text("GET", f"{PODS}/{pod['metadata']['name']}:9478/proxy/metrics")
+
+
+def metric(cluster: Cluster, pod: dict[str, Any], name: str, **labels: str) -> float:
+    """Return the sum of a metric's series that have these labels. Raises LookupError if there is none."""
+    values = [
+        sample.value
+        for family in text_string_to_metric_families(metrics(cluster, pod))
+        for sample in family.samples
+        if sample.name == f"aosp_plugin_{name}" and labels.items() <= sample.labels.items()
+    ]
+    if not values:
+        raise LookupError(f"no metric {name} with {labels}")
+    return sum(values)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.cluster import items_phones
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,7 +32,7 @@ class Group:
         return [item for item in self.items if text in f"{self.name}.{item.name}"]
 
 
-GROUPS: Final[Sequence[Group]] = ()
+GROUPS: Final[Sequence[Group]] = (Group("phones", "phones that the scheduler places", items_phones.item.all),)
 
 ALWAYS: Final = ("install", "phones")
 """The groups of the core set that run on each commit; one of the others joins them by rotation."""

@@ -125,7 +125,7 @@ class Standalone:
     def allocatable(self, resource: str) -> set[str]:
         """Return the healthy devices, allocated or not (GetAllocatableResources)."""
         answer = self._ask("GetAllocatableResources", pb.AllocatableResourcesRequest())
-        return {device for entry in answer.devices if entry.resource_name == resource for device in entry.device_ids}
+        return devices_of(answer, resource)
 
     def numa_nodes(self, resource: str) -> dict[str, set[int]]:
         """Return the NUMA nodes of each healthy device (GetAllocatableResources)."""
@@ -150,23 +150,29 @@ class Standalone:
             (pod.name.removesuffix(f"-{NODE}"), container.name): devices
             for pod in answer.pod_resources
             for container in pod.containers
-            if (devices := _devices(container, resource))
+            if (devices := devices_of(container, resource))
         }
 
     def held_by(self, pod: str, resource: str) -> dict[str, set[str]]:
         """Return the devices of a pod's containers (Get)."""
         request = pb.GetPodResourcesRequest(pod_name=f"{pod}-{NODE}", pod_namespace="default")
         containers = self._ask("Get", request).pod_resources.containers
-        return {container.name: _devices(container, resource) for container in containers}
+        return {container.name: devices_of(container, resource) for container in containers}
 
     def _ask(self, method: str, request: Any) -> Any:
-        options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.default_authority", "localhost")]
-        with grpc.insecure_channel(f"unix:{POD_RESOURCES}", options=options) as channel:
-            return getattr(rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
+        return ask(POD_RESOURCES, method, request)
 
 
-def _devices(container: Any, resource: str) -> set[str]:
-    return {device for entry in container.devices if entry.resource_name == resource for device in entry.device_ids}
+def ask(socket: str, method: str, request: Any) -> Any:
+    """Call a method of the podresources API."""
+    options = [("grpc.max_receive_message_length", LARGEST_MESSAGE), ("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        return getattr(rpc.PodResourcesListerStub(channel), method)(request, timeout=10)
+
+
+def devices_of(answer: Any, resource: str) -> set[str]:
+    """Return the devices of a resource in an answer's list, which is that of the node or of a container."""
+    return {device for entry in answer.devices if entry.resource_name == resource for device in entry.device_ids}
 
 
 def _numa_nodes(devices: Iterable[Any], resource: str) -> dict[str, set[int]]:
