@@ -6,11 +6,14 @@ Requires root, Debian and Go. Missing parts are installed, or built and cached. 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -46,10 +49,23 @@ def main() -> int:
     try:
         arguments = ["--work", str(work), "--only", options.only, "--groups", *(group.name for group in groups)]
         arguments += ["--parts", *found.arguments()]
-        return sandbox.enter("tests.e2e.cluster.inside", arguments, project=PROJECT, seconds=LIMIT)
+        code = sandbox.enter("tests.e2e.cluster.inside", arguments, project=PROJECT, seconds=LIMIT)
+        report.run("Nothing of the cluster is left on the machine", partial(_check_leftovers, str(work)))
+        return code or report.end()
     finally:
         shutil.rmtree(work, ignore_errors=True)
         say(f"# {time.monotonic() - started:.0f} s in total")
+
+
+def _check_leftovers(work: str) -> None:
+    """Check that no process, mount, network device or cgroup of the cluster remains."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            assert work.encode() not in path.read_bytes() or path.parent.name == str(os.getpid()), path.read_bytes()
+    assert work not in Path("/proc/self/mountinfo").read_text(), "a mount remains"
+    assert sandbox.BRIDGE not in os.listdir("/sys/class/net"), "a network device remains"
+    cgroups = list(sandbox.CGROUPS.glob(f"**/aosp-cluster-{os.getpid()}-*"))
+    assert not cgroups, f"cgroups remain: {cgroups}"
 
 
 def _commit() -> int:

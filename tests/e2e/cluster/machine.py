@@ -132,13 +132,15 @@ class Machine:
     def _enter_namespaces(self) -> None:
         module = ("-m", "tests.e2e.cluster.boot")
         options = ("--name", self.name, "--address", self.address, "--directory", str(self._directory))
-        self._process = subprocess.Popen(
-            ["unshare", *_UNSHARE, sys.executable, *module, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=PROJECT,
-        )
+        with (self._directory / "boot.log").open("a") as log:
+            self._process = subprocess.Popen(
+                ["unshare", *_UNSHARE, sys.executable, *module, *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,  # unshare complains if its child is killed
+                text=True,
+                cwd=PROJECT,
+            )
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         self._pid = int(until(children.read_text, f"the first process of {self.name}").split()[0])
         peer = ("peer", "name", boot.LINK, "netns", str(self._pid))
@@ -150,7 +152,7 @@ class Machine:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
-        assert answer == boot.READY, f"{self.name} did not boot: {answer!r}"
+        assert answer == boot.READY, f"{self.name} did not boot: {(self._directory / 'boot.log').read_text()[-500:]}"
 
     def _kubelet_configuration(self, cgroups: str) -> dict[str, Any]:
         plane = self._control_plane
