@@ -21,6 +21,7 @@ from tests.e2e.cluster import parts, sandbox, suite
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe, say
 from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.sandbox import CGROUPS
 
 LIMIT: Final = 7200.0
 """The time limit for all items, in seconds."""
@@ -64,7 +65,7 @@ def _check_leftovers(work: str) -> None:
             assert work.encode() not in path.read_bytes() or path.parent.name == str(os.getpid()), path.read_bytes()
     assert work not in Path("/proc/self/mountinfo").read_text(), "a mount remains"
     assert sandbox.BRIDGE not in os.listdir("/sys/class/net"), "a network device remains"
-    cgroups = list(sandbox.CGROUPS.glob(f"**/aosp-cluster-{os.getpid()}-*"))
+    cgroups = list(CGROUPS.glob(f"**/aosp-cluster-{os.getpid()}-*"))
     assert not cgroups, f"cgroups remain: {cgroups}"
 
 
