@@ -48,8 +48,13 @@ def values_schema() -> dict[str, Any]:
         "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
         "pullSecrets": _OBJECTS,
     }
-    # Two plugins on one node would compete for the resource.
-    rolling = {"type": "object", "properties": {"maxSurge": {"enum": [0, "0%"]}}}
+    # The API server requires that one of them is 0, and Helm merges each with the chart's own value.
+    none = {"enum": [0, "0%"]}
+    rolling = {
+        "type": "object",
+        "if": {"properties": {"maxSurge": none}},
+        "else": {"properties": {"maxUnavailable": none}, "required": ["maxUnavailable"]},
+    }
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
         image=_values(**image),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import parts
@@ -72,6 +73,7 @@ class BinderBackend(Backend):
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
+        self._sources = [source for source in (self._recreator, self._spec, self._phones) if source is not None]
         self._shared_paths = SharedPaths(host, resource)
         self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.files)
         self._full = True
@@ -125,18 +127,25 @@ class BinderBackend(Backend):
         self._scanned = Scanned(table, self._store.tracked, shared)
 
     def update_host(self) -> None:
-        """Provision binder devices, retry failed recreations, and write the CDI spec of the last scan.
-
-        One of these does not depend on another one. Raises BackendError for those that failed.
-        """
+        """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
+        steps = [self._provision]
+        if self._recreator is not None:
+            steps.append(self._recreator.retry)
+        if self._spec is not None:
+            steps.append(partial(self._spec.write, self._scanned))
         errors = []
-        for step in (self._provision, self._retry_recreations, self._write_spec):
+        for step in steps:
             try:
                 step()
             except (OSError, HostError, CdiError) as error:
                 errors.append(str(error))
         if errors:
             raise BackendError("; ".join(errors))
+
+    def hand_over(self) -> None:
+        """Leave the CDI spec to another plugin; what is mounted and provisioned stays anyway. Raises CdiError."""
+        if self._spec is not None:
+            self._spec.hand_over()
 
     @property
     def has_surplus(self) -> bool:
@@ -272,15 +281,13 @@ class BinderBackend(Backend):
 
     def _is_stale(self) -> bool:
         """Return whether the health of a device has changed since the last scan, without a change of its files."""
-        return any(source.changed for source in (self._recreator, self._spec, self._phones) if source is not None)
+        return any(source.changed for source in self._sources)
 
     def _take_stale(self) -> set[str]:
         """Return the binder devices whose health has changed in this way, and forget them."""
-        stale: set[str] = set()
-        for source in (self._recreator, self._spec, self._phones):
-            if source is not None:
-                stale |= source.changed
-                source.changed = set()
+        stale: set[str] = set().union(*(source.changed for source in self._sources))
+        for source in self._sources:
+            source.changed = set()
         return stale
 
     def _provision(self) -> None:
@@ -289,12 +296,3 @@ class BinderBackend(Backend):
             LOG.info("provisioned binder devices", extra={"devices": created})
         if self._phones is not None:
             self._phones.update_host(self._scanned, full=self._full)
-
-    def _retry_recreations(self) -> None:
-        if self._recreator is not None:
-            self._recreator.retry()
-
-    def _write_spec(self) -> None:
-        """Write the CDI spec of the healthy devices. Raises CdiError, HostError and OSError."""
-        if self._spec is not None:
-            self._spec.write(self._scanned)

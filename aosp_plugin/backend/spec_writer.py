@@ -61,6 +61,11 @@ class SpecWriter:
         """Write the same spec again after a device node was recreated. Raises CdiError, HostError and OSError."""
         self._call(SpecFile.rewrite)
 
+    def hand_over(self) -> None:
+        """Leave the spec to another process of the plugin. Raises CdiError and HostError."""
+        if self._spec_file is not None:
+            self._call(SpecFile.hand_over)
+
     def close(self) -> None:
         """Remove the spec, if one was written. Raises CdiError and HostError.
 

@@ -136,6 +136,13 @@ class Inventory:
         self._superseded = asyncio.Event()
         return True
 
+    def republish(self) -> None:
+        """Send the devices again on all streams."""
+        before = self.snapshot
+        self.snapshot = Snapshot(before.revision + 1, before.devices, previous=before)
+        self._superseded.set()
+        self._superseded = asyncio.Event()
+
     def superseded(self, revision: int) -> asyncio.Event:
         """Return an event that is set as soon as the current snapshot is newer than ``revision``."""
         if self.snapshot.revision <= revision:

@@ -81,6 +81,7 @@ class Refresher:
         self._calls = HostCalls(worker, observer)
         self._stop = stop
         self._observer = observer
+        self._held = False
         self._full_scan_requested = True
         self._full_scan_due = 0.0
         self._scan_due: float | None = None
@@ -99,6 +100,11 @@ class Refresher:
         """Request a full scan without a file event."""
         self._full_scan_requested = True
         self._files.changed.set()
+
+    def hold(self, *, held: bool) -> None:
+        """Scan, but leave the host to another plugin of the resource while ``held``."""
+        self._held = held
+        self.trigger()
 
     async def scan(self, timeout: float | None = None) -> None:
         """Scan once, and publish the result. Raises OSError and PluginError; WorkerTimeoutError after ``timeout``.
@@ -130,10 +136,14 @@ class Refresher:
             self._log_change(self._inventory.snapshot, seconds)
 
     async def update_host(self, timeout: float | None = None) -> None:
-        """Let the backend update the host after a scan. A failure is logged and retried, and is part of ``problem``."""
+        """Let the backend update the host after a scan, or hand it over to another plugin.
+
+        A failure is logged and retried, and is part of ``problem``.
+        """
         result: Literal["ok", "failed"] = "failed"
         try:
-            await self._calls.run("host update", self._backend.update_host, timeout)
+            update = self._backend.hand_over if self._held else self._backend.update_host
+            await self._calls.run("host update", update, timeout)
             result = "ok"
         except (OSError, PluginError):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -15,9 +16,11 @@ from tests.support import RESOURCE, DeviceDirectory, Serve, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
 BEFORE_NEW = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD, Behaviour.BUGGY])
+TAKEN_OVER = "INFO later plugin of the resource has taken over"
 FOUND, GONE = "another plugin of the resource is running", "no other plugin of the resource is running"
 
 
@@ -28,11 +31,17 @@ def pod_resources(kubelet_dir: str) -> str:
 
 
 @pytest.fixture
-async def node(kubelet: Kubelet, pod_resources: str, device_directory: DeviceDirectory) -> AsyncIterator[Kubelet]:
+async def server(kubelet: Kubelet, pod_resources: str) -> AsyncIterator[PodResources]:
+    """Return the kubelet's podresources API."""
+    async with PodResources(kubelet, pod_resources) as server:
+        yield server
+
+
+@pytest.fixture
+def node(kubelet: Kubelet, server: PodResources, device_directory: DeviceDirectory) -> Kubelet:
     """Return a kubelet with the podresources API on a node with three devices."""
     device_directory.add(0, 1, 2)
-    async with PodResources(kubelet, pod_resources):
-        yield kubelet
+    return kubelet
 
 
 class Plugin(Serve):
@@ -91,3 +100,50 @@ async def test_end_of_the_second_plugin(
             await node.wait_for(lambda k: k.resource(RESOURCE).streams_opened == 3)
             await listed(node, 3)
             await admitted(node)
+
+
+async def test_earlier_plugin_leaves_kubelet_and_host_to_one_with_another_configuration(
+    node: Kubelet, server: PodResources, device_directory: DeviceDirectory, tmp_path: Path
+) -> None:
+    """A rolling update with maxSurge. The earlier plugin takes over if the later one ends.
+
+    It neither registers again, although the kubelet has fewer devices than it published, nor sends its list again.
+    """
+    pod_resources = server.path
+    others = DeviceDirectory(tmp_path / "others")
+    others.add(0)
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.logged("INFO registered")
+        await listed(node, 3)
+        async with Plugin(node, pod_resources, others) as second:
+            await second.logged("INFO registered")
+            await first.has_logged(TAKEN_OVER)
+            device_directory.add(3)
+            await first.logged("INFO devices changed")
+            requests = server.requests
+            while server.requests < requests + 10:  # noqa: ASYNC110 - the comparisons of other processes
+                await asyncio.sleep(0.02)
+            assert len(node.registrations) == 2
+            await listed(node, 1)
+            second.signal(signal.SIGTERM)
+            await second.finish()
+            await listed(node, 4)
+            await admitted(node)
+
+
+async def test_later_plugin_publishes_its_devices_again_when_the_earlier_one_ends(
+    node: Kubelet, device_directory: DeviceDirectory, pod_resources: str, tmp_path: Path
+) -> None:
+    """The earlier one may have sent its list last, before it noticed the later one."""
+    others = DeviceDirectory(tmp_path / "others")
+    others.add(0)
+    async with Plugin(node, pod_resources, device_directory) as first:
+        await first.logged("INFO registered")
+        async with Plugin(node, pod_resources, others) as second:
+            await second.logged("INFO registered")
+            await second.has_logged(FOUND)
+            messages = node.resource(RESOURCE).messages
+            first.signal(signal.SIGKILL)
+            await first.finish()
+            await node.wait_for(lambda k: k.resource(RESOURCE).messages > messages)
+            await listed(node, 1)

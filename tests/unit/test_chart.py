@@ -51,6 +51,11 @@ def test_the_schema_accepts_default_and_test_values(name: str | None) -> None:
     Draft7Validator(SCHEMA).validate(merged(VALUES, overrides))
 
 
+def test_the_schema_accepts_a_surge_without_unavailable_pods() -> None:
+    rolling = {"maxSurge": "10%", "maxUnavailable": 0}
+    Draft7Validator(SCHEMA).validate(merged(VALUES, {"updateStrategy": {"rollingUpdate": rolling}}))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -66,7 +71,7 @@ def test_the_schema_accepts_default_and_test_values(name: str | None) -> None:
     ids=str,
 )
 def test_the_schema_rejects_wrong_values(overrides: dict[str, Any]) -> None:
-    """Wrong are misspelled keys, other types, and values that are known to break a node."""
+    """Wrong are misspelled keys, other types, and values that the API server refuses, such as two kinds of rollout."""
     assert list(Draft7Validator(SCHEMA).iter_errors(merged(VALUES, overrides)))
 
 

@@ -78,7 +78,8 @@ def test_kubelet_directories_are_mounted_at_the_configured_paths() -> None:
     assert paths["pod-resources"] == str(Path(config.DEFAULTS["pod_resources_socket"]).parent)
 
 
-def test_a_rollout_never_runs_two_plugins_on_a_node() -> None:
+def test_a_rollout_requires_no_resources_for_a_second_plugin() -> None:
+    """Otherwise the scheduler might evict phones for it."""
     assert DAEMON_SET["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 

@@ -73,6 +73,11 @@ class SpecFile:
         with self._translate_errors():
             _remove(self._write_temporary(content)[0])
 
+    def hand_over(self) -> None:
+        """Leave the file to another process: ``close`` does not remove it. The next ``write`` takes it back."""
+        with self._translate_errors(), self._locked():
+            self._written = self._identity = None
+
     def stop_writing(self) -> None:
         """Write nothing from now on, not even in a call that is hanging. Accesses no file."""
         self._closed = True

@@ -159,7 +159,8 @@ class KubeletView:
     async def _round(self) -> None:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
-        The comparison does not count if the devices changed, or the plugin registered, during the round.
+        The comparison does not count if the devices changed, or the plugin registered, during the round, or if the
+        kubelet has the devices of a plugin that registered later.
         """
         before = self._seen = list(map(_state, self._plugins))
         self._next_round = self._clock() + self._timings.interval
@@ -172,7 +173,7 @@ class KubeletView:
                 confirmation.unavailable(answer.problem)
                 continue
             allocatable, published = answer.devices[plugin.resource_name], plugin.inventory.snapshot.healthy
-            if not plugin.endpoint or _state(plugin) != state:
+            if not plugin.endpoint or plugin.overridden or _state(plugin) != state:
                 confirmation.record(allocatable, published)
                 self._recheck |= bool(plugin.endpoint)
                 continue

@@ -5,6 +5,10 @@ kubelet keeps one current plugin per resource, the last one that registered; whe
 unhealthy, although the stream of the remaining plugin stays open (pkg/kubelet/cm/devicemanager/plugin/v1beta1/
 handler.go ``runClient``; manager.go ``runEndpoint`` in 1.20). The remaining plugin therefore registers again. It does
 so even if it has already sent another list: the kubelet then counts the devices as healthy, but rejects each pod.
+
+A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
+kubelet calls the one that registered later, but takes the list of whichever sent one last. The earlier one is therefore
+overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration.
 """
 
 from __future__ import annotations
@@ -62,6 +66,11 @@ class Succession:
         return False
 
     @property
+    def overridden(self) -> bool:
+        """Whether there is a plugin that registered later."""
+        return self._overridden
+
+    @property
     def pending(self) -> bool:
         """Whether another scan has to confirm the end of a plugin."""
         return self._ended_once
@@ -75,19 +84,27 @@ class OtherPlugins:
         supervisor: Supervisor,
         *,
         reregister: Callable[[DisconnectReason], None],
+        override: Callable[[bool], None],
+        republish: Callable[[], None],
         interval: float,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
-        ``reregister`` is called with the reason when the kubelet has lost the plugin. ``interval`` is in seconds.
+        ``reregister`` is called with the reason when the kubelet has lost the plugin; ``override`` with whether there
+        is a plugin that registered later, when that changes; ``republish`` when an earlier plugin has ended, whose list
+        the kubelet may have. ``interval`` is in seconds.
         """
         self._supervisor = supervisor
         self._reregister = reregister
+        self._override = override
+        self._republish = republish
         self._observer = observer
         self._interval = interval
         self._succession = Succession()
         self.found: tuple[OtherPlugin, ...] = ()
+        self.overridden = False
+        """Whether a plugin that registered later has taken over the resource."""
 
     @property
     def notice(self) -> str:
@@ -112,6 +129,7 @@ class OtherPlugins:
             return
         if found is None:
             return
+        fewer = len(found) < len(self.found)
         if found != self.found:
             self.found = found
             self._supervisor.view_due.set()
@@ -120,5 +138,13 @@ class OtherPlugins:
                 LOG.warning("another plugin of the resource is running", extra={"endpoint": ",".join(map(str, found))})
             else:
                 LOG.info("no other plugin of the resource is running")
-        if self._succession.observe(socket_number(own_endpoint) if own_endpoint else 0, found):
+        lost = self._succession.observe(socket_number(own_endpoint) if own_endpoint else 0, found)
+        if self._succession.overridden != self.overridden:
+            self.overridden = self._succession.overridden
+            if self.overridden:
+                LOG.info("later plugin of the resource has taken over")
+            self._override(self.overridden)
+        if lost:
             self._reregister(DisconnectReason.LATER_PLUGIN_ENDED)
+        elif fewer and not self.overridden:
+            self._republish()

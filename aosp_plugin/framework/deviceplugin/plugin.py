@@ -74,6 +74,8 @@ class DevicePlugin:
         self._other_plugins = OtherPlugins(
             self._supervisor,
             reregister=self.reregister,
+            override=self._set_overridden,
+            republish=self.inventory.republish,
             interval=timings.other_plugins,
             observer=observer,
         )
@@ -120,6 +122,11 @@ class DevicePlugin:
         May be read in any thread, like ``confirmation``.
         """
         return self._other_plugins.notice
+
+    @property
+    def overridden(self) -> bool:
+        """Whether a plugin of the resource that registered later has taken over, as in a rolling update."""
+        return self._other_plugins.overridden
 
     @property
     def registered(self) -> bool:
@@ -193,6 +200,12 @@ class DevicePlugin:
                     await self._refresher.scan(host_calls.SCAN_TIMEOUT)
                 if require_devices:
                     self._check_devices()
+
+    def _set_overridden(self, overridden: bool) -> None:  # noqa: FBT001 - a callback
+        """Leave kubelet and host to a later plugin, or take the host back; the new registration does the same."""
+        if overridden:
+            self._supervisor.silence()
+        self._refresher.hold(held=overridden)
 
     def _check_devices(self) -> None:
         if not self.inventory.snapshot.devices:

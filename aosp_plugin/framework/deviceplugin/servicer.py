@@ -66,6 +66,7 @@ class Servicer:
         self._rescan = rescan
         self._observer = observer
         self._finished = asyncio.Event()
+        self._silent = False
         self.stream_opened = asyncio.Event()
         """Set when ListAndWatch was called for the first time. Any number of clients may call it; the first stream is
         the kubelet's, which calls it as soon as it has the name of the socket."""
@@ -95,6 +96,10 @@ class Servicer:
             },
         )
 
+    def silence(self) -> None:
+        """Send no more lists on streams that have one: that of another plugin counts."""
+        self._silent = True
+
     def finish(self) -> None:
         """End all streams."""
         self._finished.set()
@@ -111,6 +116,8 @@ class Servicer:
         try:
             while True:
                 await wait_any(self._inventory.superseded(revision), self._finished)
+                if revision and self._silent:
+                    await self._finished.wait()
                 if self._finished.is_set():
                     return
                 snapshot = self._inventory.snapshot

@@ -101,6 +101,7 @@ class Supervisor:
         self._last_kubelet: SocketIdentity | None = None
         self._started = 0.0
         self._requested: DisconnectReason | None = None
+        self._servicer: Servicer | None = None
         self.view_due = asyncio.Event()
         """Set after each registration, when the kubelet has also called ListAndWatch; see ``DevicePlugin.view_due``."""
         self.endpoint = ""
@@ -142,6 +143,11 @@ class Supervisor:
             self._requested = reason
             self._monitor.changed.set()
 
+    def silence(self) -> None:
+        """Send no more lists in the current registration, but those that the kubelet requests."""
+        if self._servicer is not None:
+            self._servicer.silence()
+
     async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
         """Return the other plugins of the resource on this node; None if ``stop`` is set first. Raises OSError."""
         return await self._monitor.other_plugins(self.endpoint)
@@ -175,6 +181,7 @@ class Supervisor:
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
         servicer = Servicer(self._backend, self._inventory, self._worker, self._rescan, self._observer)
+        self._servicer = servicer
         try:
             async with serving(servicer, path, self._monitor, self._timings.stop):
                 view = await self._monitor.view(path)

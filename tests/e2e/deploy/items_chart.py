@@ -122,7 +122,7 @@ REFUSED = {
     "provision.enabled=true,config.provision.count=3,config.provision.directory=/mnt/x": "is not in a volume",
     "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
     "config.version=v2": "value must be 'v1'",
-    "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxSurge'",
+    "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxUnavailable'",
     "image.digest=latest": "at '/image/digest'",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",

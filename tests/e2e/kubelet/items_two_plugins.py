@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import signal
 import sys
 import tempfile
@@ -11,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.plugins import configuration, sockets
@@ -21,12 +24,22 @@ from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.e2e.kubelet.node import Node
 
 HEALED_WITHIN = 90.0
 """Seconds from the end of the other plugin until all devices are allocatable again."""
+
+SUCCEEDED_WITHIN = 1.0
+"""Seconds from the end of a plugin until the devices of its successor, which is registered, are allocatable again."""
+
+_EVENT = re.compile(
+    r'^I\d+ (\d+):(\d+):(\S+) .*\] "(Mark all resources Unhealthy|Processed device updates) for resource" '
+    rf'resourceName="{RESOURCE}"',
+    re.MULTILINE,
+)
+"""Lines of the kubelet's log: hours, minutes, seconds, event."""
 
 item = Items()
 
@@ -80,6 +93,45 @@ def second_leaves(node: Node) -> None:
 def _end(second: Daemon) -> None:
     code = second.end(signal.SIGTERM)
     assert code == 0, f"the exit code of the second plugin is {code}"
+
+
+@item("An earlier plugin of the resource ends, as in a rolling update with maxSurge: the later one has the devices")
+def successor_takes_over(node: Node) -> None:
+    """This kubelet disconnects the later plugin, too, which registers again at once."""
+    with tempfile.TemporaryDirectory() as directory:
+        second = _second(directory)
+        second.start()
+        until(
+            lambda: "another plugin of this resource runs on this node" in _readiness(), "/readyz names the other one"
+        )
+        with _short_gap(node):
+            node.plugin.interrupt(signal.SIGTERM)  # and it registers later than the second one
+            until(lambda: "another plugin of this resource runs on this node" in _readiness(), "/readyz names it again")
+        with _short_gap(node):
+            _end(second)
+            until(lambda: "another plugin of this resource" not in _readiness(), "/readyz no longer names it")
+        with node.running_with(1):
+            pass
+
+
+@contextlib.contextmanager
+def _short_gap(node: Node) -> Iterator[None]:
+    """Check that the kubelet has no devices for a short time only, according to its log."""
+    log = node.kubelet.daemon.log
+    before = log.stat().st_size
+    yield
+    node.wait_allocatable(node.devices)
+    lost: float | None = None
+    gaps = []
+    for hours, minutes, seconds, text in _EVENT.findall(log.read_bytes()[before:].decode()):
+        time = (int(hours) * 60 + int(minutes)) * 60 + float(seconds)
+        if text.startswith("Mark all"):
+            lost = time if lost is None else lost
+        elif lost is not None:
+            gaps.append(time - lost)
+            lost = None
+    say(f"#   the kubelet had no devices for {[round(gap * 1000) for gap in gaps]} ms")
+    assert all(gap < SUCCEEDED_WITHIN for gap in gaps), f"seconds without devices: {gaps}"
 
 
 @item("A program other than this plugin registers the resource and ends: the plugin heals the kubelet in 90 s")

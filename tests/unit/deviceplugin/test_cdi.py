@@ -352,6 +352,19 @@ def test_close_keeps_the_file_of_a_successor(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_close_keeps_a_file_that_was_handed_over(tmp_path: Path) -> None:
+    """The old plugin may have written last, before it noticed the new one. The next write takes the file back."""
+    old, new = SpecFile(str(tmp_path), RESOURCE), SpecFile(str(tmp_path), RESOURCE)
+    new.write(b"one")
+    old.write(b"one")
+    old.hand_over()
+    old.rewrite()
+    assert old.write(b"one")
+    old.hand_over()
+    old.close()
+    assert os.listdir(tmp_path) == [FILE]
+
+
 def test_first_write_removes_temporary_files_of_a_killed_predecessor(tmp_path: Path) -> None:
     """Later writes do not: the file may be that of a successor."""
     left = ".example.com_gpu.json.abcd_123.tmp"

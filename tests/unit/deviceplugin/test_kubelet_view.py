@@ -105,6 +105,26 @@ def test_end_of_a_later_plugin_is_confirmed_by_a_second_scan() -> None:
     assert not succession.observe(5, others())
 
 
+def test_plugin_is_overridden_while_there_is_a_later_one() -> None:
+    succession = Succession()
+    found = [others(3), others(3, 7), others(3), others(3)]
+    overridden = []
+    for scan in found:
+        succession.observe(5, scan)
+        overridden.append(succession.overridden)
+    assert overridden == [False, True, True, False]
+
+
+def test_plugin_that_registers_again_overrides_the_other_one() -> None:
+    """As after a restart of the kubelet."""
+    succession = Succession()
+    overridden = []
+    for own in (5, 9):
+        succession.observe(own, others(7))
+        overridden.append(succession.overridden)
+    assert overridden == [True, False]
+
+
 def test_later_plugin_that_registers_again_has_not_ended() -> None:
     succession = Succession()
     assert not succession.observe(5, others(3, 7))
