@@ -29,6 +29,9 @@ class Parts:
     """The same of the newest version, or None if it is not available."""
     containerd: Path
     helm: Path
+    kustomize: Path
+    crds: Path
+    """The directory of the Prometheus operator's CRDs."""
     image: Path
     """An archive of the plugin's image."""
 
@@ -55,5 +58,7 @@ def collect(*, newest: bool) -> Parts:
         newest=node.kubernetes(node.NEWEST) if newest else None,
         containerd=node.containerd(),
         helm=Path(deploy.helm()),
+        kustomize=Path(deploy.kustomize()),
+        crds=deploy.operator_crds(),
         image=node.plugin_image(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import items_phones
+from tests.e2e.cluster import items_install, items_kustomize, items_phones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,10 @@ class Group:
         return [item for item in self.items if text in f"{self.name}.{item.name}"]
 
 
-GROUPS: Final[Sequence[Group]] = (Group("phones", "phones that the scheduler places", items_phones.item.all),)
+GROUPS: Final[Sequence[Group]] = (
+    Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
+    Group("phones", "phones that the scheduler places", items_phones.item.all),
+)
 
 ALWAYS: Final = ("install", "phones")
 """The groups of the core set that run on each commit; one of the others joins them by rotation."""

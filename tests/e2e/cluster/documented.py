@@ -1,0 +1,69 @@
+"""The commands and examples of docs/deploy.md, which the items run as they are written there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from tests.e2e.kubelet.parts import PROJECT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.cluster.cluster import Cluster
+
+_PAGE: Final = "docs/deploy.md"
+_SECONDS: Final = 200.0
+
+
+def commands() -> list[str]:
+    """Return the commands of the page, without their comments."""
+    text = re.sub(r"\\\n +", "", (PROJECT / _PAGE).read_text(encoding="utf-8"))
+    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir) .*)$", text)
+    return [re.sub(r"\s+#.*", "", line).strip() for line in lines]
+
+
+def command(start: str) -> str:
+    """Return the first command of the page that begins with ``start``. Raises AssertionError if there is none."""
+    found = [line for line in commands() if line.startswith(start)]
+    assert found, f"{_PAGE} has no command {start!r}"
+    return found[0]
+
+
+def example(text: str) -> Any:
+    """Return the YAML of the example that contains ``text``, an indented block of lines after another."""
+    page = (PROJECT / _PAGE).read_text(encoding="utf-8")
+    for block in re.findall(r"(?m)(?:^ {4}.*\n)+", page):
+        if text in block:
+            return yaml.safe_load(textwrap.dedent(block))
+    raise AssertionError(f"{_PAGE} has no example with {text!r}")
+
+
+def shell(cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, **placeholders: str) -> str:
+    """Run a command of the page with more options, and return its output; ``placeholders`` are replaced by values.
+
+    Raises AssertionError with the output if it fails.
+    """
+    for name, value in ({"REGISTRY": "localhost"} | placeholders).items():
+        line = re.sub(rf"\b{name}\b", value, line)
+    programs = cluster.directory / "programs"
+    if not programs.exists():
+        programs.mkdir()
+        for path in (cluster.parts.kubernetes / "kubectl", cluster.parts.helm, cluster.parts.kustomize):
+            (programs / path.name).symlink_to(path)
+    result = subprocess.run(
+        ("sh", "-ec", f"PATH={programs}:$PATH; {line} {shlex.join(options)}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+        cwd=cwd,
+    )
+    assert result.returncode == 0, f"{line}: exit code {result.returncode}: {result.stdout}"
+    return result.stdout

@@ -1,0 +1,208 @@
+"""Items: the plugin installed, tested, upgraded, rolled back and uninstalled with Helm, by the commands of the page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from tests.e2e.cluster import documented, leftovers, phones, plugin
+from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.items import Items
+from tests.e2e.deploy.parts import CHART
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.cluster.cluster import Cluster
+
+item = Items()
+
+PHONES = 4
+"""Sets of three of a machine's twelve devices."""
+SURVIVOR = "survivor"
+"""A phone that runs through upgrade, rollback and uninstall."""
+OTHER_VARIABLE = "PHONE_DEVICES"
+RENDER_NODE = "/dev/dri/renderD128"
+PAGE = "http://localhost:9478/status"
+ROLLOUT = "kubectl -n kube-system rollout status"
+
+
+def documented_values() -> dict[str, Any]:
+    """Return the page's example of values, with stand-ins instead of phones that the plugin makes."""
+    values: dict[str, Any] = documented.example("spread_devices")
+    del values["config"]["phones"]
+    values["config"] |= plugin.VALUES["config"]
+    return values
+
+
+def write(cluster: Cluster, values: dict[str, Any]) -> str:
+    """Write a file of values, and return its path."""
+    path = cluster.directory / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+def prepare_host(cluster: Cluster) -> None:
+    """Make what the documented configuration requires of a host besides binder devices."""
+    script = f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3; "
+    cluster.machine.run("sh", "-ec", f"{script} [ -c /dev/fuse ] || mknod -m 0666 /dev/fuse c 10 229")
+
+
+def labelled(cluster: Cluster, *, present: bool) -> str:
+    """Set or remove the label of the first machine's node, with the page's command."""
+    command = documented.command("kubectl label node NODE aosp.io/binder" + ("=true" if present else "-"))
+    return documented.shell(cluster, command, NODE=cluster.machine.name)
+
+
+def rolled_out(cluster: Cluster) -> str:
+    """Wait until the plugin is rolled out, with the page's command."""
+    return documented.shell(cluster, documented.command(ROLLOUT))
+
+
+def refused(call: Callable[[], str]) -> str:
+    """Return the output of a command that must fail."""
+    try:
+        output = call()
+    except AssertionError as error:
+        return str(error)
+    raise AssertionError(f"succeeded, but should fail: {output}")
+
+
+@item("The packed chart installs with the page's values; the plugin runs where the label is, and reports its devices")
+def installs(cluster: Cluster) -> None:
+    labelled(cluster, present=False)
+    prepare_host(cluster)
+    crds = [
+        str(cluster.parts.crds / f"monitoring.coreos.com_{name}.yaml") for name in ("podmonitors", "prometheusrules")
+    ]
+    cluster.kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"--filename={path}" for path in crds))
+    packed = cluster.helm("package", str(CHART), "--destination", str(cluster.directory)).split(": ")[-1].strip()
+    command = documented.command("helm install").replace("deploy/chart", packed)
+    notes = documented.shell(cluster, command, f"--values={write(cluster, documented_values())}")
+    assert "helm test aosp-device-plugin -n kube-system" in notes, notes
+    wanted = cluster.api.get(plugin.DAEMON_SET)["status"].get("desiredNumberScheduled", 0)
+    assert wanted == 0, f"{wanted} pods are wanted without the label"
+    labelled(cluster, present=True)
+    assert "successfully rolled out" in rolled_out(cluster)
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+    assert plugin.capacity(cluster, cluster.machine) == (PHONES, PHONES)
+    kinds = cluster.kubectl("-n", "kube-system", "get", "podmonitor,prometheusrule,networkpolicy", "--output=name")
+    assert len(kinds.split()) == 3, kinds
+
+
+@item("`helm test` runs a pod that gets a device and prints what it found; nothing of it remains")
+def helm_test(cluster: Cluster) -> None:
+    output = documented.shell(cluster, documented.command("helm test"))
+    assert "Phase:          Succeeded" in output, output
+    for line in (
+        "ok      BINDER_VISIBLE_DEVICES=aosp_binder",
+        "ok      /dev/vndbinder: opened",
+        "has its binder devices",
+    ):
+        assert line in output, output
+    assert not _test_pods(cluster), "the pod of the test remains"
+
+
+@item("`helm test` fails with the check that failed, and keeps the pod")
+def helm_test_fails(cluster: Cluster) -> None:
+    path = f"{CORE}/namespaces/{plugin.NAMESPACE}/configmaps/{plugin.NAME}"
+    data = cluster.api.get(path)["data"]
+    configuration = yaml.safe_load(data["config.yaml"]) | {"verify": "binder"}
+    cluster.api.patch(path, {"data": {"config.yaml": json.dumps(configuration)}})
+    try:
+        output = refused(lambda: documented.shell(cluster, documented.command("helm test")))
+        assert "FAILED  /dev/binder" in output, output
+        assert "not a device of the binder driver" in output, output
+        assert "checks failed in this container: 6" in output, output
+        assert len(_test_pods(cluster)) == 1, "the pod of the test is gone"
+    finally:
+        cluster.api.patch(path, {"data": data})
+    described = documented.shell(cluster, documented.command("kubectl -n kube-system describe pod"))
+    assert "Exit Code:    1" in described, described
+    cluster.kubectl("-n", plugin.NAMESPACE, "delete", "pod", "--selector=app.kubernetes.io/component=test")
+
+
+def _test_pods(cluster: Cluster) -> list[dict[str, Any]]:
+    return cluster.api.list(plugin.PODS, labelSelector="app.kubernetes.io/component=test")
+
+
+@item("The page's commands that check the plugin work: allocatable devices, the log, the status, the status page")
+def checks(cluster: Cluster) -> None:
+    _ensure(cluster)
+    jsonpath = documented.command("kubectl get node NODE -o jsonpath").replace("binder", "phone")
+    assert documented.shell(cluster, jsonpath, NODE=cluster.machine.name).strip() == f"{PHONES}"
+    log = documented.shell(cluster, documented.command("kubectl -n kube-system logs"))
+    assert '"registered"' in log or "registered" in log, log
+    pod = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
+    status = documented.shell(cluster, documented.command("kubectl -n kube-system exec POD"), POD=pod)
+    assert "registered with the kubelet" in status, status
+    assert cluster.machine.name in status, status
+    forward = documented.command("kubectl -n kube-system port-forward POD 9478")
+    fetch = f"import urllib.request as u; print(u.urlopen('{PAGE}').status)"
+    retry = f'for i in $(seq 50); do python3 -c "{fetch}" 2>/dev/null && exit; sleep 0.2; done; exit 1'
+    script = f"{forward} >/dev/null & trap 'kill $!' EXIT; {retry}"
+    assert documented.shell(cluster, script, POD=pod).strip() == "200"
+
+
+@item("`helm upgrade` with a changed configuration rolls it out: a new phone gets it, a running one is undisturbed")
+def upgrade(cluster: Cluster) -> None:
+    _ensure(cluster)
+    phones.create(cluster, phones.deployment(SURVIVOR, 1))
+    (before,) = phones.wait_running(cluster, SURVIVOR, 1)
+    values = documented_values() | {"image": plugin.VALUES["image"]}
+    values["config"]["visible_devices_env"] = OTHER_VARIABLE
+    command = documented.command("helm upgrade").replace("values.yaml", write(cluster, values))
+    documented.shell(cluster, command)
+    rolled_out(cluster)
+    assert f"ok      {OTHER_VARIABLE}=aosp_binder" in _tested(cluster)
+    (after,) = phones.wait_running(cluster, SURVIVOR, 1)
+    assert phones.container_of(before) == phones.container_of(after), "the phone was restarted"
+    assert before["metadata"]["uid"] == after["metadata"]["uid"], "the phone was replaced"
+
+
+def _tested(cluster: Cluster) -> str:
+    """Wait until the node has allocatable devices, and return what `helm test` prints."""
+    until(lambda: plugin.capacity(cluster, cluster.machine)[1] > 0, "devices are allocatable")
+    return documented.shell(cluster, documented.command("helm test"))
+
+
+@item("`helm rollback` restores the configuration; the phone is undisturbed")
+def rollback(cluster: Cluster) -> None:
+    _ensure(cluster)
+    before = phones.running(cluster, SURVIVOR)
+    documented.shell(cluster, documented.command("helm rollback"))
+    rolled_out(cluster)
+    assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in _tested(cluster)
+    after = phones.running(cluster, SURVIVOR)
+    assert list(map(phones.container_of, before)) == list(map(phones.container_of, after)), "the phone was restarted"
+
+
+@item("`helm uninstall` leaves nothing on the node and in the API server; the phone runs on")
+def uninstall(cluster: Cluster) -> None:
+    _ensure(cluster)
+    before = phones.running(cluster, SURVIVOR)
+    documented.shell(cluster, f"helm uninstall aosp-device-plugin -n {plugin.NAMESPACE}")
+    labelled(cluster, present=False)
+    labelled(cluster, present=True)  # for the items that follow
+    leftovers.require_none(cluster)
+    until(lambda: plugin.capacity(cluster, cluster.machine)[1] == 0, "no device is allocatable")
+    capacity = plugin.capacity(cluster, cluster.machine)[0]
+    assert capacity == PHONES, f"capacity is {capacity}; the kubelet keeps it for 5 minutes"
+    after = phones.running(cluster, SURVIVOR)
+    assert list(map(phones.container_of, before)) == list(map(phones.container_of, after)), "the phone was restarted"
+    if before:
+        phones.remove(cluster, "Deployment", SURVIVOR)
+    crds = [f"customresourcedefinition/{name}.monitoring.coreos.com" for name in ("podmonitors", "prometheusrules")]
+    cluster.kubectl("delete", "--ignore-not-found", *crds)
+
+
+def _ensure(cluster: Cluster) -> None:
+    """Install the plugin if a previous item has not."""
+    if plugin.NAME not in cluster.helm("list", "--short", f"--namespace={plugin.NAMESPACE}").split():
+        plugin.install(cluster)
+        rolled_out(cluster)
+        plugin.wait_allocatable(cluster, cluster.machine, PHONES)

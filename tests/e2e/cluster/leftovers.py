@@ -1,0 +1,47 @@
+"""What an uninstalled plugin must not leave behind: objects in the API server, files and mounts on a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.cluster import plugin
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster.cluster import Cluster
+    from tests.e2e.cluster.machine import Machine
+
+_TRANSIENT: Final = frozenset({"events", "events.events.k8s.io", "leases.coordination.k8s.io"})
+"""Kinds that expire."""
+_DIRECTORIES: Final = (
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet/plugins_registry",
+    "/var/run/cdi",
+    "/run/aosp-binderfs",
+)
+_KUBELET: Final = frozenset({"kubelet.sock", "kubelet_internal_checkpoint"})
+"""The kubelet's own files in its plugin directory."""
+
+
+def objects(cluster: Cluster) -> list[str]:
+    """Return the plugin's objects of all kinds and namespaces in the API server."""
+    kinds = set(cluster.kubectl("api-resources", "--verbs=list", "--output=name").split()) - _TRANSIENT
+    listed = cluster.kubectl("get", ",".join(sorted(kinds)), "--all-namespaces", "--output=name")
+    return [line for line in listed.splitlines() if plugin.NAME in line]
+
+
+def files(machine: Machine) -> list[str]:
+    """Return the plugin's files and mounts on a machine. Empty directories do not count."""
+    script = f"find -H {' '.join(_DIRECTORIES)} ! -type d 2>/dev/null || :"
+    found = [path for path in machine.run("sh", "-c", script).split() if path.rpartition("/")[2] not in _KUBELET]
+    mounts = machine.run("cat", "/proc/mounts").splitlines()
+    return found + [line for line in mounts if any(directory in line for directory in _DIRECTORIES)]
+
+
+def require_none(cluster: Cluster) -> None:
+    """Check that nothing remains. The controllers delete what the DaemonSet owned shortly after it."""
+    until(lambda: not objects(cluster), "no object of the plugin remains", seconds=2 * PATIENCE)
+    until(lambda: not plugin.pods(cluster), "no pod of the plugin remains")
+    for machine in cluster.machines:
+        left = files(machine)
+        assert not left, f"on {machine.name}: {left}"
