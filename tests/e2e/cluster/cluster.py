@@ -61,7 +61,7 @@ class Cluster:
     def start(self, machines: int = 1) -> None:
         """Start the control plane and machines, and wait until the nodes are Ready."""
         with ThreadPoolExecutor() as executor:
-            started = [executor.submit(self.add_machine) for _ in range(machines)]
+            started = [executor.submit(self._boot, self._new_machine(), DEVICES) for _ in range(machines)]
             self.control_plane.start()
             for future in started:
                 future.result()
@@ -70,10 +70,16 @@ class Cluster:
 
     def add_machine(self, devices: int = DEVICES) -> Machine:
         """Boot one more machine with binder devices and both images; :meth:`wait_node` waits for its node."""
+        return self._boot(self._new_machine(), devices)
+
+    def _new_machine(self) -> Machine:
         number = len(self.machines) + 1
         directory = self.directory / "machines" / str(number)
         machine = Machine(number, self.control_plane, directory, self._cgroups, self.parts.containerd)
         self.machines.append(machine)
+        return machine
+
+    def _boot(self, machine: Machine, devices: int) -> Machine:
         machine.boot(self.parts.kubernetes)
         machine.hack("create", "--stand-ins", "--count", str(devices))
         machine.runtime.load(self._busybox)

@@ -42,9 +42,11 @@ class Machine:
         self.address = f"203.0.113.{_FIRST + number}"
         self.subnet = f"10.244.{number}.0/24"
         self._control_plane = control_plane
-        self._directory = directory
+        self.directory = directory
+        """The machine's files that survive a reboot, as seen from outside and inside."""
         self._process: subprocess.Popen[str] | None = None
         self._pid = 0
+        self.connected = True
         self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
         """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
         self.labels = {"aosp.io/binder": "true"}
@@ -56,6 +58,11 @@ class Machine:
         return Path(f"/proc/{self._pid}/root")
 
     @property
+    def running(self) -> bool:
+        """Whether the machine has been booted and not been shut down."""
+        return self._process is not None
+
+    @property
     def containerd(self) -> Daemon:
         """The process of containerd."""
         return self.runtime.daemon
@@ -63,7 +70,7 @@ class Machine:
     def boot(self, programs: Path) -> None:
         """Create the namespaces, and start containerd and the kubelet of the directory ``programs``."""
         self._enter_namespaces()
-        runtime = self._directory / "runtime"
+        runtime = self.directory / "runtime"
         shutil.rmtree(runtime / "state", ignore_errors=True)  # on a host it is in /run
         self.runtime = Runtime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
         self.runtime.start()
@@ -72,8 +79,8 @@ class Machine:
 
     def use(self, programs: Path) -> None:
         """Use the kubelet of another directory from its next start on, for an upgrade. No kubelet may be running."""
-        config = self._directory / "kubelet.yaml"
-        kubeconfig = self._directory / "kubelet.kubeconfig"
+        config = self.directory / "kubelet.yaml"
+        kubeconfig = self.directory / "kubelet.kubeconfig"
         labels = ",".join(f"{name}={value}" for name, value in self.labels.items())
         self.kubelet = EnteredDaemon(
             "kubelet",
@@ -82,18 +89,18 @@ class Machine:
                 str(programs / "kubelet"),
                 f"--config={config}",
                 f"--kubeconfig={kubeconfig}",
-                f"--cert-dir={self._directory}/pki",
+                f"--cert-dir={self.directory}/pki",
                 f"--hostname-override={self.name}",
                 f"--node-ip={self.address}",
                 f"--node-labels={labels}",
                 "--v=2",
             ],
-            self._directory / "kubelet.log",
+            self.directory / "kubelet.log",
         )
 
     def start_kubelet(self) -> None:
         """Write the configuration and start the kubelet; it registers the Node object if that does not exist."""
-        (self._directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
+        (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(self.configuration))
         self.kubelet.start()
 
     def enter(self) -> list[str]:
@@ -120,10 +127,12 @@ class Machine:
     def disconnect(self) -> None:
         """Cut the machine off from the control plane and from other machines."""
         run("ip", "link", "set", self._device, "down")
+        self.connected = False
 
     def connect(self) -> None:
         """End :meth:`disconnect`."""
         run("ip", "link", "set", self._device, "up")
+        self.connected = True
 
     @property
     def _device(self) -> str:
@@ -131,8 +140,8 @@ class Machine:
 
     def _enter_namespaces(self) -> None:
         module = ("-m", "tests.e2e.cluster.boot")
-        options = ("--name", self.name, "--address", self.address, "--directory", str(self._directory))
-        with (self._directory / "boot.log").open("a") as log:
+        options = ("--name", self.name, "--address", self.address, "--directory", str(self.directory))
+        with (self.directory / "boot.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["unshare", *_UNSHARE, sys.executable, *module, *options],
                 stdin=subprocess.PIPE,
@@ -152,15 +161,15 @@ class Machine:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
-        assert answer == boot.READY, f"{self.name} did not boot: {(self._directory / 'boot.log').read_text()[-500:]}"
+        assert answer == boot.READY, f"{self.name} did not boot: {(self.directory / 'boot.log').read_text()[-500:]}"
 
     def _kubelet_configuration(self, cgroups: str) -> dict[str, Any]:
         plane = self._control_plane
         user, group = f"system:node:{self.name}", "system:nodes"
         kubeconfig = plane.authority.kubeconfig(self.name, plane.server, user, [group])
-        shutil.copy(kubeconfig, self._directory / "kubelet.kubeconfig")
+        shutil.copy(kubeconfig, self.directory / "kubelet.kubeconfig")
         server = plane.authority.issue(f"{self.name}-server", user, groups=[group], addresses=[self.address])
-        return common_configuration(f"{self._directory}/runtime/containerd.sock") | {
+        return common_configuration(f"{self.directory}/runtime/containerd.sock") | {
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
