@@ -23,7 +23,7 @@ item = Items()
 APPLY = "kubectl apply -k ."
 
 
-def _overlay(cluster: Cluster, base: str) -> Path:
+def overlay_of(cluster: Cluster, base: str) -> Path:
     """Make the page's overlay of deploy/``base``, with a configuration for stand-ins, and return its directory."""
     parent = cluster.directory / "kustomize"
     shutil.rmtree(parent, ignore_errors=True)
@@ -39,14 +39,15 @@ def _overlay(cluster: Cluster, base: str) -> Path:
     return overlay
 
 
-def _configure(overlay: Path, **keys: object) -> None:
+def configure(overlay: Path, **keys: object) -> None:
+    """Write the configuration for stand-ins with more keys."""
     (overlay / "config.yaml").write_text(yaml.safe_dump(plugin.VALUES["config"] | keys))
 
 
 @item("deploy/base installs by the page's overlay; the page's example pod has its devices and prints them")
 def base(cluster: Cluster) -> None:
-    overlay = _overlay(cluster, "base")
-    _configure(overlay)
+    overlay = overlay_of(cluster, "base")
+    configure(overlay)
     documented.shell(cluster, APPLY, cwd=overlay)
     rolled_out(cluster)
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
@@ -71,8 +72,8 @@ def base(cluster: Cluster) -> None:
 
 @item("deploy/provision replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
 def provision(cluster: Cluster) -> None:
-    overlay = _overlay(cluster, "provision")
-    _configure(overlay, device_list=["envvar", "cdi-cri"], leak_scan_interval=300)
+    overlay = overlay_of(cluster, "provision")
+    configure(overlay, device_list=["envvar", "cdi-cri"], leak_scan_interval=300)
     documented.shell(cluster, APPLY, cwd=overlay)
     rolled_out(cluster)
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import items_install, items_kustomize, items_phones
+from tests.e2e.cluster import items_broken_rollouts, items_install, items_kustomize, items_phones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ class Group:
 
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
+    Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
 )
 
