@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
@@ -11,6 +11,16 @@ from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import devices_held, healthy, owners, phone_of
 from tests.e2e.cluster.plugin import PHONE, SIZE
+from tests.e2e.cluster.scenes import (
+    INSUFFICIENT,
+    NO_HELP,
+    NO_VICTIMS,
+    PHONES,
+    assert_unschedulable,
+    events,
+    prepare,
+    why,
+)
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import until
 
@@ -21,13 +31,6 @@ if TYPE_CHECKING:
 
 item = Items()
 
-PHONES: Final = DEVICES // SIZE
-TOO_FEW: Final = (
-    "0/1 nodes are available: 1 Insufficient {resource}. no new claims to deallocate, preemption: 0/1 nodes are "
-    "available: 1 {victims}."
-)
-NO_VICTIMS: Final = "No preemption victims found for incoming pod"
-NO_HELP: Final = "Preemption is not helpful for scheduling"
 REPORT: Final = 10.0
 """Seconds between two reports of the kubelet to the API server."""
 NAMESPACE: Final = "tenant"
@@ -42,14 +45,6 @@ def deployment(cluster: Cluster) -> None:
     phones.create(cluster, phones.deployment("web", PHONES))
     assert len(owners(cluster, phones.wait_running(cluster, "web", PHONES))) == PHONES
     phones.remove(cluster, "Deployment", "web")
-
-
-def prepare(cluster: Cluster) -> None:
-    """Install the plugin if it is not installed, and wait until all phones are allocatable."""
-    if not plugin.pods(cluster):
-        plugin.install(cluster)
-    for machine in cluster.machines:
-        plugin.wait_allocatable(cluster, machine, PHONES)
 
 
 @item("A container that restarts has the same phone as before")
@@ -104,7 +99,7 @@ def pending(cluster: Cluster) -> None:
     phones.create(cluster, phones.deployment("many", total))
     phones.wait_running(cluster, "many", PHONES)
     waiting = [pod for pod in phones.of(cluster, "many") if pod["status"]["phase"] == "Pending"]
-    expected = TOO_FEW.format(resource=PHONE, victims=NO_VICTIMS)
+    expected = why(INSUFFICIENT, NO_VICTIMS)
     for pod in waiting:
         assert_unschedulable(cluster, pod, expected)
     machine = cluster.machine
@@ -132,29 +127,12 @@ def pending(cluster: Cluster) -> None:
     machine.hack("create", "--stand-ins", "--count", str(DEVICES))
 
 
-def assert_unschedulable(cluster: Cluster, pod: dict[str, Any], message: str) -> None:
-    """Check that a pod waits for the scheduler with this message, in its status and in its events."""
-    expected = f"Pending Unschedulable {message}"
-    path = f"{phones.collection('Pod', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
-    reason = until(lambda: phones.reason(cluster.api.get(path)).removeprefix("Pending").strip(), "the reason")
-    assert f"Pending {reason}" == expected, reason
-    until(lambda: ("FailedScheduling", message) in events(cluster, pod), "an event has the message")
-
-
-def events(cluster: Cluster, thing: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return reason and message of each event of an object."""
-    metadata = thing["metadata"]
-    selector = f"involvedObject.uid={metadata['uid']}"
-    found = cluster.api.list(f"{CORE}/namespaces/{metadata['namespace']}/events", fieldSelector=selector)
-    return [(event["reason"], event["message"]) for event in found]
-
-
 @item("A phone that no node could ever have waits: the scheduler says that preemption does not help")
 def too_large(cluster: Cluster) -> None:
     prepare(cluster)
     phones.create(cluster, phones.pod("large", count=PHONES + 1))
     (pod,) = phones.of(cluster, "large")
-    assert_unschedulable(cluster, pod, TOO_FEW.format(resource=PHONE, victims=NO_HELP))
+    assert_unschedulable(cluster, pod, why(INSUFFICIENT, NO_HELP))
     phones.remove(cluster, "Pod", "large")
 
 
@@ -215,7 +193,7 @@ def two_resources(cluster: Cluster) -> None:
     view.opened.discard(sidecar)
     assert {phone_of(view)} == devices_held(machine, phones.DEFAULT, name), f"{view.visible}"
     (waiting,) = (other for other in phones.of(cluster, "both") if other["metadata"]["name"] != name)
-    assert_unschedulable(cluster, waiting, TOO_FEW.format(resource=SIDECAR, victims=NO_VICTIMS))
+    assert_unschedulable(cluster, waiting, why(f"Insufficient {SIDECAR}", NO_VICTIMS))
     phones.remove(cluster, "Deployment", "both")
     plugin.uninstall(cluster)
     machine.hack("delete", "--prefix", SIDECAR_PREFIX)

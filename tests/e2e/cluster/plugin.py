@@ -53,7 +53,17 @@ def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, ch
     path = cluster.directory / "values.json"
     path.write_text(json.dumps(values))
     words = ("upgrade", "--install", NAME, chart, f"--namespace={NAMESPACE}", f"--values={path}")
-    return cluster.helm(*words, "--wait", "--timeout=120s", *options)
+    output = cluster.helm(*words, "--wait", "--timeout=120s", *options)
+    # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
+    until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
+    return output
+
+
+def _rolled_out(cluster: Cluster) -> bool:
+    daemon_set = cluster.api.get(DAEMON_SET)
+    status, desired = daemon_set["status"], daemon_set["status"]["desiredNumberScheduled"]
+    current = status.get("observedGeneration") == daemon_set["metadata"]["generation"]
+    return bool(current and status.get("updatedNumberScheduled", 0) == status["numberReady"] == desired)
 
 
 def uninstall(cluster: Cluster) -> None:

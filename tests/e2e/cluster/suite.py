@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import items_broken_rollouts, items_install, items_kustomize, items_phones
+from tests.e2e.cluster import (
+    items_broken_rollouts,
+    items_install,
+    items_kustomize,
+    items_phones,
+    items_scheduling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +41,7 @@ class Group:
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
+    Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
     # Groups with several machines come last: later groups keep them.
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
 )
