@@ -84,9 +84,8 @@ def _upgrade(cluster: Cluster, *options: str) -> str:
 @item("`helm install --wait` with one node reports success for an image that does not exist; `rollout status` does not")
 def waits_for_nothing(cluster: Cluster) -> None:
     _label(cluster, "-")
-    command = documented.command("helm install")
-    values = f"--values={write(cluster, plugin.VALUES)}"
-    documented.shell(cluster, command, values, "--set", f"image.tag={_MISSING}", "--wait", "--timeout=20s")
+    command = documented.command("helm install").replace("values.yaml", write(cluster, plugin.VALUES))
+    documented.shell(cluster, command, "--set", f"image.tag={_MISSING}", "--wait", "--timeout=20s")
     status = refused(lambda: documented.shell(cluster, documented.command(ROLLOUT), "--timeout=2s"))
     assert "0 of 1 updated pods are available" in status, status
     _label(cluster, "true")

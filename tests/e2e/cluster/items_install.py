@@ -33,6 +33,7 @@ ROLLOUT = "kubectl -n kube-system rollout status"
 def documented_values() -> dict[str, Any]:
     """Return the page's example of values, with stand-ins instead of phones that the plugin makes."""
     values: dict[str, Any] = documented.example("spread_devices")
+    values["image"]["repository"] = values["image"]["repository"].replace("REGISTRY", "localhost")
     del values["config"]["phones"]
     values["config"] |= plugin.VALUES["config"]
     return values
@@ -82,7 +83,7 @@ def installs(cluster: Cluster) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"--filename={path}" for path in crds))
     packed = cluster.helm("package", str(CHART), "--destination", str(cluster.directory)).split(": ")[-1].strip()
     command = documented.command("helm install").replace("deploy/chart", packed)
-    notes = documented.shell(cluster, command, f"--values={write(cluster, documented_values())}")
+    notes = documented.shell(cluster, command.replace("values.yaml", write(cluster, documented_values())))
     assert "helm test aosp-device-plugin -n kube-system" in notes, notes
     wanted = cluster.api.get(plugin.DAEMON_SET)["status"].get("desiredNumberScheduled", 0)
     assert wanted == 0, f"{wanted} pods are wanted without the label"
@@ -153,7 +154,7 @@ def upgrade(cluster: Cluster) -> None:
     _ensure(cluster)
     phones.create(cluster, phones.deployment(SURVIVOR, 1))
     (before,) = phones.wait_running(cluster, SURVIVOR, 1)
-    values = documented_values() | {"image": plugin.VALUES["image"]}
+    values = documented_values()
     values["config"]["visible_devices_env"] = OTHER_VARIABLE
     command = documented.command("helm upgrade").replace("values.yaml", write(cluster, values))
     documented.shell(cluster, command)

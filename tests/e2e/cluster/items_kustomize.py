@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -12,6 +13,7 @@ from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_install import PHONES, rolled_out
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,30 +46,51 @@ def configure(overlay: Path, **keys: object) -> None:
     (overlay / "config.yaml").write_text(yaml.safe_dump(plugin.VALUES["config"] | keys))
 
 
-@item("deploy/base installs by the page's overlay; the page's example pod has its devices and prints them")
+def _patch(overlay: Path, namespace: str) -> None:
+    """Add the page's patches: of the NetworkPolicy, for Prometheus in a namespace, and of the rights, to find leaks."""
+    policy = documented.example("kind: NetworkPolicy")["patches"]
+    policy[0]["patch"] = policy[0]["patch"].replace("NAMESPACE", namespace)
+    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": plugin.NAME}}
+    (overlay / "rights.yaml").write_text(yaml.safe_dump(head | documented.example("SYS_PTRACE, DAC_READ_SEARCH")))
+    file = overlay / "kustomization.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump({"patches": [*policy, {"path": "rights.yaml"}]}))
+
+
+@item("deploy/base installs by the page's overlay and patches; the plugin finds leaks with two capabilities")
 def base(cluster: Cluster) -> None:
     overlay = overlay_of(cluster, "base")
-    configure(overlay)
+    configure(overlay, leak_scan_interval=10)
+    _patch(overlay, "observability")
     documented.shell(cluster, APPLY, cwd=overlay)
     rolled_out(cluster)
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
-    example = overlay / "pod.yaml"
+    policy = cluster.kubectl("-n", plugin.NAMESPACE, "get", "networkpolicy", plugin.NAME, "--output=yaml")
+    assert "kubernetes.io/metadata.name: observability" in policy, policy
+    address = plugin.pod_on(cluster, cluster.machine)["status"]["podIP"]
+    until(lambda: 'leak_detection{state="complete"} 1' in _metrics(address), "a scan for leaks inspected all processes")
+
+
+def _metrics(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}:9478/metrics", timeout=10) as answer:
+        lines: str = answer.read().decode()
+    return "\n".join(line for line in lines.splitlines() if "leak_detection" in line)
+
+
+@item("The page's example pod has its devices and prints them")
+def example_pod(cluster: Cluster) -> None:
     text = (DEPLOY / "examples" / "pod.yaml").read_text().replace("aosp.io/binder: 3", "aosp.io/phone: 1")
     manifest = yaml.safe_load(text)
     manifest["spec"]["containers"][0]["image"] = BUSYBOX
+    example = cluster.directory / "deploy" / "examples" / "pod.yaml"
+    example.parent.mkdir(parents=True, exist_ok=True)
     example.write_text(yaml.safe_dump(manifest))
-    for command, action in (("apply", "created"), ("delete", "deleted")):
-        line = documented.command(f"kubectl {command} -f deploy/examples").replace(
-            "deploy/examples/pod.yaml", "pod.yaml"
-        )
-        output = documented.shell(cluster, line, cwd=overlay)
-        assert action in output, output
-        if command == "apply":
-            cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/binder-example")
-            log = documented.shell(cluster, documented.command("kubectl logs binder-example"))
-            names = [word for word in log.split() if word.startswith("BINDER_VISIBLE_DEVICES=")]
-            assert names, log
-            assert all(name in log.replace(names[0], "") for name in names[0].partition("=")[2].split(",")), log
+    documented.shell(cluster, documented.command("kubectl apply -f deploy/examples"), cwd=cluster.directory)
+    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/binder-example")
+    first, *lines = documented.shell(cluster, documented.command("kubectl logs binder-example")).splitlines()
+    variable, _, names = first.partition("=")
+    assert variable == "BINDER_VISIBLE_DEVICES", first
+    assert set(names.split(",")) <= {line.split()[-1] for line in lines}, lines
+    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples"), cwd=cluster.directory)
 
 
 @item("deploy/provision replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")

@@ -161,6 +161,8 @@ def notes() -> None:
     assert "kubectl -n kube-system port-forward POD 9478" in text, text
     assert "helm test phones -n kube-system" in text, text
     assert "privileged" not in text, text
+    assert "has no registry" not in text, text
+    assert "set image.repository=REGISTRY/aosp-device-plugin" in _notes(), _notes()
     privileged = _notes(*VALUES["provision"])
     assert "privileged" in privileged
     assert "as a limit: aosp.io/phone: 1" in privileged, privileged
