@@ -1,4 +1,4 @@
-"""The commands and examples of docs/deploy.md, which the items run as they are written there."""
+"""The commands and examples of the documents, which the items run as they are written there."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0
 
 
-def commands() -> list[str]:
-    """Return the commands of the page, without their comments."""
-    text = re.sub(r"\\\n +", "", (PROJECT / _PAGE).read_text(encoding="utf-8"))
-    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir) .*)$", text)
+def commands(page: str = _PAGE) -> list[str]:
+    """Return the commands of a page, without their comments."""
+    text = re.sub(r"\\\n +", "", (PROJECT / page).read_text(encoding="utf-8"))
+    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|until) .*)$", text)
     return [re.sub(r"\s+#.*", "", line).strip() for line in lines]
 
 

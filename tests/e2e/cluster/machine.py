@@ -21,6 +21,8 @@ from tests.e2e.kubelet.standalone import common_configuration
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.e2e.cluster.control_plane import ControlPlane
 
 _UNSHARE: Final = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
@@ -49,6 +51,8 @@ class Machine:
         self.connected = True
         self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
         """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
+        self.disk = ""
+        """The size of a disk for /var/lib/kubelet and /var/log, which is empty after each boot; "": both are kept."""
         self.labels = {"aosp.io/binder": "true"}
         self._containerd = programs
 
@@ -67,14 +71,18 @@ class Machine:
         """The process of containerd."""
         return self.runtime.daemon
 
-    def boot(self, programs: Path) -> None:
-        """Create the namespaces, and start containerd and the kubelet of the directory ``programs``."""
+    def boot(self, programs: Path, before_kubelet: Callable[[], object] = lambda: None) -> None:
+        """Create the namespaces, and start containerd and the kubelet of the directory ``programs``.
+
+        ``before_kubelet`` is called before the kubelet starts, in place of what the host's init starts earlier.
+        """
         self._enter_namespaces()
         runtime = self.directory / "runtime"
         shutil.rmtree(runtime / "state", ignore_errors=True)  # on a host it is in /run
         self.runtime = Runtime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
         self.runtime.start()
         self.use(programs)
+        before_kubelet()
         self.start_kubelet()
 
     def use(self, programs: Path) -> None:
@@ -140,7 +148,8 @@ class Machine:
 
     def _enter_namespaces(self) -> None:
         module = ("-m", "tests.e2e.cluster.boot")
-        options = ("--name", self.name, "--address", self.address, "--directory", str(self.directory))
+        options = ["--name", self.name, "--address", self.address, "--directory", str(self.directory)]
+        options += ["--disk", self.disk]
         with (self.directory / "boot.log").open("a") as log:
             self._process = subprocess.Popen(
                 ["unshare", *_UNSHARE, sys.executable, *module, *options],

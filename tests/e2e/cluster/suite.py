@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import (
     items_broken_rollouts,
+    items_failures,
     items_install,
     items_kustomize,
     items_phones,
@@ -42,6 +43,12 @@ GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
+    Group(
+        "failures",
+        "processes that are killed, and a network that is cut",
+        items_failures.item.all,
+        rotates=False,
+    ),
     # Groups with several machines come last: later groups keep them.
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
 )
