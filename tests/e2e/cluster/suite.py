@@ -11,7 +11,9 @@ from tests.e2e.cluster import (
     items_install,
     items_kustomize,
     items_phones,
+    items_rollout,
     items_scheduling,
+    items_upgrade,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +51,13 @@ GROUPS: Final[Sequence[Group]] = (
         items_failures.item.all,
         rotates=False,
     ),
+    Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
     # Groups with several machines come last: later groups keep them.
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
+    # The last group of all: the cluster is not downgraded.
+    Group(
+        "upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True, rotates=False
+    ),
 )
 
 ALWAYS: Final = ("install", "phones")

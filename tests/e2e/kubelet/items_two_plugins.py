@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.common.report import say
+from tests.e2e.kubelet.gaps import GapWatch
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
 from tests.e2e.kubelet.plugins import configuration, sockets
@@ -33,13 +33,6 @@ HEALED_WITHIN = 90.0
 
 SUCCEEDED_WITHIN = 1.0
 """Seconds from the end of a plugin until the devices of its successor, which is registered, are allocatable again."""
-
-_EVENT = re.compile(
-    r'^I\d+ (\d+):(\d+):(\S+) .*\] "(Mark all resources Unhealthy|Processed device updates) for resource" '
-    rf'resourceName="{RESOURCE}"',
-    re.MULTILINE,
-)
-"""Lines of the kubelet's log: hours, minutes, seconds, event."""
 
 item = Items()
 
@@ -116,22 +109,14 @@ def successor_takes_over(node: Node) -> None:
 
 @contextlib.contextmanager
 def _short_gap(node: Node) -> Iterator[None]:
-    """Check that the kubelet has no devices for a short time only, according to its log."""
-    log = node.kubelet.daemon.log
-    before = log.stat().st_size
+    """Check that the kubelet has no devices for a short time only."""
+    watch = GapWatch(node.kubelet.daemon.log, RESOURCE)
     yield
     node.wait_allocatable(node.devices)
-    lost: float | None = None
-    gaps = []
-    for hours, minutes, seconds, text in _EVENT.findall(log.read_bytes()[before:].decode()):
-        time = (int(hours) * 60 + int(minutes)) * 60 + float(seconds)
-        if text.startswith("Mark all"):
-            lost = time if lost is None else lost
-        elif lost is not None:
-            gaps.append(time - lost)
-            lost = None
-    say(f"#   the kubelet had no devices for {[round(gap * 1000) for gap in gaps]} ms")
-    assert all(gap < SUCCEEDED_WITHIN for gap in gaps), f"seconds without devices: {gaps}"
+    gaps = watch.gaps()
+    say(f"#   the kubelet had no devices for {', '.join(f'{gap * 1000:.0f} ms' for gap in gaps)}")
+    assert len(gaps) == 1, f"times without devices: {gaps}"
+    assert gaps[0] < SUCCEEDED_WITHIN, f"{gaps[0]:.3f} s without devices"
 
 
 @item("A program other than this plugin registers the resource and ends: the plugin heals the kubelet in 90 s")

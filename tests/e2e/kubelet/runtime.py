@@ -118,6 +118,10 @@ class Runtime:
         """Import an image from an archive."""
         self._ctr("images", "import", str(archive), seconds=10 * PATIENCE)
 
+    def tag(self, image: str, name: str) -> None:
+        """Give an image one more name."""
+        self._ctr("images", "tag", "--force", image, name)
+
     def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
         options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
