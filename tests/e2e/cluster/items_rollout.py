@@ -11,9 +11,10 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.items_phones import NO_HELP, PHONES, REPORT, TOO_FEW, assert_unschedulable, prepare
+from tests.e2e.cluster.items_phones import REPORT
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE, VALUES
+from tests.e2e.cluster.scenes import INSUFFICIENT, NO_HELP, PHONES, assert_unschedulable, prepare, why
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.gaps import GapWatch
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
@@ -142,7 +143,7 @@ def away(cluster: Cluster) -> None:
             if not plugin.capacity(cluster, machine)[1]:
                 phones.create(cluster, phones.pod("waits"))
                 (pod,) = phones.of(cluster, "waits")
-                assert_unschedulable(cluster, pod, TOO_FEW.format(resource=PHONE, victims=NO_HELP))
+                assert_unschedulable(cluster, pod, why(INSUFFICIENT, NO_HELP))
                 phones.wait_running(cluster, "waits", 1)
         if zero := done.history.without_devices():
             assert len(zero) == 1, f"{done.history}"

@@ -9,7 +9,6 @@ from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.items_phones import PHONES
 from tests.e2e.cluster.items_rollout import (
     RUNNING,
     free_phone,
@@ -21,6 +20,7 @@ from tests.e2e.cluster.items_rollout import (
     values,
 )
 from tests.e2e.cluster.ownership import healthy, owners
+from tests.e2e.cluster.scenes import PHONES
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.processes import run
 from tests.e2e.kubelet.waiting import holds, until
