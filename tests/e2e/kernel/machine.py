@@ -9,13 +9,16 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
 _KVM_PATIENCE: Final = 15.0
 """Seconds within which a guest under KVM must send its first line; on some machines it never starts."""
 
+
+EMULATION: Final = "tcg,tb-size=1024"
+"""The accelerator that works on every machine."""
 
 _COMMAND_LINE: Final = (
     "console=ttyS0 panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
@@ -24,13 +27,14 @@ _COMMAND_LINE: Final = (
 
 
 class Guest(NamedTuple):
-    """A kernel, its initrd, the file for its console, and its memory."""
+    """A kernel, its initrd, the file for its console, its memory, and further options of QEMU."""
 
     kernel: Path
     initrd: Path
     console: Path
     memory: int
     """MiB."""
+    options: Sequence[str] = ()
 
     def command(self, accelerator: str) -> list[str]:
         """Return QEMU's command line."""
@@ -44,6 +48,7 @@ class Guest(NamedTuple):
             *("-append", _COMMAND_LINE),
             *("-serial", f"file:{self.console}", "-serial", "stdio"),
             *("-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
+            *self.options,
         ]
 
 
@@ -53,7 +58,7 @@ def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:
         run = _Run(guest.command("kvm"), receive)
         if run.wait(seconds, _KVM_PATIENCE) or run.started:
             return run.problem
-    run = _Run(guest.command("tcg,tb-size=1024"), receive)
+    run = _Run(guest.command(EMULATION), receive)
     run.wait(seconds, seconds)
     return run.problem
 

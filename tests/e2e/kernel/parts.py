@@ -20,7 +20,7 @@ from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -34,6 +34,8 @@ PACKAGES: Final = (
 
 _MODULES: Final = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "veth", "bridge")
 """The modules for the guest's root file system and for the pods' network."""
+NODE_MODULES: Final = ("virtio_net", "virtio_blk", "crc32c_generic", "ext4")
+"""The modules for a network device and a disk, which a node of a cluster has; ext4 requires the checksum."""
 
 BINDER: Final = "binder_linux"
 
@@ -48,20 +50,20 @@ class Kernel(NamedTuple):
         """The file that QEMU boots."""
         return self.directory / "vmlinuz"
 
-    def modules(self, binder: Path | None = None, devices: Sequence[str] = ()) -> list[tuple[Path, str]]:
+    def modules(
+        self, binder: Path | None = None, devices: Sequence[str] = (), more: Sequence[str] = ()
+    ) -> list[tuple[Path, str]]:
         """Return the modules and their parameters, in the order in which the guest inserts them.
 
-        ``binder`` is the binder module, by default Debian's own; ``devices`` is the value of its parameter.
+        ``binder`` is the binder module, by default Debian's own; ``devices`` is the value of its parameter. ``more`` are
+        names of further modules.
         """
-        names = (self.directory / "order").read_text().split()
+        files = {path.name.partition(".")[0]: path for path in self.directory.glob("*.ko*")}
         parameters = f"devices={','.join(devices)}"
         return [
-            *((self._file(name), "") for name in names if name != BINDER),
-            (binder or self._file(BINDER), parameters),
+            *((files[name], "") for name in _order((*_MODULES, *more), files)),
+            (binder or files[BINDER], parameters),
         ]
-
-    def _file(self, name: str) -> Path:
-        return next(self.directory.glob(f"{name}.ko*"))
 
 
 def install() -> None:
@@ -76,7 +78,8 @@ def install() -> None:
 def kernel() -> Kernel:
     """Return Debian's kernel. Raises MissingError."""
     release, version = _release()
-    return Kernel(cached(f"linux-{release}-{version}", lambda path: _unpack(f"linux-image-{release}={version}", path)))
+    name = f"linux-{release}-{version}-{key([*_MODULES, *NODE_MODULES])}"
+    return Kernel(cached(name, lambda path: _unpack(f"linux-image-{release}={version}", path)))
 
 
 def binderfs_module() -> Path:
@@ -119,7 +122,7 @@ def _query(field: str, package: str) -> str:
 
 
 def _unpack(package: str, directory: Path) -> None:
-    """Download the package of a kernel, and keep its image, its binder module and the modules that the guest needs."""
+    """Download the package of a kernel, and keep its image, its binder module and the modules that a guest may need."""
     say(f"# unpacking {package}")
     packages.update()
     command("apt-get", "download", package, directory=directory, seconds=600)
@@ -128,24 +131,28 @@ def _unpack(package: str, directory: Path) -> None:
     command("dpkg", "--extract", str(archive), str(whole))
     shutil.copy(next(whole.glob("boot/vmlinuz-*")), directory / "vmlinuz")
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
+    if BINDER not in files:
+        raise MissingError(f"{package} has no module {BINDER}")
+    for name in _order((*_MODULES, *NODE_MODULES, BINDER), files):
+        shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
+    shutil.rmtree(whole)
+    archive.unlink()
+
+
+def _order(names: Sequence[str], files: Mapping[str, Path]) -> list[str]:
+    """Return modules, each after the modules that it depends on; a name without a file is built into the kernel."""
     order: list[str] = []
 
     def add(name: str) -> None:
-        """Add a module after the modules that it depends on; a name without a file is built into the kernel."""
         if name in order or name not in files:
             return
         for dependency in initrd.dependencies(initrd.content(files[name])):
             add(dependency.replace("-", "_"))
         order.append(name)
-        shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
 
-    for name in (*_MODULES, BINDER):
+    for name in names:
         add(name)
-    if BINDER not in order:
-        raise MissingError(f"{package} has no module {BINDER}")
-    (directory / "order").write_text("\n".join(order))
-    shutil.rmtree(whole)
-    archive.unlink()
+    return order
 
 
 def _numbers(source: Path) -> list[int]:

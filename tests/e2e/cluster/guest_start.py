@@ -1,0 +1,43 @@
+"""The first program in a guest that is a node: mounts its disk, sets up its network, and runs commands for the host.
+
+``python -m tests.e2e.cluster.guest_start NAME ADDRESS GATEWAY [DIRECTORY...]``: the directories are on the disk, so they
+survive a reboot; others are in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.cluster.remote import Server
+from tests.e2e.kubelet.processes import run
+
+LINK: Final = "eth0"
+DISK: Final = "/dev/vda"
+_STATE: Final = Path("/run/disk")
+
+
+def main(name: str, address: str, gateway: str, *directories: str) -> None:
+    """Set up the guest, and serve until its end."""
+    run("hostname", name)
+    run("mount", "--make-rshared", "/")
+    _STATE.mkdir()
+    run("mount", DISK, str(_STATE))
+    for path in directories:
+        kept = _STATE / path.strip("/").replace("/", "-")
+        kept.mkdir(exist_ok=True)
+        os.makedirs(path, exist_ok=True)
+        run("mount", "--bind", str(kept), path)
+    for path in ("/var/lib/cni",):
+        os.makedirs(path, exist_ok=True)
+        run("mount", "-t", "tmpfs", "tmpfs", path)
+    run("ip", "address", "add", f"{address}/24", "dev", LINK)
+    run("ip", "link", "set", LINK, "up")
+    run("ip", "route", "add", "default", "via", gateway)
+    Server(address).serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
