@@ -38,7 +38,9 @@ def main() -> int:
     started = time.monotonic()
     report = Report()
     try:
-        found = parts.collect(newest=any(group.newest for group in groups))
+        found = parts.collect(
+            newest=any(group.newest for group in groups), binder=any(group.binder for group in groups)
+        )
     except packages.MissingError as error:
         report.skip("all items", str(error))
         return report.end()

@@ -1,7 +1,7 @@
 """The first program in a guest that is a node: mounts its disk, sets up its network, and runs commands for the host.
 
-``python -m tests.e2e.cluster.guest_start NAME ADDRESS GATEWAY [DIRECTORY...]``: the directories are on the disk, so they
-survive a reboot; others are in memory.
+``python -m tests.e2e.cluster.guest_start NAME ADDRESS GATEWAY [DIRECTORY...]``: the directories are on the disk, so
+they survive a reboot; others are in memory.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ def main(name: str, address: str, gateway: str, *directories: str) -> None:
     _STATE.mkdir()
     run("mount", DISK, str(_STATE))
     for path in directories:
-        kept = _STATE / path.strip("/").replace("/", "-")
+        kept = kept_at(path, _STATE)
         kept.mkdir(exist_ok=True)
         os.makedirs(path, exist_ok=True)
         run("mount", "--bind", str(kept), path)
-    for path in ("/var/lib/cni",):
-        os.makedirs(path, exist_ok=True)
-        run("mount", "-t", "tmpfs", "tmpfs", path)
+    os.makedirs("/var/lib/cni", exist_ok=True)
+    run("mount", "-t", "tmpfs", "tmpfs", "/var/lib/cni")
     run("ip", "address", "add", f"{address}/24", "dev", LINK)
     run("ip", "link", "set", LINK, "up")
     run("ip", "route", "add", "default", "via", gateway)
     Server(address).serve_forever()
+
+
+def kept_at(path: str, disk: Path) -> Path:
+    """Return where the content of a directory is on the disk."""
+    return disk / path.strip("/").replace("/", "-")
 
 
 if __name__ == "__main__":

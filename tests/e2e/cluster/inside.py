@@ -45,6 +45,9 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
     if group.newest and cluster.parts.newest is None:
         report.skip(f"[{group.name}] {len(items)} items", "the newest Kubernetes is not available")
         return
+    if group.binder and cluster.parts.kernel is None:
+        report.skip(f"[{group.name}] {len(items)} items", "there is no machine with a real binder driver")
+        return
     say(f"# {group.title}")
     while len(cluster.machines) < group.machines:
         cluster.wait_node(cluster.add_machine())

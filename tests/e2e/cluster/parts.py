@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.common import packages
+from tests.e2e.common.report import say
 from tests.e2e.deploy import parts as deploy
+from tests.e2e.kernel import client_parts
+from tests.e2e.kernel import parts as kernel
 from tests.e2e.kubelet import parts as node
 from tests.e2e.kubelet import sandbox
 
@@ -34,6 +37,13 @@ class Parts:
     """The directory of the Prometheus operator's CRDs."""
     image: Path
     """An archive of the plugin's image."""
+    kernel: Path | None = None
+    """The directory of Debian's kernel, for a machine with a real binder driver."""
+    binder: Path | None = None
+    """The binder module with binderfs."""
+    rsbinder: Path | None = None
+    """Binder software of others, for phones."""
+    gbinder: Path | None = None
 
     def arguments(self) -> list[str]:
         """Return the options that :func:`from_arguments` reads."""
@@ -46,8 +56,11 @@ class Parts:
         return Parts(newest=paths.pop("newest", None), **paths)
 
 
-def collect(*, newest: bool) -> Parts:
-    """Return all parts; what the cache does not have is installed or built. ``newest``: also the newest Kubernetes."""
+def collect(*, newest: bool, binder: bool = False) -> Parts:
+    """Return all parts; what the cache does not have is installed or built.
+
+    ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
+    """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
     packages.install((*node.PACKAGES, "openssl"))
@@ -61,4 +74,19 @@ def collect(*, newest: bool) -> Parts:
         kustomize=Path(deploy.kustomize()),
         crds=deploy.operator_crds(),
         image=node.plugin_image(),
+        **(_binder() if binder else {}),
     )
+
+
+def _binder() -> dict[str, Path]:
+    try:
+        kernel.install()
+        return {
+            "kernel": kernel.kernel().directory,
+            "binder": kernel.binderfs_module(),
+            "rsbinder": client_parts.rsbinder(),
+            "gbinder": client_parts.gbinder(),
+        }
+    except packages.MissingError as error:
+        say(f"# no machine with a real binder driver: {error}")
+        return {}

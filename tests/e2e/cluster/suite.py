@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import (
+    items_binder,
     items_broken_rollouts,
     items_failures,
     items_install,
@@ -35,6 +36,8 @@ class Group:
     """Whether the items need the newest Kubernetes too."""
     rotates: bool = True
     """Whether the core set includes the group by rotation; not if it takes longer than two minutes."""
+    binder: bool = False
+    """Whether the items need a machine with a real binder driver."""
 
     def select(self, text: str) -> list[Item]:
         """Return the items whose ``group.name`` contains ``text``."""
@@ -52,6 +55,9 @@ GROUPS: Final[Sequence[Group]] = (
         rotates=False,
     ),
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
+    Group(
+        "binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, rotates=False, binder=True
+    ),
     # Groups with several machines come last: later groups keep them.
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
     # The last group of all: the cluster is not downgraded.

@@ -55,8 +55,8 @@ class Kernel(NamedTuple):
     ) -> list[tuple[Path, str]]:
         """Return the modules and their parameters, in the order in which the guest inserts them.
 
-        ``binder`` is the binder module, by default Debian's own; ``devices`` is the value of its parameter. ``more`` are
-        names of further modules.
+        ``binder`` is the binder module, by default Debian's own; ``devices`` is the value of its parameter. ``more``
+        are names of further modules.
         """
         files = {path.name.partition(".")[0]: path for path in self.directory.glob("*.ko*")}
         parameters = f"devices={','.join(devices)}"

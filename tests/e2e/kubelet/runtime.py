@@ -100,19 +100,14 @@ class Runtime:
         server = self._ctr("version").split("Server:")[1].split()
         return f"containerd {server[1]}, {run('runc', '--version').splitlines()[0]}"
 
-    def start(self) -> None:
+    def start(self, *, seconds: float = PATIENCE) -> None:
         """Start containerd, and wait for its CRI service too, which starts later. A kubelet does not wait for it."""
         self.daemon.start()
-        until(lambda: self._ctr("version"), "containerd answers")
-        until(self._serves_cri, "containerd serves the CRI")
+        until(lambda: self._ctr("version"), "containerd answers", seconds=seconds)
+        until(self._serves_cri, "containerd serves the CRI", seconds=seconds)
 
     def _serves_cri(self) -> bool:
-        with grpc.insecure_channel(f"unix:{self.socket}", [("grpc.default_authority", "localhost")]) as channel:
-            try:
-                channel.unary_unary("/runtime.v1.RuntimeService/Version", None, None)(b"", timeout=5)
-            except grpc.RpcError:
-                return False
-        return True
+        return serves_cri(self.socket)
 
     def load(self, archive: Path) -> None:
         """Import an image from an archive."""
@@ -182,3 +177,13 @@ class Runtime:
 
     def _ctr(self, *words: str, seconds: float = 30) -> str:
         return run(self._client, "--address", self.socket, "--namespace", "k8s.io", *words, seconds=seconds)
+
+
+def serves_cri(address: str) -> bool:
+    """Return whether a containerd answers requests of a kubelet; ``address`` is its socket's path."""
+    with grpc.insecure_channel(f"unix:{address}", [("grpc.default_authority", "localhost")]) as channel:
+        try:
+            channel.unary_unary("/runtime.v1.RuntimeService/Version", None, None)(b"", timeout=5)
+        except grpc.RpcError:
+            return False
+    return True

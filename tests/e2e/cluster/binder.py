@@ -1,0 +1,149 @@
+"""Phones with a binderfs each on the machine with a real binder driver, and the binder software of others in them.
+
+That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all limits are generous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster.guest import SLOW, GuestMachine
+from tests.e2e.common.report import say
+from tests.e2e.kernel import tenants
+from tests.e2e.kernel.phones import DIRECTORY, SOURCE
+from tests.e2e.kernel.tenants import BINDERFS, USERS
+from tests.e2e.kubelet.archive import busybox_image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.e2e.cluster.cluster import Cluster
+
+APP: Final = "binder-phone"
+COUNT: Final = 3
+"""Phones of the node, and of the Deployment."""
+_USER: Final = "system"
+_SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
+
+
+@dataclass
+class BinderPhone:
+    """A pod in which a service manager and a service run."""
+
+    cluster: Cluster
+    machine: GuestMachine
+    pod: dict[str, Any]
+    name: str
+    """The pod's name, which is the name of its service too."""
+
+    @property
+    def container(self) -> tuple[str, int]:
+        """The ID and the restarts of its container."""
+        return phones.container_of(self.pod)
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program in the container as a user, and return its output."""
+        identifier = self.container[0].removeprefix("containerd://")
+        return self.machine.runtime.execute(identifier, *words, user=f"{user}:{user}")
+
+    def log(self) -> list[str]:
+        """Return what the container's last run has printed after its report about itself."""
+        path = f"{phones.collection('Pod')}/{self.name}/log"
+        lines = self.cluster.api.text("GET", path, seconds=SLOW).splitlines()
+        return lines[lines.index("--- end") + 1 :]
+
+    def phone(self) -> str:
+        """Return the ID of its phone, the only one that it sees."""
+        return self.execute(0, "/bin/busybox", "ls", DIRECTORY).strip()
+
+
+def node(cluster: Cluster) -> GuestMachine:
+    """Return the machine with the binder driver; boot it if there is none."""
+    for machine in cluster.machines:
+        if isinstance(machine, GuestMachine):
+            return machine
+    parts, directory = cluster.parts, cluster.directory / "machines" / "guest"
+    assert parts.rsbinder is not None
+    assert parts.gbinder is not None
+    files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
+    tenants.assemble(files, parts.rsbinder, parts.gbinder)
+    busybox_image(image, tree=files)
+    machine = GuestMachine(parts, cluster.control_plane, directory, [image, parts.image])
+    cluster.machines.append(machine)
+    machine.boot(parts.kubernetes)
+    cluster.wait_node(machine, seconds=SLOW)
+    return machine
+
+
+def running(cluster: Cluster, count: int = COUNT) -> list[BinderPhone]:
+    """Wait until this number of phones is running, and return them."""
+    machine = node(cluster)
+    pods = phones.wait_running(cluster, APP, count, seconds=SLOW)
+    return [BinderPhone(cluster, machine, pod, pod["metadata"]["name"]) for pod in pods]
+
+
+def deployment() -> dict[str, Any]:
+    """Return the manifest of a Deployment of phones that use all devices of the node."""
+    return phones.deployment(APP, COUNT, then=_SCRIPT)
+
+
+def check(phone: BinderPhone, other: BinderPhone) -> None:
+    """Check that clients in a new phone call its own service, and find none of another phone."""
+    with _quiet():
+        tenants.works(BINDERFS, phone, other.name, USERS[_USER])
+
+
+def check_all(found: Sequence[BinderPhone]) -> None:
+    """Check all phones, which are new, each beside the next."""
+    for phone, other in zip(found, (*found[1:], found[0]), strict=True):
+        check(phone, other)
+
+
+def check_undisturbed(found: Sequence[BinderPhone], containers: Sequence[tuple[str, int]]) -> None:
+    """Check that phones are in the same containers, and that their service managers still know their services."""
+    assert [phone.container for phone in found] == list(containers), "phones have restarted"
+    for phone in found:
+        with _quiet():
+            tenants.alone(BINDERFS, phone)
+
+
+def mounted(machine: GuestMachine) -> dict[str, str]:
+    """Return the phones that the node has mounted, with the device number of the file system."""
+    rows = [line.split() for line in machine.run("cat", "/proc/self/mountinfo").splitlines()]
+    return {row[4].removeprefix(f"{DIRECTORY}/"): row[2] for row in rows if SOURCE in row}
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    """Return what `aosp-plugin status` reports about the resource."""
+    name = plugin.pod_on(cluster, node(cluster))["metadata"]["name"]
+    words = ("exec", f"--namespace={plugin.NAMESPACE}", name, "--", "aosp-plugin", "status", "--json")
+    report: dict[str, Any] = json.loads(cluster.kubectl(*words, seconds=SLOW))["resources"][0]
+    return report
+
+
+def values(**config: Any) -> dict[str, Any]:
+    """Return the chart's values for phones with a binderfs each."""
+    return {
+        "image": plugin.VALUES["image"],
+        "nodeSelector": {"aosp.io/e2e": "guest"},
+        "provision": {"enabled": True},
+        "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}, "leak_scan_interval": 5} | config,
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Print what is printed in the context as comments, but only if it fails."""
+    text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(text):
+            yield
+    except AssertionError:
+        for line in text.getvalue().splitlines():
+            say(f"# {line}")
+        raise

@@ -1,0 +1,168 @@
+"""A machine of the cluster with a real binder driver: a guest in QEMU, with Debian's kernel and a disk.
+
+The guest sees the host's files, read-only and at the same paths, below a file system in memory. What a node keeps over
+a reboot is on the disk. :mod:`tests.e2e.cluster.remote` runs containerd, the kubelet and all other commands in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO, TYPE_CHECKING, Final
+
+from tests.e2e.cluster.guest_start import kept_at
+from tests.e2e.cluster.machine import Machine
+from tests.e2e.cluster.sandbox import ADDRESS, BRIDGE
+from tests.e2e.common.report import say
+from tests.e2e.kernel import initrd
+from tests.e2e.kernel.machine import EMULATION, Guest
+from tests.e2e.kernel.parts import NODE_MODULES, Kernel
+from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.processes import EnteredDaemon, run
+from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.e2e.cluster.control_plane import ControlPlane
+    from tests.e2e.cluster.parts import Parts
+
+SLOW: Final = 10 * PATIENCE
+"""Seconds: the limit for what emulated programs do."""
+_NUMBER: Final = 9
+"""The machine's number, which gives it name and addresses; other machines count from 1."""
+_MEMORY: Final = 4096
+_DISK: Final = 8 << 30
+_ENVIRONMENT: Final = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LC_ALL": "C.UTF-8",
+    "GRPC_VERBOSITY": "ERROR",
+}
+_CRI: Final = "import sys; from tests.e2e.kubelet import runtime; sys.exit(not runtime.serves_cri(sys.argv[1]))"
+
+
+class GuestMachine(Machine):
+    """A guest that is a node of the cluster, with two NUMA nodes."""
+
+    def __init__(self, parts: Parts, control_plane: ControlPlane, directory: Path, images: Sequence[Path]) -> None:
+        """Prepare the guest, and a disk with archives of images; ``directory`` gets all files."""
+        assert parts.kernel is not None, "there is no kernel"
+        super().__init__(_NUMBER, control_plane, directory, "", parts.containerd)
+        del self.configuration["cgroupRoot"]
+        self.labels["aosp.io/e2e"] = "guest"
+        self._kernel = Kernel(parts.kernel)
+        runtime = directory / "runtime"
+        self._make_disk(runtime, images)
+        run("ip", "tuntap", "add", self._device, "mode", "tap")
+        run("ip", "link", "set", self._device, "master", BRIDGE, "up")
+        run("ip", "route", "replace", self.subnet, "via", self.address)
+        kept = ("/var/lib/kubelet", "/var/log", str(runtime / "root"))
+        command = [sys.executable, "-m", "tests.e2e.cluster.guest_start", self.name, self.address, ADDRESS, *kept]
+        script = initrd.start_script(command, str(PROJECT), _ENVIRONMENT)
+        initrd.build(directory / "initrd", script, self._kernel.modules(parts.binder, more=NODE_MODULES))
+
+    def _make_disk(self, directory: Path, images: Sequence[Path]) -> None:
+        """Make a disk with a containerd's root directory: in the guest, images would be unpacked for minutes."""
+        runtime = Runtime(directory, self._containerd)
+        runtime.start()
+        for image in images:
+            runtime.load(image)
+        runtime.stop()
+        content = self._directory / "content"
+        content.mkdir()
+        (directory / "root").rename(kept_at(str(directory / "root"), content))
+        disk = self._directory / "disk"
+        with disk.open("wb") as file:
+            file.truncate(_DISK)
+        # Without a journal of the initialization, which would be written while the node starts.
+        run("mkfs.ext4", "-q", "-d", str(content), "-E", "lazy_itable_init=1,lazy_journal_init=1", str(disk))
+        shutil.rmtree(content)
+
+    def boot(self, programs: Path) -> None:
+        """Start the guest, containerd and the kubelet of the directory ``programs``."""
+        runtime = self._directory / "runtime"
+        self.runtime = _GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
+        self.use(programs)
+        self._start_guest()
+        until(lambda: self.run("true") == "", f"{self.name} runs commands", seconds=SLOW)
+        self.runtime.start(seconds=SLOW)
+        self.start_kubelet()
+
+    def enter(self) -> list[str]:
+        """Return the words that run a command in the guest."""
+        return [sys.executable, "-I", str(PROJECT / "tests/e2e/cluster/remote.py"), self.address]
+
+    def shut_down(self) -> None:
+        """End the guest at once, as at a loss of power."""
+        assert self._process is not None, f"{self.name} does not run"
+        self._process.kill()
+        self._process.wait(PATIENCE)
+        self._process = None
+        for daemon in (self.kubelet, self.runtime.daemon):
+            if daemon.running:
+                daemon.end(signal.SIGKILL)  # the program that stands for it
+
+    @property
+    def console(self) -> str:
+        """What the guest's kernel has printed since the last boot."""
+        return (self._directory / "console").read_text(errors="replace")
+
+    def _start_guest(self) -> None:
+        half = _MEMORY // 2
+        options = (
+            *("-netdev", f"tap,id=net,ifname={self._device},script=no,downscript=no"),
+            *("-device", "virtio-net-pci,netdev=net"),
+            # Written to the host's memory: only the guest loses power.
+            *("-drive", f"file={self._directory}/disk,format=raw,if=virtio,cache=unsafe"),
+            *(option for number in (0, 1) for option in _numa_node(number, half)),
+        )
+        directory = self._directory
+        guest = Guest(self._kernel.image, directory / "initrd", directory / "console", _MEMORY, options)
+        self._process = subprocess.Popen(
+            guest.command(EMULATION),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        threading.Thread(target=_print, args=(self._process.stdout,), daemon=True).start()
+
+
+class _GuestRuntime(Runtime):
+    """containerd in the guest."""
+
+    def __init__(self, directory: Path, programs: Path, *, enter: Sequence[str], subnet: str) -> None:
+        super().__init__(directory, programs, enter=enter, subnet=subnet)
+        self._enter = enter
+        # The environment of the host's program does not reach the guest.
+        path = f"PATH={programs}:{_ENVIRONMENT['PATH']}"
+        command = [*enter, "env", path, str(programs / "containerd"), "--config", str(directory / "config.toml")]
+        self.daemon = EnteredDaemon("containerd", command, directory / "containerd.log")
+
+    def _serves_cri(self) -> bool:
+        return run(*self._enter, sys.executable, "-c", _CRI, self.socket, seconds=SLOW) == ""
+
+    def _ctr(self, *words: str, seconds: float = SLOW) -> str:
+        command = (self._client, "--address", self.socket, "--namespace", "k8s.io")
+        return run(*self._enter, *command, *words, seconds=max(seconds, SLOW))
+
+
+def _numa_node(number: int, memory: int) -> tuple[str, ...]:
+    """Return QEMU's options for a NUMA node; the first one has the CPU, because emulation of several can deadlock."""
+    cpus = ",cpus=0" if number == 0 else ""
+    return (
+        *("-object", f"memory-backend-ram,id=memory{number},size={memory}M"),
+        *("-numa", f"node,nodeid={number},memdev=memory{number}{cpus}"),
+    )
+
+
+def _print(output: IO[str]) -> None:
+    for line in output:
+        say(f"# guest: {line.strip()}")
