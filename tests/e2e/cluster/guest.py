@@ -74,10 +74,10 @@ class GuestMachine(Machine):
         for image in images:
             runtime.load(image)
         runtime.stop()
-        content = self._directory / "content"
+        content = self.directory / "content"
         content.mkdir()
         (directory / "root").rename(kept_at(str(directory / "root"), content))
-        disk = self._directory / "disk"
+        disk = self.directory / "disk"
         with disk.open("wb") as file:
             file.truncate(_DISK)
         # Without a journal of the initialization, which would be written while the node starts.
@@ -86,7 +86,7 @@ class GuestMachine(Machine):
 
     def boot(self, programs: Path) -> None:
         """Start the guest, containerd and the kubelet of the directory ``programs``."""
-        runtime = self._directory / "runtime"
+        runtime = self.directory / "runtime"
         self.runtime = _GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
         self.use(programs)
         self._start_guest()
@@ -111,7 +111,7 @@ class GuestMachine(Machine):
     @property
     def console(self) -> str:
         """What the guest's kernel has printed since the last boot."""
-        return (self._directory / "console").read_text(errors="replace")
+        return (self.directory / "console").read_text(errors="replace")
 
     def _start_guest(self) -> None:
         half = _MEMORY // 2
@@ -119,10 +119,10 @@ class GuestMachine(Machine):
             *("-netdev", f"tap,id=net,ifname={self._device},script=no,downscript=no"),
             *("-device", "virtio-net-pci,netdev=net"),
             # Written to the host's memory: only the guest loses power.
-            *("-drive", f"file={self._directory}/disk,format=raw,if=virtio,cache=unsafe"),
+            *("-drive", f"file={self.directory}/disk,format=raw,if=virtio,cache=unsafe"),
             *(option for number in (0, 1) for option in _numa_node(number, half)),
         )
-        directory = self._directory
+        directory = self.directory
         guest = Guest(self._kernel.image, directory / "initrd", directory / "console", _MEMORY, options)
         self._process = subprocess.Popen(
             guest.command(EMULATION),

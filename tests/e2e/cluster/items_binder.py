@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 item = Items()
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_UNEXPECTED: Final = "UnexpectedAdmissionError"
+_NUMA: Final = {"0-1": 0, "2-3": 1}
+_FEW: Final = 3
 _OFFSETS: Final = (11 * 3600, 3 * 3600, 0)
 """Seconds by which the clock is fast after each jump. It is never slow: the cluster's certificates are new."""
 
@@ -108,22 +111,21 @@ def rebooted(cluster: Cluster) -> None:
     machine.shut_down()
     machine.boot(cluster.parts.kubernetes)
     assert machine.run("cat", BOOT_ID) != boot, "the guest has not booted"
-    until(lambda: _rejected(cluster) == before, f"{before} are rejected", seconds=SLOW)
+    until(lambda: _failed(cluster, APP, _UNEXPECTED) == before, f"{before} are rejected", seconds=SLOW)
     found = running(cluster)
     assert not before & {phone.name for phone in found}, f"{before} run again"
     assert {phone.phone() for phone in found} == mounted(machine).keys(), f"{[phone.phone() for phone in found]}"
     check_all(found)
     restarts = phones.container_of(plugin.pod_on(cluster, machine))[1]
     assert restarts == 1, f"the plugin's container has restarted {restarts} times"
-    assert _rejected(cluster) == before, "the rejected pods have gone"
+    assert _failed(cluster, APP, _UNEXPECTED) == before, "the rejected pods have gone"
     for name in before:
         cluster.api.delete(f"{phones.collection('Pod')}/{name}")
 
 
-def _rejected(cluster: Cluster) -> set[str]:
-    """Return the names of the pods that the kubelet has rejected."""
-    pods = phones.of(cluster, APP)
-    return {pod["metadata"]["name"] for pod in pods if pod["status"].get("reason") == "UnexpectedAdmissionError"}
+def _failed(cluster: Cluster, app: str, reason: str) -> set[str]:
+    """Return the names of the pods of an app that the kubelet has rejected for a reason."""
+    return {pod["metadata"]["name"] for pod in phones.of(cluster, app) if pod["status"].get("reason") == reason}
 
 
 @item("the node's clock jumps by hours, forward and back: plugin, phones and registration do not notice")
@@ -171,6 +173,43 @@ def _repairs(cluster: Cluster) -> None:
 
 def _names(cluster: Cluster) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.api.list(phones.collection("Pod"), labelSelector=f"app={APP}")}
+
+
+@item("single-numa-node: a pod's phones are of one NUMA node; a pod with more phones than a NUMA node has is rejected")
+def numa(cluster: Cluster) -> None:
+    """The scheduler does not know NUMA nodes: it binds the pod, and a Deployment makes pods that fail one by one."""
+    machine = node(cluster)
+    phones.remove(cluster, "Deployment", APP)
+    machine.shut_down()  # the kubelet of a running guest may read the old file
+    machine.configuration |= {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "pod"}
+    machine.boot(cluster.parts.kubernetes)
+    plugin.install(cluster, values(phones={"count": 4}, numa=_NUMA), f"--timeout={SLOW:.0f}s")
+    plugin.wait_allocatable(cluster, machine, 4, seconds=SLOW)
+    pairs = {"numa-a": {"phone0", "phone1"}, "numa-b": {"phone2", "phone3"}}
+    for name in pairs:
+        phones.create(cluster, _with_phones(phones.pod(name), 2))
+        phones.wait_running(cluster, name, 1, seconds=SLOW)
+    found = {name: _held(cluster, name) for name in pairs}
+    assert sorted(map(sorted, found.values())) == sorted(map(sorted, pairs.values())), f"{found}"
+    for name in pairs:
+        phones.remove(cluster, "Pod", name)
+    phones.create(cluster, _with_phones(phones.deployment("numa-c", 1), 3))
+    until(lambda: len(_failed(cluster, "numa-c", "TopologyAffinityError")) >= _FEW, "pods are rejected", seconds=SLOW)
+    phones.remove(cluster, "Deployment", "numa-c")
+
+
+def _with_phones(manifest: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return a manifest with several containers, each of which has a phone."""
+    spec = manifest["spec"].get("template", manifest)["spec"]
+    (container,) = spec["containers"]
+    spec["containers"] = [container | {"name": f"phone-{number}"} for number in range(count)]
+    return manifest
+
+
+def _held(cluster: Cluster, name: str) -> set[str]:
+    """Return the phones of a pod's containers, as the plugin reports them."""
+    devices = status(cluster)["devices"]
+    return {device["id"] for device in devices if any(pod["name"] == name for pod in device["pods"])}
 
 
 @item("the phones, the plugin and the node are removed")
