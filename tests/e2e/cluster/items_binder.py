@@ -218,6 +218,7 @@ def removed(cluster: Cluster) -> None:
     machine = node(cluster)
     phones.remove(cluster, "Deployment", APP)
     plugin.uninstall(cluster)
+    machine.kubelet.end()  # without its end, the API server would wait for it at its own
     machine.shut_down()
     cluster.machines.remove(machine)
     cluster.api.delete(f"{CORE}/nodes/{machine.name}")
