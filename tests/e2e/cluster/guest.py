@@ -26,7 +26,7 @@ from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.e2e.cluster.control_plane import ControlPlane
@@ -84,14 +84,15 @@ class GuestMachine(Machine):
         run("mkfs.ext4", "-q", "-d", str(content), "-E", "lazy_itable_init=1,lazy_journal_init=1", str(disk))
         shutil.rmtree(content)
 
-    def boot(self, programs: Path) -> None:
-        """Start the guest, containerd and the kubelet of the directory ``programs``."""
+    def boot(self, programs: Path, before_kubelet: Callable[[], object] = lambda: None) -> None:
+        """Start the guest, containerd and the kubelet of the directory ``programs``, as in other machines."""
         runtime = self.directory / "runtime"
         self.runtime = _GuestRuntime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
         self.use(programs)
         self._start_guest()
         until(lambda: self.run("true") == "", f"{self.name} runs commands", seconds=SLOW)
         self.runtime.start(seconds=SLOW)
+        before_kubelet()
         self.start_kubelet()
 
     def enter(self) -> list[str]:
