@@ -7,7 +7,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel test-cluster \
-  cluster cluster-stop chaos fuzz bench \
+  cluster cluster-stop chaos chaos-cluster fuzz bench \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
@@ -74,6 +74,9 @@ cluster-stop: $(VENV)/.installed ## Stop the cluster
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
+
+chaos-cluster: $(VENV)/.installed ## Inject random faults into a cluster with phones: CHAOS="--seed 17 --minutes 30"
+	$(BIN)/python -m tests.e2e.cluster.chaos $(CHAOS)
 
 FUZZ ?= 60
 fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ seconds each

@@ -39,7 +39,8 @@ class State(NamedTuple):
 
     nodes: dict[str, dict[str, Any]]
     pods: list[dict[str, Any]]
-    replica_sets: list[dict[str, Any]]
+    controllers: list[dict[str, Any]]
+    """The ReplicaSets and StatefulSets."""
     hosts: dict[str, Host]
     """The machines that run and are connected, by name."""
 
@@ -61,7 +62,7 @@ def observe(cluster: Cluster) -> State:
     return State(
         nodes={node["metadata"]["name"]: node for node in cluster.api.list(f"{CORE}/nodes")},
         pods=cluster.api.list(f"{CORE}/pods"),
-        replica_sets=cluster.api.list(f"{APPS}/replicasets"),
+        controllers=cluster.api.list(f"{APPS}/replicasets") + cluster.api.list(f"{APPS}/statefulsets"),
         hosts={
             machine.name: outside.observe(machine)
             for machine in cluster.machines
@@ -76,11 +77,16 @@ def problems(cluster: Cluster) -> list[str]:
     return [f"{check.__name__.replace('_', ' ')}: {text}" for check in INVARIANTS for text in check(state)]
 
 
-def settle(cluster: Cluster, *, seconds: float = SETTLE) -> float:
-    """Wait until all invariants hold, and return the seconds. Raises AssertionError with what does not hold."""
+def settle(cluster: Cluster, *, seconds: float = SETTLE, tend: Callable[[], None] | None = None) -> float:
+    """Wait until all invariants hold, and return the seconds. Raises AssertionError with what does not hold.
+
+    ``tend`` is called before each try.
+    """
     started = time.monotonic()
 
     def hold() -> bool:
+        if tend:
+            tend()
         found = problems(cluster)
         assert not found, "; ".join(found[:6])
         return True
@@ -190,17 +196,17 @@ def pods_are_in_promised_states(state: State) -> Iterator[str]:
 
 @_invariant
 def controllers_have_their_pods(state: State) -> Iterator[str]:
-    """A ReplicaSet has its number of pods, and none waits while a node that can be scheduled to has a free phone."""
+    """A controller has its number of pods, and none of them waits while a node has a phone for it."""
     owned = Counter(
         owner["uid"]
         for pod in state.pods
         if not _ended(pod) and "deletionTimestamp" not in pod["metadata"]
         for owner in pod["metadata"].get("ownerReferences", [])
     )
-    for replica_set in state.replica_sets:
-        due, has = replica_set["spec"]["replicas"], owned[replica_set["metadata"]["uid"]]
+    for controller in state.controllers:
+        due, has = controller["spec"]["replicas"], owned[controller["metadata"]["uid"]]
         if due != has:
-            yield f"{_name(replica_set)} has {has} of {due} pods"
+            yield f"{_name(controller)} has {has} of {due} pods"
     used: Counter[str] = Counter()
     for pod in state.phones():
         used[pod["spec"].get("nodeName", "")] += requested(pod)

@@ -50,7 +50,10 @@ class Container(NamedTuple):
     def bound(self) -> dict[str, str]:
         """The binder device that is mounted at each path of the container."""
         lines = [line.split() for line in (self.process / "mountinfo").read_text().splitlines()]
-        return {fields[4]: fields[3][1:] for fields in lines if fields[3].startswith(f"/{PREFIX}")}
+        # The kernel marks a device that was deleted while it is mounted.
+        return {
+            fields[4]: fields[3][1:].removesuffix("//deleted") for fields in lines if fields[3].startswith(f"/{PREFIX}")
+        }
 
     @property
     def nodes(self) -> set[str]:

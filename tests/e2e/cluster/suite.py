@@ -9,6 +9,7 @@ from tests.e2e.cluster import (
     items_binder,
     items_broken_rollouts,
     items_failures,
+    items_fleet,
     items_install,
     items_kustomize,
     items_phones,
@@ -60,6 +61,7 @@ GROUPS: Final[Sequence[Group]] = (
     ),
     # Groups with several machines come last: later groups keep them.
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
+    Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3, rotates=False),
     # The last group of all: the cluster is not downgraded.
     Group(
         "upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True, rotates=False
