@@ -7,11 +7,11 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel test-cluster \
-  cluster cluster-stop chaos chaos-cluster fuzz bench \
+  test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel and test-cluster to the items that CI runs."
 
@@ -64,6 +64,10 @@ test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEM
 
 test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)
+
+BREAKS ?=
+test-cluster-broken: $(VENV)/.installed ## Run the cluster's items with a plugin that is broken on purpose in five ways
+	$(BIN)/python -m tests.e2e.cluster.broken $(BREAKS)
 
 MACHINES ?= 1
 cluster: $(VENV)/.installed ## Start a Kubernetes cluster to try the plugin in: MACHINES=3; requires root, Debian and Go

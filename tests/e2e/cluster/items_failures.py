@@ -6,7 +6,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import held, load, phones, plugin
+from tests.e2e.cluster import held, load, outside, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.waiting import PATIENCE, holds, until
@@ -79,6 +79,19 @@ def _survive(
 def plugin_killed(cluster: Cluster) -> None:
     """The kubelet starts the container again."""
     _survive(cluster, lambda: kill_plugin(cluster), _NODE, plugin_restarts=True)
+
+
+@item("a plugin that was killed leaves its socket, which the next one removes")
+def stale_socket(cluster: Cluster) -> None:
+    """The kubelet removes sockets only when it starts itself."""
+    if not plugin.pods(cluster):
+        plugin.install(cluster)
+    before = plugin_run(cluster)
+    (stale,) = until(lambda: outside.observe(cluster.machine).sockets, "the plugin's socket")
+    kill_plugin(cluster)
+    wait_restarted(cluster, before)
+    (fresh,) = outside.observe(cluster.machine).sockets
+    assert fresh != stale, f"the socket is {fresh} as before"
 
 
 @item("the plugin's pod is deleted: phones stay, and the Node object is right within 30 s")

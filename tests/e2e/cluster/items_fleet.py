@@ -52,14 +52,23 @@ def _status(cluster: Cluster, machine: Machine) -> dict[str, Any]:
     return document
 
 
+def _run(cluster: Cluster, count: int) -> list[dict[str, Any]]:
+    """Have ``count`` phones on the three nodes, with the plugin; return their pods."""
+    if not plugin.pods(cluster):
+        plugin.install(cluster)
+    for machine in cluster.machines:
+        plugin.wait_allocatable(cluster, machine, EACH)
+    path = f"{phones.collection('Deployment')}/{APP}"
+    if cluster.api.find(path) is None:
+        phones.create(cluster, phones.deployment(APP, count, tolerations=_tolerating()))
+    cluster.api.patch(path, {"spec": {"replicas": count}})
+    return phones.wait_running(cluster, APP, count)
+
+
 @item("Phones of a Deployment spread over three nodes, each with devices of its own; the nodes have a phone for each")
 def phones_spread(cluster: Cluster) -> None:
     """The scheduler's default scores spread the pods of a ReplicaSet; the 13th waits for want of devices."""
-    plugin.install(cluster)
-    for machine in cluster.machines:
-        plugin.wait_allocatable(cluster, machine, EACH)
-    phones.create(cluster, phones.deployment(APP, 9, tolerations=_tolerating()))
-    pods = phones.wait_running(cluster, APP, 9)
+    pods = _run(cluster, 9)
     assert _on(pods) == {machine.name: 3 for machine in cluster.machines}, f"the phones are on {_on(pods)}"
     owners(cluster, pods)
     cluster.kubectl("scale", f"deployment/{APP}", "--replicas=13")
@@ -67,8 +76,7 @@ def phones_spread(cluster: Cluster) -> None:
     owners(cluster, pods)
     (waiting,) = [pod for pod in phones.of(cluster, APP) if pod["status"]["phase"] == "Pending"]
     until(lambda: f"3 Insufficient {PHONE}" in _current_reason(cluster, waiting), "the scheduler's reason")
-    cluster.kubectl("scale", f"deployment/{APP}", "--replicas=8")
-    phones.wait_running(cluster, APP, 8)
+    _run(cluster, 8)
     invariants.settle(cluster)
 
 
@@ -81,6 +89,7 @@ def _current_reason(cluster: Cluster, pod: dict[str, Any]) -> str:
 def the_fleets_view_is_right(cluster: Cluster) -> None:
     """One device set less on one node, so that the nodes differ; then as before."""
     node = cluster.machines[1]
+    _run(cluster, 8)
     free = min(invariants.observe(cluster).hosts[node.name].sets - _held(cluster, node))
     (node.root / "dev" / free).unlink()
     try:
@@ -130,6 +139,7 @@ def _compare(cluster: Cluster, machine: Machine, *, unhealthy: int) -> None:
 def drained_node(cluster: Cluster) -> None:
     """8 phones are as many as the other two nodes have devices for."""
     node = cluster.machines[0]
+    _run(cluster, 8)
     cluster.kubectl("drain", node.name, "--ignore-daemonsets", "--timeout=60s")
     try:
         pods = phones.wait_running(cluster, APP, 8)
@@ -140,18 +150,16 @@ def drained_node(cluster: Cluster) -> None:
         invariants.settle(cluster)
     finally:
         cluster.kubectl("uncordon", node.name)
-    cluster.kubectl("scale", f"deployment/{APP}", "--replicas=10")
-    pods = phones.wait_running(cluster, APP, 10)
+    pods = _run(cluster, 10)
     assert _on(pods)[node.name] == 2, f"the phones are on {_on(pods)}"
     owners(cluster, pods)
-    cluster.kubectl("scale", f"deployment/{APP}", "--replicas=6")
-    phones.wait_running(cluster, APP, 6)
 
 
 @item("A dead node's phones are replaced when their toleration has passed; until it is back they are Terminating")
 def dead_node(cluster: Cluster) -> None:
     """The Node object keeps capacity and allocatable; the pods stay Terminating, as nobody confirms their end."""
     node = cluster.machines[2]
+    _run(cluster, 6)
     lost = {pod["metadata"]["name"] for pod in phones.of(cluster, APP) if pod["spec"]["nodeName"] == node.name}
     assert lost, f"{node.name} has no phone"
     node.shut_down()
@@ -188,6 +196,7 @@ def _terminating(cluster: Cluster) -> set[str]:
 def forced_deletion(cluster: Cluster) -> None:
     """What force deletion does: the API server forgets the pod, the container runs until the kubelet is back."""
     node = cluster.machines[1]
+    _run(cluster, 6)
     pod = next(pod for pod in phones.of(cluster, APP) if pod["spec"]["nodeName"] == node.name)
     container = phones.container_of(pod)[0].removeprefix("containerd://")
     node.disconnect()

@@ -1,0 +1,1 @@
+"""Each module breaks the plugin in the process that imports it."""

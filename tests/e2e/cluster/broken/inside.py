@@ -1,0 +1,50 @@
+"""Runs in the sandbox: the items with a broken plugin, until one fails."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.cluster import sandbox, suite
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.parts import Parts
+from tests.e2e.common.report import FAILED, PASSED, describe, say
+
+GROUPS: Final = ("phones", "unhealthy", "failures", "rollout", "reboot")
+"""The groups of the items that run, in this order."""
+_DETAIL: Final = 400
+
+
+def main() -> int:
+    """Run the items, and return 0 as soon as one fails; 1 if all pass."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--parts", nargs="+", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--cgroups", required=True)
+    options = parser.parse_args()
+    sandbox.set_up()
+    cluster = Cluster(Parts.from_arguments(options.parts), options.work, options.cgroups)
+    cluster.start()
+    groups = {group.name: group for group in suite.GROUPS}
+    passed = 0
+    for group in (groups[name] for name in GROUPS if name in groups):
+        for item in group.items:
+            started = time.monotonic()
+            try:
+                item.check(cluster)
+            except Exception as error:  # noqa: BLE001 - whatever an item raises is its failure
+                seconds = time.monotonic() - started
+                say(f"#   after {passed} items that pass, this one fails, after {seconds:.1f} s:")
+                say(f"#   [{group.name}] {item.title} : {' '.join(describe(error).split())[:_DETAIL]}")
+                cluster.stop()
+                return PASSED
+            passed += 1
+    say(f"#   all {passed} items pass")
+    cluster.stop()
+    return FAILED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
