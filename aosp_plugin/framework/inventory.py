@@ -137,8 +137,10 @@ class Inventory:
         return True
 
     def republish(self) -> None:
-        """Send the devices again on all streams."""
+        """Send the devices again on all streams, unless they are still unknown."""
         before = self.snapshot
+        if not before.revision:
+            return
         self.snapshot = Snapshot(before.revision + 1, before.devices, previous=before)
         self._superseded.set()
         self._superseded = asyncio.Event()

@@ -276,11 +276,25 @@ async def test_empty_path_disables_the_query() -> None:
     assert (await PodResources("", [RESOURCE]).allocatable()).problem == "disabled (pod_resources_socket is empty)"
 
 
+@new_kubelet
+async def test_plugin_that_is_overridden_is_ready(
+    kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollout would otherwise wait for it indefinitely: the kubelet may never have its devices."""
+    device_directory.add(0, 1, 2)
+    answers = Answers(2)
+    async with answering(socket, answers), viewed(device_directory, kubelet_dir, socket) as view:
+        await view.until(lambda: bool(view.plugin.confirmation.problem))
+        monkeypatch.setattr(type(view.plugin), "overridden", True)
+        await view.confirmed(None, "it has those of a plugin that registered later")
+        await until(lambda: not view.plugin.unready)
+
+
 @buggy_kubelet
-async def test_daemon_shows_the_kubelets_devices_and_the_other_plugin(
+async def test_daemon_shows_the_later_plugin_instead_of_the_kubelets_devices(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
-    """With the default intervals, in /readyz and in the metrics."""
+    """With the default intervals, in /readyz and in the metrics. Those devices say nothing about this plugin's."""
     device_directory.add(0, 1, 2)
     port = free_port()
     environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket}
@@ -288,17 +302,25 @@ async def test_daemon_shows_the_kubelets_devices_and_the_other_plugin(
     label = f'{{resource="{RESOURCE}"}}'
     async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as first:
         await first.logged("INFO registered")
+        unknown = "the kubelet's number of devices is unknown: it has those of a plugin that registered later"
+        async with asyncio.timeout(PATIENCE):
+            while "3 of 3 devices allocatable" not in (await http_get(port, "/readyz"))[2]:
+                pass
+        assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in (await http_get(port, "/metrics"))[2]
         async with Serve(device_directory, kubelet_dir, environment=environment) as second:
             line = await first.logged("another plugin of the resource is running")
             assert f"(process {second.process.pid})" in line
             status, body = 0, ""
             async with asyncio.timeout(PATIENCE):
-                while "3 of 3 devices allocatable" not in body:
+                while unknown not in body:
                     status, _, body = await http_get(port, "/readyz")
             assert status == 200
-            assert body.startswith(f"ok: {RESOURCE}: 3 of 3 devices allocatable; {RESOURCE}: another plugin of this ")
+            other = (
+                "another plugin of this resource runs on this node, and has taken over because it registered later: "
+            )
+            assert body.startswith(f"ok: {RESOURCE}: {unknown}; {RESOURCE}: {other}")
             _, _, metrics = await http_get(port, "/metrics")
-            assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in metrics
+            assert f"aosp_plugin_kubelet_allocatable{label}" not in metrics
             assert f"aosp_plugin_other_plugins{label} 1.0\n" in metrics
 
 

@@ -81,7 +81,7 @@ class Confirmation:
         return bool(self._bad_rounds or self.problem)
 
     def unavailable(self, reason: str) -> None:
-        """Record that the kubelet did not answer."""
+        """Record why it is unknown what the kubelet has."""
         self.allocatable, self.unknown, self.problem, self._bad_rounds = None, reason, "", 0
         self._observer.confirmed(None)
 
@@ -159,8 +159,8 @@ class KubeletView:
     async def _round(self) -> None:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
-        The comparison does not count if the devices changed, or the plugin registered, during the round, or if the
-        kubelet has the devices of a plugin that registered later.
+        The comparison does not count if the devices changed, or the plugin registered, during the round. There is none
+        if the kubelet has the devices of a plugin that registered later.
         """
         before = self._seen = list(map(_state, self._plugins))
         self._next_round = self._clock() + self._timings.interval
@@ -173,7 +173,10 @@ class KubeletView:
                 confirmation.unavailable(answer.problem)
                 continue
             allocatable, published = answer.devices[plugin.resource_name], plugin.inventory.snapshot.healthy
-            if not plugin.endpoint or plugin.overridden or _state(plugin) != state:
+            if plugin.overridden:
+                confirmation.unavailable("it has those of a plugin that registered later")
+                continue
+            if not plugin.endpoint or _state(plugin) != state:
                 confirmation.record(allocatable, published)
                 self._recheck |= bool(plugin.endpoint)
                 continue

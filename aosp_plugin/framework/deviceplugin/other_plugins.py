@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import wait_any
@@ -44,16 +45,22 @@ class Succession:
         self._overridden = False
         self._ended_once = False
 
-    def observe(self, own: int, others: Collection[OtherPlugin]) -> bool:
+    def observe(self, own: int, others: Collection[OtherPlugin], now: float) -> bool:
         """Process the result of a scan; return whether to register again.
 
-        ``own`` is the number of the plugin's current socket, 0 while it is not registered. The end of a later plugin
-        counts if two scans in a row find no later one: a plugin that registers again changes its socket. The numbers
-        are compared at the first scan only, because the system's clock may be set back at any time.
+        ``own`` is the number of the plugin's current socket, 0 while it is not registered; ``now`` is the time in the
+        unit of the numbers. The end of a later plugin counts if two scans in a row find no later one: a plugin that
+        registers again changes its socket.
+
+        Two plugins must not both consider the other one later. The numbers decide, whichever socket appears first. A
+        number above ``now`` shows that the system's clock was set back since: the other's number then is no later one
+        at the first scan after a registration, and is a later one afterwards, whatever it is.
         """
         if own != self._own:
             self._own, self._overridden, self._ended_once = own, False, False
-            self._earlier = frozenset(other.endpoint for other in others if other.number < own)
+            self._earlier = frozenset(other.endpoint for other in others if not own < other.number <= now)
+        elif own <= now:
+            self._earlier |= {other.endpoint for other in others if other.number < own}
         if own and any(other.endpoint not in self._earlier for other in others):
             self._overridden, self._ended_once = True, False
             return False
@@ -85,20 +92,20 @@ class OtherPlugins:
         *,
         reregister: Callable[[DisconnectReason], None],
         override: Callable[[bool], None],
-        republish: Callable[[], None],
+        earlier_ended: Callable[[], None],
         interval: float,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
         ``reregister`` is called with the reason when the kubelet has lost the plugin; ``override`` with whether there
-        is a plugin that registered later, when that changes; ``republish`` when an earlier plugin has ended, whose list
-        the kubelet may have. ``interval`` is in seconds.
+        is a plugin that registered later, when that changes; ``earlier_ended`` when an earlier plugin has ended, whose
+        list the kubelet may have, and which may have changed the host. ``interval`` is in seconds.
         """
         self._supervisor = supervisor
         self._reregister = reregister
         self._override = override
-        self._republish = republish
+        self._earlier_ended = earlier_ended
         self._observer = observer
         self._interval = interval
         self._succession = Succession()
@@ -108,9 +115,12 @@ class OtherPlugins:
 
     @property
     def notice(self) -> str:
-        """Which other plugins there are; empty if there is none. May be read in any thread."""
+        """Which other plugins there are, and whether one has taken over; empty if there is none. For any thread."""
         found = self.found
-        return f"another plugin of this resource runs on this node: {', '.join(map(str, found))}" if found else ""
+        if not found:
+            return ""
+        overridden = ", and has taken over because it registered later" if self.overridden else ""
+        return f"another plugin of this resource runs on this node{overridden}: {', '.join(map(str, found))}"
 
     async def run(self) -> None:
         """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
@@ -129,6 +139,9 @@ class OtherPlugins:
             return
         if found is None:
             return
+        if own_endpoint != self._supervisor.endpoint:  # what was found may be later than the previous registration only
+            self._supervisor.directory_changed.set()
+            return
         fewer = len(found) < len(self.found)
         if found != self.found:
             self.found = found
@@ -138,7 +151,7 @@ class OtherPlugins:
                 LOG.warning("another plugin of the resource is running", extra={"endpoint": ",".join(map(str, found))})
             else:
                 LOG.info("no other plugin of the resource is running")
-        lost = self._succession.observe(socket_number(own_endpoint) if own_endpoint else 0, found)
+        lost = self._succession.observe(socket_number(own_endpoint) if own_endpoint else 0, found, time.time() * 1000)
         if self._succession.overridden != self.overridden:
             self.overridden = self._succession.overridden
             if self.overridden:
@@ -147,4 +160,4 @@ class OtherPlugins:
         if lost:
             self._reregister(DisconnectReason.LATER_PLUGIN_ENDED)
         elif fewer and not self.overridden:
-            self._republish()
+            self._earlier_ended()

@@ -75,7 +75,7 @@ class DevicePlugin:
             self._supervisor,
             reregister=self.reregister,
             override=self._set_overridden,
-            republish=self.inventory.republish,
+            earlier_ended=self._replace_traces,
             interval=timings.other_plugins,
             observer=observer,
         )
@@ -206,6 +206,11 @@ class DevicePlugin:
         if overridden:
             self._supervisor.silence()
         self._refresher.hold(held=overridden)
+
+    def _replace_traces(self) -> None:
+        """Publish the devices again, and update the host: another plugin may have done so last, before it ended."""
+        self.inventory.republish()
+        self.rescan()
 
     def _check_devices(self) -> None:
         if not self.inventory.snapshot.devices:

@@ -151,6 +151,18 @@ def test_equal_list_is_not_published_again() -> None:
         assert inventory.snapshot is snapshot
 
 
+def test_devices_are_published_again_without_a_change() -> None:
+    """Unless they are unknown, because the first scan hangs: the kubelet would drop those that it has."""
+    inventory = Inventory()
+    inventory.republish()
+    assert inventory.snapshot.revision == 0
+    inventory.publish(ids(1, 2))
+    waiting = inventory.superseded(1)
+    inventory.republish()
+    assert waiting.is_set()
+    assert (inventory.snapshot.revision, [*inventory.snapshot.devices]) == (2, ids(1, 2))
+
+
 async def test_current_readers_wait_for_the_next_revision() -> None:
     """Outdated ones do not wait."""
     inventory = Inventory()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TIMINGS = ViewTimings()
 
+NOW = 10
+
 
 @pytest.fixture
 def confirmation() -> Confirmation:
@@ -98,11 +100,11 @@ def others(*numbers: int) -> list[OtherPlugin]:
 
 def test_end_of_a_later_plugin_is_confirmed_by_a_second_scan() -> None:
     succession = Succession()
-    assert not succession.observe(5, others(7))
-    assert not succession.observe(5, others())
+    assert not succession.observe(5, others(7), NOW)
+    assert not succession.observe(5, others(), NOW)
     assert succession.pending
-    assert succession.observe(5, others())
-    assert not succession.observe(5, others())
+    assert succession.observe(5, others(), NOW)
+    assert not succession.observe(5, others(), NOW)
 
 
 def test_plugin_is_overridden_while_there_is_a_later_one() -> None:
@@ -110,7 +112,7 @@ def test_plugin_is_overridden_while_there_is_a_later_one() -> None:
     found = [others(3), others(3, 7), others(3), others(3)]
     overridden = []
     for scan in found:
-        succession.observe(5, scan)
+        succession.observe(5, scan, NOW)
         overridden.append(succession.overridden)
     assert overridden == [False, True, True, False]
 
@@ -120,40 +122,60 @@ def test_plugin_that_registers_again_overrides_the_other_one() -> None:
     succession = Succession()
     overridden = []
     for own in (5, 9):
-        succession.observe(own, others(7))
+        succession.observe(own, others(7), NOW)
         overridden.append(succession.overridden)
     assert overridden == [True, False]
 
 
 def test_later_plugin_that_registers_again_has_not_ended() -> None:
     succession = Succession()
-    assert not succession.observe(5, others(3, 7))
-    assert not succession.observe(5, others(3))
-    assert not succession.observe(5, others(9))
+    assert not succession.observe(5, others(3, 7), NOW)
+    assert not succession.observe(5, others(3), NOW)
+    assert not succession.observe(5, others(9), NOW)
     assert not succession.pending
-    assert not succession.observe(5, others(3))
-    assert succession.observe(5, others(3))
+    assert not succession.observe(5, others(3), NOW)
+    assert succession.observe(5, others(3), NOW)
 
 
 def test_later_plugin_is_recognized_after_the_clock_was_set_back() -> None:
     succession = Succession()
-    assert not succession.observe(5, others())
-    assert not succession.observe(5, others(2))
-    assert not succession.observe(5, others())
-    assert succession.observe(5, others())
+    assert not succession.observe(5, others(), NOW)
+    assert not succession.observe(5, others(2), 3)
+    assert not succession.observe(5, others(), 3)
+    assert succession.observe(5, others(), 3)
+
+
+def test_one_of_two_plugins_is_later_after_the_clock_was_set_back() -> None:
+    """And publishes its devices. Here, 5 is the earlier one."""
+    earlier, later = Succession(), Succession()
+    earlier.observe(5, others(), NOW)
+    for _ in range(2):
+        earlier.observe(5, others(2), 3)
+        later.observe(2, others(5), 3)
+    assert (earlier.overridden, later.overridden) == (True, False)
+
+
+def test_one_of_two_plugins_is_later_if_the_socket_with_the_lower_number_appears_last() -> None:
+    """A slow plugin creates its socket after another one with a higher number has registered."""
+    slow, fast = Succession(), Succession()
+    fast.observe(6, others(), NOW)
+    for _ in range(2):
+        slow.observe(5, others(6), NOW)
+        fast.observe(6, others(5), NOW)
+    assert (slow.overridden, fast.overridden) == (True, False)
 
 
 def test_end_of_an_earlier_plugin_does_not_count() -> None:
     """Nor does the end of a plugin that was later than an earlier registration of this one."""
     succession = Succession()
-    assert not succession.observe(5, others(3))
-    assert not any(succession.observe(5, others()) for _ in range(3))
-    assert not succession.observe(5, others(7))
-    assert not succession.observe(8, others(7))
-    assert not any(succession.observe(8, others()) for _ in range(3))
+    assert not succession.observe(5, others(3), NOW)
+    assert not any(succession.observe(5, others(), NOW) for _ in range(3))
+    assert not succession.observe(5, others(7), NOW)
+    assert not succession.observe(8, others(7), NOW)
+    assert not any(succession.observe(8, others(), NOW) for _ in range(3))
 
 
 def test_plugin_that_is_not_registered_has_nothing_to_lose() -> None:
     succession = Succession()
-    assert not succession.observe(0, others(7))
-    assert not any(succession.observe(0, others()) for _ in range(3))
+    assert not succession.observe(0, others(7), NOW)
+    assert not any(succession.observe(0, others(), NOW) for _ in range(3))

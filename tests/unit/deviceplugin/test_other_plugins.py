@@ -1,0 +1,105 @@
+"""What a plugin does about other plugins of its resource."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin
+from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
+
+NUMBER = int(time.time() * 1000) - 1000
+
+
+def endpoint(number: int) -> str:
+    """Return the name of the socket that a plugin created then, in milliseconds after the first one."""
+    return f"aosp-x-1-{NUMBER + number}.sock"
+
+
+class Directory:
+    """The supervisor, in a directory with the sockets of other plugins."""
+
+    def __init__(self) -> None:
+        """Begin with the plugin registered, and no other one."""
+        self.endpoint = endpoint(5)
+        self.others: tuple[int, ...] = ()
+        self.during_scan: Callable[[], None] = lambda: None
+        self.directory_changed = asyncio.Event()
+        self.view_due = asyncio.Event()
+        self.scans = 0
+
+    async def other_plugins(self) -> tuple[OtherPlugin, ...]:
+        """Return the other plugins."""
+        found = tuple(OtherPlugin(endpoint(number), NUMBER + number, 0) for number in self.others)
+        self.during_scan()
+        self.scans += 1
+        return found
+
+    async def scanned(self, *others: int) -> None:
+        """Wait until the directory with these plugins was scanned."""
+        self.others, scans = others, self.scans
+        async with asyncio.timeout(10):
+            while self.scans <= scans + 1:
+                self.directory_changed.set()
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def directory() -> Directory:
+    return Directory()
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def plugins(directory: Directory, calls: list[str]) -> OtherPlugins:
+    return OtherPlugins(
+        cast("Supervisor", directory),
+        reregister=lambda _: calls.append("register"),
+        override=lambda overridden: calls.append("overridden" if overridden else "current"),
+        earlier_ended=lambda: calls.append("publish"),
+        interval=0.001,
+    )
+
+
+async def test_new_registration_during_a_scan_is_not_overridden(
+    directory: Directory, plugins: OtherPlugins, calls: list[str]
+) -> None:
+    """The scan found a plugin that registered later than the previous registration only."""
+
+    def register() -> None:
+        directory.endpoint = endpoint(9)
+
+    directory.during_scan = register
+    async with background_task(plugins.run()):
+        await directory.scanned(7)
+        assert calls == []
+        directory.during_scan = lambda: None
+        await directory.scanned(7)
+        assert (calls, plugins.overridden) == ([], False)
+        assert plugins.notice == f"another plugin of this resource runs on this node: {endpoint(7)}"
+
+
+async def test_end_of_another_plugin(directory: Directory, plugins: OtherPlugins, calls: list[str]) -> None:
+    """After a later one the plugin registers again, after an earlier one it publishes again."""
+    async with background_task(plugins.run()):
+        await directory.scanned(3)
+        await directory.scanned(3, 7)
+        assert "and has taken over because it registered later: " in plugins.notice
+        await directory.scanned(3)
+        assert calls == ["overridden", "current", "register"]
+        await directory.scanned()
+        assert calls == ["overridden", "current", "register", "publish"]
+        assert plugins.notice == ""
