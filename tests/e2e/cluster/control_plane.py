@@ -22,6 +22,8 @@ ADMINISTRATORS: Final = "system:masters"
 _ETCD: Final = "http://127.0.0.1:2379"
 _START: Final = 4 * PATIENCE
 """Seconds; the API server needs 7 of them on a busy machine."""
+_STOP: Final = 90.0
+"""Seconds; the API server waits for up to 60 s for the watches of kubelets."""
 
 
 class ControlPlane:
@@ -70,7 +72,7 @@ class ControlPlane:
         """Stop all, in the reverse order."""
         for daemon in reversed(self.daemons):
             if daemon.running:
-                daemon.end()
+                daemon.end(seconds=_STOP)
 
     def tails(self) -> Iterator[tuple[str, str]]:
         """Yield name and end of the log of each process."""

@@ -7,10 +7,13 @@ import copy
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import phones, plugin
+import yaml
+
+from tests.e2e.cluster import documented, phones, plugin
 from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.items_kustomize import APPLY, configure, overlay_of
 from tests.e2e.cluster.items_phones import REPORT
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE, VALUES
@@ -39,7 +42,6 @@ GAP: Final = 20.0
 SHORT_GAP: Final = 1.0
 """The same if the new pod registers first: the time in which the new plugin registers once more."""
 NEXT_TAG: Final = "0.1.0-next"
-SURGE: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 DAEMON_SET: Final = f"daemonset/{plugin.NAME}"
 
 
@@ -91,7 +93,7 @@ def values(*, surge: bool = False, tag: str = "", **config: Any) -> dict[str, An
     changed = copy.deepcopy(plugin.values(**config))
     if tag:
         changed["image"]["tag"] = tag
-    return changed | ({"updateStrategy": SURGE} if surge else {})
+    return changed | (documented.example("rollingUpdate: {maxSurge") if surge else {})
 
 
 def start(cluster: Cluster, values: dict[str, Any] = VALUES) -> None:
@@ -126,6 +128,9 @@ def restart(cluster: Cluster) -> None:
         assert all(seconds < done.gaps[0] + REPORT + 2 for seconds in done.history.without_devices()), f"{done.history}"
         assert {change.capacity for change in done.history.changes} == {PHONES}, f"{done.history}"
     free_phone(cluster)
+    watch = documented.command("kubectl get node NODE -w").replace("binder", "phone")
+    printed = documented.shell(cluster, f"timeout 3 {watch} || true", NODE=cluster.machine.name)
+    assert printed.split() == [str(PHONES)], printed
 
 
 @item("A plugin that is away when the kubelet reports: 0 allocatable until the next report, for which phones wait")
@@ -196,6 +201,18 @@ def surge(cluster: Cluster) -> None:
         assert all(gap < SHORT_GAP for gap in done.gaps), f"{done.gaps}"
         assert not done.history.without_devices(), f"{done.history}"
     free_phone(cluster)
+
+
+@item("maxSurge by the page's patch for kustomize: the API server accepts it")
+def surge_by_kustomize(cluster: Cluster) -> None:
+    overlay = overlay_of(cluster, "base")
+    configure(overlay)
+    file = overlay / "kustomization.yaml"
+    patch = documented.example("value: {maxSurge")
+    file.write_text(file.read_text() + yaml.safe_dump(patch))
+    printed = documented.shell(cluster, APPLY, "--dry-run=server", "--output=yaml", cwd=overlay)
+    applied = [manifest for manifest in yaml.safe_load(printed)["items"] if manifest["kind"] == "DaemonSet"]
+    assert applied[0]["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}, applied
 
 
 @item("maxSurge with an image that does not exist: the old plugin goes on, and phones start; rollback")
