@@ -67,13 +67,19 @@ def base(cluster: Cluster) -> None:
     policy = cluster.kubectl("-n", plugin.NAMESPACE, "get", "networkpolicy", plugin.NAME, "--output=yaml")
     assert "kubernetes.io/metadata.name: observability" in policy, policy
     address = plugin.pod_on(cluster, cluster.machine)["status"]["podIP"]
-    until(lambda: 'leak_detection{state="complete"} 1' in _metrics(address), "a scan for leaks inspected all processes")
+    leak = "setpriv --reuid=65534 --clear-groups sleep 100 </dev/aosp_binder5 >/dev/null 2>&1 & echo $!"
+    process = cluster.machine.run("sh", "-c", leak).strip()
+    until(lambda: _metric(address, "leaked_devices") == 1, "the plugin finds a process that holds a device")
+    assert _metric(address, "leak_unreadable_processes") == 0, "some processes could not be inspected"
+    cluster.machine.run("kill", process)
 
 
-def _metrics(address: str) -> str:
+def _metric(address: str, name: str) -> float:
+    """Return the value of one of the plugin's metrics."""
     with urllib.request.urlopen(f"http://{address}:9478/metrics", timeout=10) as answer:
-        lines: str = answer.read().decode()
-    return "\n".join(line for line in lines.splitlines() if "leak_detection" in line)
+        lines = answer.read().decode().splitlines()
+    (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith(f"aosp_plugin_{name}")]
+    return float(value)
 
 
 @item("The page's example pod has its devices and prints them")
@@ -102,7 +108,9 @@ def provision(cluster: Cluster) -> None:
     plugin.wait_allocatable(cluster, cluster.machine, PHONES)
     pod = plugin.pod_on(cluster, cluster.machine)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"], "the plugin is not privileged"
-    assert "aosp.io_phone.json" in cluster.machine.run("ls", "/run/cdi")
+    # A counter-example: what must not remain is found while the plugin runs.
+    present = {path.rpartition("/")[2].partition("-")[0] for path in leftovers.files(cluster.machine)}
+    assert {"aosp.io_phone.json", "aosp.io_phone"} <= present, f"{present}"
     phones.create(cluster, phones.deployment("by-cdi", 1))
     (phone,) = phones.wait_running(cluster, "by-cdi", 1)
     view = phones.view(cluster, phone)
