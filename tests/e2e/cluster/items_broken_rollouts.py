@@ -56,6 +56,8 @@ def _stopped(cluster: Cluster, before: dict[str, str], text: str) -> dict[str, A
     for machine in cluster.machines:
         if machine.name != name:
             assert plugin.capacity(cluster, machine)[1] == PHONES, machine.name
+    listed = documented.shell(cluster, documented.command("kubectl -n kube-system get pods")).splitlines()
+    assert [pod["metadata"]["name"]] == [line.split()[0] for line in listed[1:] if " 1/1 " not in line], listed
     status = refused(lambda: documented.shell(cluster, documented.command(ROLLOUT), "--timeout=2s"))
     assert "1 out of 3 new pods have been updated" in status, status
     return pod
@@ -114,7 +116,7 @@ def configuration(cluster: Cluster) -> None:
     values = write(cluster, plugin.values(numa=_OVERLAPPING))
     documented.shell(cluster, command.replace("values.yaml", values))
     pod = _stopped(cluster, before, "CrashLoopBackOff")
-    log = cluster.kubectl("-n", plugin.NAMESPACE, "logs", pod["metadata"]["name"])
+    log = documented.shell(cluster, documented.command("kubectl -n kube-system logs POD"), POD=pod["metadata"]["name"])
     assert "numa" in log, log
     assert _REFUSAL in log, log
     # The chart's ConfigMap has the same name in all versions: the former template reads the new configuration.
