@@ -41,6 +41,7 @@ class State(NamedTuple):
     pods: list[dict[str, Any]]
     controllers: list[dict[str, Any]]
     """The ReplicaSets and StatefulSets."""
+    daemon_sets: list[dict[str, Any]]
     hosts: dict[str, Host]
     """The machines that run and are connected, by name."""
 
@@ -62,6 +63,7 @@ def observe(cluster: Cluster) -> State:
     return State(
         nodes={node["metadata"]["name"]: node for node in cluster.api.list(f"{CORE}/nodes")},
         pods=cluster.api.list(f"{CORE}/pods"),
+        daemon_sets=cluster.api.list(f"{APPS}/daemonsets"),
         controllers=cluster.api.list(f"{APPS}/replicasets") + cluster.api.list(f"{APPS}/statefulsets"),
         hosts={
             machine.name: outside.observe(machine)
@@ -207,6 +209,13 @@ def controllers_have_their_pods(state: State) -> Iterator[str]:
         due, has = controller["spec"]["replicas"], owned[controller["metadata"]["uid"]]
         if due != has:
             yield f"{_name(controller)} has {has} of {due} pods"
+    for daemon_set in state.daemon_sets:
+        status = daemon_set["status"]
+        counts = {name: status.get(name, 0) for name in ("updatedNumberScheduled", "numberReady", "numberAvailable")}
+        if set(counts.values()) != {status["desiredNumberScheduled"]}:
+            yield f"{_name(daemon_set)} has {counts} of {status['desiredNumberScheduled']} pods"
+        if status.get("observedGeneration") != daemon_set["metadata"]["generation"]:
+            yield f"{_name(daemon_set)} has changed"
     used: Counter[str] = Counter()
     for pod in state.phones():
         used[pod["spec"].get("nodeName", "")] += requested(pod)

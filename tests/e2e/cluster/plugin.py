@@ -50,13 +50,18 @@ def values(**config: Any) -> dict[str, Any]:
 
 def install(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, chart: str = str(CHART)) -> str:
     """Install or upgrade the release, wait until the plugin is rolled out, and return Helm's output."""
-    path = cluster.directory / "values.json"
-    path.write_text(json.dumps(values))
-    words = ("upgrade", "--install", NAME, chart, f"--namespace={NAMESPACE}", f"--values={path}")
-    output = cluster.helm(*words, "--wait", "--timeout=120s", *options)
+    output = upgrade(cluster, values, "--wait", "--timeout=120s", *options, chart=chart)
     # Helm accepts maxUnavailable pods that are not ready, which is one on a single node.
     until(lambda: _rolled_out(cluster), "all pods of the plugin are new and ready", seconds=4 * PATIENCE)
     return output
+
+
+def upgrade(cluster: Cluster, values: dict[str, Any] = VALUES, *options: str, chart: str = str(CHART)) -> str:
+    """Install or upgrade the release without waiting for its pods, and return Helm's output."""
+    path = cluster.directory / "values.json"
+    path.write_text(json.dumps(values))
+    words = ("upgrade", "--install", NAME, chart, f"--namespace={NAMESPACE}", f"--values={path}")
+    return cluster.helm(*words, *options)
 
 
 def _rolled_out(cluster: Cluster) -> bool:

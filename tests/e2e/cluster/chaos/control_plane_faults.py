@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -39,9 +38,9 @@ def control_plane_stops(world: World, rng: random.Random) -> Iterator[str]:
     """Programs of the control plane stop for some seconds (SIGSTOP)."""
     daemons = _chosen(world, rng)
     for daemon in daemons:
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.suspend()
     yield ", ".join(daemon.name for daemon in daemons)
     time.sleep(rng.uniform(1, 12))
     for daemon in daemons:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     world.cluster.control_plane.wait_ready()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import TYPE_CHECKING, Final
@@ -49,10 +48,10 @@ def all_kubelets_are_killed(world: World, rng: random.Random) -> Iterator[str]:
 def kubelet_stops(world: World, rng: random.Random) -> Iterator[str]:
     """A kubelet stops for some seconds (SIGSTOP)."""
     machine = world.machine(rng)
-    os.kill(machine.kubelet.pid, signal.SIGSTOP)
+    machine.kubelet.suspend()
     yield machine.name
     time.sleep(rng.uniform(1, 20))
-    os.kill(machine.kubelet.pid, signal.SIGCONT)
+    machine.kubelet.resume()
 
 
 @fault("machine", weight=4)

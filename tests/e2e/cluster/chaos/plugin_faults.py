@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.cluster import plugin
 from tests.e2e.cluster.chaos.registry import fault
+from tests.e2e.cluster.chaos.world import PATIENT
 from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.waiting import until
 
@@ -84,7 +85,7 @@ def own_socket_is_replaced(world: World, rng: random.Random) -> Iterator[str]:
 def plugin_is_rolled_out(world: World, rng: random.Random) -> Iterator[str]:
     """The plugin is updated with a changed configuration, node by node."""
     world.configurations += 1
-    until(lambda: plugin.install(world.cluster, world.values()), "the plugin is updated", seconds=240)
+    until(lambda: plugin.upgrade(world.cluster, world.values()), "the plugin is updated", seconds=PATIENT)
     yield f"missing_device_ttl {world.values()['config']['missing_device_ttl']}"
     del rng
 
