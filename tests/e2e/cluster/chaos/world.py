@@ -55,8 +55,8 @@ class World:
         return plugin.values(missing_device_ttl=TTL + self.configurations % 2)
 
     def machine(self, rng: random.Random, *, touch: bool = False) -> Machine:
-        """Return a random machine; ``touch``: its phones may end."""
-        machine = rng.choice(self.cluster.machines)
+        """Return a random machine that runs; ``touch``: its phones may end."""
+        machine = rng.choice([machine for machine in self.cluster.machines if machine.running])
         if touch:
             self.touched.add(machine.name)
         return machine
@@ -80,8 +80,11 @@ class World:
         return found
 
     def plugin_container(self, machine: Machine) -> Container:
-        """Return the plugin's container of a machine, or the pod's sandbox while it restarts. Raises LookupError."""
-        return next(container for container in containers(machine) if container.name == plugin.NAME)
+        """Return the plugin's container of a machine. Raises LookupError while there is none."""
+        for container in containers(machine):
+            if container.name == plugin.NAME:
+                return container
+        raise LookupError(f"{machine.name} has no container of the plugin")
 
     def reboot(self, machine: Machine, rng: random.Random) -> None:
         """Boot a machine that is shut down; its devices are created after the kubelet has started."""
