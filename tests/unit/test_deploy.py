@@ -306,6 +306,16 @@ def test_the_drop_in_adds_the_documented_rights_only() -> None:
     assert unit("provision.conf", "Unit")["RequiresMountsFor"] == directory
 
 
+def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_active() -> None:
+    """The unit is active only when the kubelet has the devices: with an order, neither would start."""
+    assert unit("kubelet.conf", "Unit") == {"Wants": "aosp-device-plugin.service"}
+    address = config.listen_address(config.DEFAULTS["listen"])
+    assert address is not None
+    command = unit("kubelet.conf")["ExecStartPre"]
+    assert command.startswith("-/usr/bin/timeout 60 ")
+    assert f"http://127.0.0.1:{address[1]}/readyz" in command
+
+
 def test_versions_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     chart = load("chart/Chart.yaml")

@@ -12,7 +12,9 @@ from tests.e2e.cluster import (
     items_fleet,
     items_install,
     items_kustomize,
+    items_node,
     items_phones,
+    items_reboot,
     items_rollout,
     items_scheduling,
     items_upgrade,
@@ -49,13 +51,19 @@ GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
+    Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
     Group(
         "failures",
         "processes that are killed, and a network that is cut",
         items_failures.item.all,
         rotates=False,
     ),
-    Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
+    Group(
+        "reboot",
+        "a node that reboots, loses its Node object, or never comes back",
+        [*items_reboot.item.all, *items_node.item.all],
+        rotates=False,
+    ),
     Group(
         "binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, rotates=False, binder=True
     ),
