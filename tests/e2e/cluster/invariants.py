@@ -181,7 +181,7 @@ def pods_are_in_promised_states(state: State) -> Iterator[str]:
             if status.get("reason") not in ADMISSION:
                 yield f"{name} failed: {status.get('reason')} {status.get('message')}"
         elif node and node not in state.hosts:
-            continue  # the machine is down or cut off: nobody knows what the pod does
+            continue  # the machine is down or cut off: what the pod does is unknown
         elif "deletionTimestamp" in pod["metadata"]:
             yield f"{name} is being deleted"
         elif phase == "Pending":
