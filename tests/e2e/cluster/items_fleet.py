@@ -157,7 +157,7 @@ def drained_node(cluster: Cluster) -> None:
 
 @item("A dead node's phones are replaced when their toleration has passed; until it is back they are Terminating")
 def dead_node(cluster: Cluster) -> None:
-    """The Node object keeps capacity and allocatable; the pods stay Terminating, because no kubelet confirms their end."""
+    """The Node object keeps its numbers; no kubelet confirms the end of the pods, so they stay Terminating."""
     node = cluster.machines[2]
     _run(cluster, 6)
     lost = {pod["metadata"]["name"] for pod in phones.of(cluster, APP) if pod["spec"]["nodeName"] == node.name}

@@ -21,7 +21,14 @@ from tests.e2e.kubelet.parts import PROJECT
 if TYPE_CHECKING:
     from tests.e2e.cluster.parts import Parts
 
-BREAKS: Final = ("shared_device", "wrong_device", "no_recovery", "no_reregistration", "stale_socket")
+BREAKS: Final = {
+    "shared_device": "phones",
+    "wrong_device": "phones",
+    "no_recovery": "phones",
+    "no_reregistration": "failures",
+    "stale_socket": "failures",
+}
+"""The breaks, and which group of items begins, so that a failure is soon found."""
 LIMIT: Final = 1800.0
 """The time limit for the items of one break, in seconds."""
 
@@ -29,7 +36,7 @@ LIMIT: Final = 1800.0
 def main() -> int:
     """Run the items with each broken plugin; return 1 if one of them is not noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster.broken", description=description)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(BREAKS)}")
+    parser.add_argument("names", nargs="*", choices=[*BREAKS, []], metavar="NAME", help=f"default: {' '.join(BREAKS)}")
     options = parser.parse_args()
     try:
         found = parts.collect(newest=False)
@@ -56,7 +63,7 @@ def _run(name: str, found: Parts) -> int:
         }
         image.add_files(found.image, changed, files)
         broken = dataclasses.replace(found, image=changed)
-        arguments = ["--work", str(work), "--parts", *broken.arguments()]
+        arguments = ["--work", str(work), "--first", BREAKS[name], "--parts", *broken.arguments()]
         code = sandbox.enter("tests.e2e.cluster.broken.inside", arguments, project=PROJECT, seconds=LIMIT)
     finally:
         shutil.rmtree(work, ignore_errors=True)
