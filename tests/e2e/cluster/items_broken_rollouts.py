@@ -78,6 +78,18 @@ def _phones(cluster: Cluster) -> list[tuple[str, int]]:
     return sorted(phones.container_of(pod) for pod in phones.running(cluster, SURVIVOR))
 
 
+def _installed(cluster: Cluster) -> tuple[dict[str, str], list[tuple[str, int]]]:
+    """Install the plugin and phones if a previous item has not, and return the pods of both."""
+    _upgrade(cluster, "--install")
+    rolled_out(cluster)
+    for machine in cluster.machines:
+        plugin.wait_allocatable(cluster, machine, PHONES)
+    if not phones.of(cluster, SURVIVOR):
+        phones.create(cluster, phones.deployment(SURVIVOR, 6))
+        phones.wait_running(cluster, SURVIVOR, 6)
+    return _pods(cluster), _phones(cluster)
+
+
 def _upgrade(cluster: Cluster, *options: str) -> str:
     command = documented.command("helm upgrade").replace("values.yaml", write(cluster, plugin.VALUES))
     return documented.shell(cluster, command, *options)
@@ -95,13 +107,7 @@ def waits_for_nothing(cluster: Cluster) -> None:
 
 @item("An image that does not exist stops at the first of three nodes; `helm rollback` heals it, phones run on")
 def image(cluster: Cluster) -> None:
-    _upgrade(cluster)
-    rolled_out(cluster)
-    for machine in cluster.machines:
-        plugin.wait_allocatable(cluster, machine, PHONES)
-    phones.create(cluster, phones.deployment(SURVIVOR, 6))
-    phones.wait_running(cluster, SURVIVOR, 6)
-    before, running = _pods(cluster), _phones(cluster)
+    before, running = _installed(cluster)
     output = refused(lambda: _upgrade(cluster, "--set", f"image.tag={_MISSING}", "--wait", "--timeout=10s"))
     assert "UPGRADE FAILED: context deadline exceeded" in output, output
     _stopped(cluster, before, f"localhost/aosp-device-plugin:{_MISSING}")
@@ -111,7 +117,7 @@ def image(cluster: Cluster) -> None:
 
 @item("A configuration that the plugin refuses stops at the first node, and the log names the key; rollback heals it")
 def configuration(cluster: Cluster) -> None:
-    before, running = _pods(cluster), _phones(cluster)
+    before, running = _installed(cluster)
     command = documented.command("helm upgrade")
     values = write(cluster, plugin.values(numa=_OVERLAPPING))
     documented.shell(cluster, command.replace("values.yaml", values))
@@ -133,7 +139,7 @@ def _refused_again(cluster: Cluster, former: dict[str, Any]) -> bool:
 
 @item("`helm upgrade --atomic` returns to the previous version by itself")
 def atomic(cluster: Cluster) -> None:
-    before, running = _pods(cluster), _phones(cluster)
+    before, running = _installed(cluster)
     output = refused(lambda: _upgrade(cluster, "--set", f"image.tag={_MISSING}", "--atomic", "--timeout=10s"))
     assert "has been rolled back due to atomic being set" in output, output
     _healed(cluster, before, running)
