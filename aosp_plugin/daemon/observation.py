@@ -122,7 +122,9 @@ class Observation:
         order = get_args(LeakDetectionState)
         states = [leak_detection_state(self._leak_scans(name)) for name in self._ages]
         scanned = self._detector.scanned if self._detector else None
-        return LeakDetection(max(states, key=order.index), None if scanned is None else self._clock() - scanned)
+        # The clock may have been set back since.
+        age = None if scanned is None else max(0.0, self._clock() - scanned)
+        return LeakDetection(max(states, key=order.index), age)
 
 
 def _binder_device_names(backend: BinderBackend) -> dict[str, tuple[str, ...]]:

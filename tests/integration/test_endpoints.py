@@ -8,6 +8,7 @@ import gc
 import gzip
 import json
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,16 @@ async def test_status_follows_registration_leaks_and_polling(
             assert report["watching"] == "inotify"
             plugin._refresher._files.polling = True  # as if inotify had become unavailable
             assert (await daemon.report())["watching"] == "polling"
+
+
+async def test_age_of_a_leak_scan_is_not_negative_if_the_clock_is_set_back(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """The next scan corrects it."""
+    device_directory.add(0)
+    async with running(device_directory, kubelet_dir, leak_scan_interval=3600.0) as daemon:
+        daemon.leak_detector.scanned = time.time() + 3600
+        assert "aosp_plugin_leak_scan_age_seconds 0.0\n" in await daemon.text("/metrics")
 
 
 async def test_requests_keep_no_old_snapshot_alive(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
