@@ -95,6 +95,7 @@ def deployment() -> dict[str, Any]:
 def check(phone: BinderPhone, other: BinderPhone) -> None:
     """Check that clients in a new phone call its own service, and find none of another phone."""
     with _quiet():
+        tenants.registered(phone, seconds=SLOW)
         tenants.works(BINDERFS, phone, other.name, USERS[_USER])
 
 

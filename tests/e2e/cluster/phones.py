@@ -114,16 +114,16 @@ def wait_running(
     return sorted((pod for pod in pods if pod), key=lambda pod: str(pod["metadata"]["name"]))
 
 
-def remove(cluster: Cluster, kind: str, name: str, namespace: str = DEFAULT) -> None:
+def remove(cluster: Cluster, kind: str, name: str, namespace: str = DEFAULT, *, seconds: float = 2 * PATIENCE) -> None:
     """Delete an object, and wait until it and the pods of its app are gone."""
     cluster.api.delete(f"{collection(kind, namespace)}/{name}", propagationPolicy="Foreground")
     path = f"{collection(kind, namespace)}/{name}"
-    until(lambda: cluster.api.find(path) is None, f"{kind} {name} is gone", seconds=2 * PATIENCE)
+    until(lambda: cluster.api.find(path) is None, f"{kind} {name} is gone", seconds=seconds)
     pods = collection("Pod", namespace)
     until(
         lambda: not cluster.api.list(pods, labelSelector=f"app={name}"),
         f"the pods of {name} are gone",
-        seconds=2 * PATIENCE,
+        seconds=seconds,
     )
 
 

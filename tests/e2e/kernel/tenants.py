@@ -18,7 +18,7 @@ from aosp_plugin.config.mappings import Phones
 from tests.e2e.kernel.client_parts import SOURCES, VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
 from tests.e2e.kubelet.node import hack
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 USERS: Final = {"system": 1000, "shell": 2000}
 """Users of Android that become service manager."""
@@ -99,10 +99,12 @@ def phone_command(kind: Kind, name: str, user: str = "") -> list[str]:
     return ["/bin/phone.sh", kind.prefix or "-", name, user]
 
 
-def registered(phone: Phone) -> None:
+def registered(phone: Phone, *, seconds: float = PATIENCE) -> None:
     """Wait until the phone's service is registered."""
     line = f"tenant_service: registered {_INTERFACE}/{phone.name} on /dev/binder"
-    until(lambda: line in phone.log() or _raise(phone.log()), f"{phone.name}: the service is registered")
+    until(
+        lambda: line in phone.log() or _raise(phone.log()), f"{phone.name}: the service is registered", seconds=seconds
+    )
 
 
 def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
