@@ -67,7 +67,9 @@ def _check_leftovers(work: str) -> None:
             assert work.encode() not in path.read_bytes() or path.parent.name == str(os.getpid()), path.read_bytes()
     assert work not in Path("/proc/self/mountinfo").read_text(), "a mount remains"
     assert sandbox.BRIDGE not in os.listdir("/sys/class/net"), "a network device remains"
-    cgroups = list(CGROUPS.glob(f"**/aosp-cluster-{os.getpid()}-*"))
+    # os.walk passes over what other processes remove meanwhile.
+    names = ((path, name) for path, directories, _ in os.walk(CGROUPS) for name in directories)
+    cgroups = [f"{path}/{name}" for path, name in names if name.startswith(f"aosp-cluster-{os.getpid()}-")]
     assert not cgroups, f"cgroups remain: {cgroups}"
 
 
