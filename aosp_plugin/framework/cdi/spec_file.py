@@ -74,7 +74,10 @@ class SpecFile:
             _remove(self._write_temporary(content)[0])
 
     def hand_over(self) -> None:
-        """Leave the file to another process: ``close`` does not remove it. The next ``write`` takes it back."""
+        """Leave the file to another process: ``close`` does not remove it. The next ``write`` takes it back.
+
+        Accesses no file. Raises CdiError if another call is hanging.
+        """
         with self._translate_errors(), self._locked():
             self._written = self._identity = None
 
