@@ -118,20 +118,27 @@ def _name(pod: dict[str, Any]) -> str:
 
 @_invariant
 def each_phone_has_its_own_devices(state: State) -> Iterator[str]:
-    """A container has the binder devices of its pod's device set, mounted and in /dev, and no other container has."""
+    """A phone has the binder devices of its pod's device set, mounted and in /dev, and no other container has."""
     for name, host in state.hosts.items():
         owners: dict[str, str] = {}
+        having = {
+            (entry.namespace, entry.pod) for entry in host.containers if entry.kind == "container" and entry.bound
+        }
+        for pod in state.phones():
+            key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            if pod["spec"].get("nodeName") == name and pod["status"].get("phase") == "Running" and key not in having:
+                yield f"{_name(pod)} runs on {name} without a binder device"
         for container in (entry for entry in host.containers if entry.kind == "container" and entry.bound):
-            pod = f"{container.namespace}/{container.pod}"
+            owner = f"{container.namespace}/{container.pod}"
             devices = set(container.bound.values()) | container.nodes
             for device in sorted(devices & owners.keys()):
-                yield f"{device} of {name} is in {owners[device]} and in {pod}"
-            owners |= dict.fromkeys(devices, pod)
+                yield f"{device} of {name} is in {owners[device]} and in {owner}"
+            owners |= dict.fromkeys(devices, owner)
             held = (host.allocated or {}).get((container.namespace, container.pod))
             if host.allocated is not None and held is None:
-                yield f"{pod} has {sorted(devices)}, and the kubelet of {name} knows nothing of it"
+                yield f"{owner} has {sorted(devices)}, and the kubelet of {name} knows nothing of it"
             elif held and devices != (due := set().union(*map(members, held))):
-                yield f"{pod} has {sorted(devices)} instead of {sorted(due)}"
+                yield f"{owner} has {sorted(devices)} instead of {sorted(due)}"
 
 
 @_invariant
