@@ -102,10 +102,10 @@ def _replace_one(cluster: Cluster) -> None:
 
 
 @item(
-    "the node loses power and boots: the phones' pods are rejected for ever, and their replacements have fresh phones"
+    "the node loses power and boots: the phones' pods are rejected for good, and their replacements have fresh phones"
 )
 def rebooted(cluster: Cluster) -> None:
-    """The kubelet admits the pods of before the plugin's pod runs: there are no healthy devices (docs/runbook.md)."""
+    """The kubelet admits the pods before the plugin's pod runs: there are no healthy devices (docs/runbook.md)."""
     machine, before = node(cluster), {phone.name for phone in running(cluster)}
     boot = machine.run("cat", BOOT_ID)
     machine.shut_down()

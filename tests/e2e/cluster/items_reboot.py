@@ -1,6 +1,6 @@
 """A node that reboots with many phones.
 
-The machine loses power: its processes end at once, and what it had in memory is gone. Nobody drains the node before.
+The machine loses power: its processes end at once, and what it had in memory is gone. The node is not drained before.
 """
 
 from __future__ import annotations

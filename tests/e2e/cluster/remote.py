@@ -4,7 +4,7 @@
 ends with the command's exit code. If it is killed, the server kills the command. So a daemon of the guest is controlled
 like one of the host.
 
-Only the standard library is used, because each command starts this program anew.
+Only the standard library is used, because each command starts this program again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADER: Final = struct.Struct("!cI")
 _OUTPUT, _INPUT, _SIGNAL, _EXIT = b"o", b"i", b"s", b"x"
 _SIZE: Final = 65536
 _DRAIN: Final = 1.0
-"""Seconds for output that is still in the pipe when the command has ended: its children may hold the pipe for ever."""
+"""Seconds for output that is still in the pipe when the command has ended: its children may hold the pipe open."""
 
 
 def main(address: str, *words: str) -> int:
