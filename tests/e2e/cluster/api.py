@@ -24,6 +24,10 @@ CORE: Final = "/api/v1"
 APPS: Final = "/apis/apps/v1"
 
 
+class BrokenAnswerError(OSError):
+    """The API server has ended within an answer."""
+
+
 class ApiError(OSError):
     """The API server refused a request."""
 
@@ -90,6 +94,8 @@ class Api:
                 _raise(response.status, response.read())
             while line := response.readline():
                 yield json.loads(line)
+        except (http.client.HTTPException, ValueError) as error:
+            raise BrokenAnswerError(f"{path}: {error!r}") from error
         finally:
             connection.close()
 
@@ -111,6 +117,8 @@ class Api:
             connection.request(method, f"{path}?{urlencode(query)}" if query else path, data, headers)
             response = connection.getresponse()
             answer = response.read()
+        except http.client.HTTPException as error:
+            raise BrokenAnswerError(f"{path}: {error!r}") from error
         finally:
             connection.close()
         if response.status >= http.client.BAD_REQUEST:

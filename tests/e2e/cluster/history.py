@@ -51,9 +51,11 @@ class NodeHistory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop. Raises AssertionError if the watch has failed."""
+        watched = self._thread.is_alive()
         self._stop.set()
         self._thread.join(3 * _WATCH)
+        assert watched or error, f"the watch on {self._name} has failed"
 
     def without_devices(self) -> list[float]:
         """Return the length of each time in which nothing was allocatable, in seconds."""

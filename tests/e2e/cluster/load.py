@@ -82,6 +82,8 @@ class Load:
 
     def check(self) -> None:
         """Check that nothing was observed that must not be, and that API server, kubelet and kernel agree."""
+        ended = [thread.name for thread in self._threads if not thread.is_alive()]
+        assert not ended, f"threads have failed: {ended}"
         assert not self._errors, "; ".join(sorted(self._errors))
         now = phones.wait_running(self._cluster, STAY, STAYING)
         before = {pod["metadata"]["uid"]: phones.container_of(pod) for pod in self._staying}
@@ -140,15 +142,18 @@ class Load:
         """Compare, all the time, what containers have, and what the Node object says."""
         machine = self._cluster.machine
         while not self._end.wait(0.3):
-            if found := held.conflicts(machine):
+            try:
+                found, now = held.conflicts(machine), held.devices_by_pod(machine)
+            except OSError:  # a process has ended meanwhile
+                continue
+            if found:
                 self._errors.add(f"two running containers have the same device: {found}")
-            now = held.devices_by_pod(machine)
             for pod, devices in self._devices.items():
                 if now.get(pod) != devices:
                     self._errors.add(f"{pod} had {sorted(devices)}, has {sorted(now.get(pod, ()))}")
             try:
                 right = plugin.capacity(self._cluster, machine) == (PHONES, PHONES)
-            except OSError:
+            except (OSError, LookupError):
                 right = False
             if not right:
                 self._wrong.append(time.monotonic())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.e2e.cluster.api import CORE
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def amounts(cluster: Cluster, machine: Machine, resource: str = PHONE) -> Iterator[list[tuple[int, int]]]:
-    """Record (capacity, allocatable) of the Node object, as it is now and after each change."""
+    """Record (capacity, allocatable) of the Node object, as it is now and after each change.
+
+    At the end, raises the error that has ended the record early.
+    """
     path = f"{CORE}/nodes"
     node = cluster.api.get(f"{path}/{machine.name}")
     seen: list[tuple[int, int]] = []
@@ -38,10 +42,10 @@ def amounts(cluster: Cluster, machine: Machine, resource: str = PHONE) -> Iterat
                 note(event["object"]["status"])
 
     note(node["status"])
-    thread = threading.Thread(target=record, args=(node["metadata"]["resourceVersion"],))
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as executor:
+        recorded = executor.submit(record, node["metadata"]["resourceVersion"])
+        try:
+            yield seen
+        finally:
+            ended.set()
+    recorded.result()  # raises the error of the watch

@@ -42,9 +42,9 @@ class Monitor:
         self._thread.join()
 
     def take(self) -> list[str]:
-        """Return what was found since the last call."""
+        """Return what was found since the last call, or that nothing is compared any more."""
         found, self._found = self._found, set()
-        return sorted(found)
+        return sorted(found) + ([] if self._thread.is_alive() else ["the comparison of devices has failed"])
 
     def _run(self) -> None:
         while not self._stop.wait(_INTERVAL):
