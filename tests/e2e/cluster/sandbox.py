@@ -46,10 +46,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     The kernel reaps the first process of a PID namespace after all others (``zap_pid_ns_processes``). If ``unshare``
     were killed, nothing would wait for them.
     """
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-    process.wait()
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # and then try again: it may not have had a child yet
 
 
 def enter(module: str, arguments: Sequence[str], *, project: Path, seconds: float) -> int:

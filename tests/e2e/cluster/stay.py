@@ -76,15 +76,20 @@ def main() -> int:
                 return _hold(options.machines, options.parts)
             case _:
                 _inside(options.machines, Parts.from_arguments(options.parts), options.cgroups)
-    except (AssertionError, packages.MissingError) as error:
+    except (AssertionError, packages.MissingError, OSError, subprocess.SubprocessError) as error:
         say(describe(error))
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 
 def _start(machines: int) -> None:
-    """Start a cluster unless one runs, and print how to use it."""
-    if not _holder():
+    """Start a cluster unless one runs or starts, and print how to use it."""
+    if holder := _holder():
+        say("# a cluster runs already")
+        until(lambda: _READY.exists() or not _runs(holder), "the cluster starts", seconds=_SECONDS)
+    else:
         found = parts.collect(newest=False)
         started = time.monotonic()
         shutil.rmtree(DIRECTORY, ignore_errors=True)
@@ -94,7 +99,12 @@ def _start(machines: int) -> None:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=PROJECT, start_new_session=True
             )
-        until(lambda: _READY.exists() or process.poll() is not None, "the cluster starts", seconds=_SECONDS)
+        try:
+            until(lambda: _READY.exists() or process.poll() is not None, "the cluster starts", seconds=_SECONDS)
+        except BaseException:  # such as Ctrl-C, which the holder does not get
+            process.terminate()
+            process.wait()
+            raise
         assert process.poll() is None, f"the cluster did not start: {_LOG.read_text()[-2000:]}"
         say(f"# ready for pods after {time.monotonic() - started:.0f} s")
     say(_READY.read_text())
@@ -105,7 +115,7 @@ def _stop() -> None:
     holder = _holder()
     if holder:
         os.kill(holder, signal.SIGTERM)
-        until(lambda: not Path(f"/proc/{holder}").exists(), "the cluster has ended", seconds=_SECONDS)
+        until(lambda: not _runs(holder), "the cluster has ended", seconds=_SECONDS)
     say("no cluster is running")
 
 
@@ -117,6 +127,10 @@ def _holder() -> int:
     except (OSError, ValueError):
         return 0
     return pid if _MODULE.encode() in command else 0
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _hold(machines: int, found: list[str]) -> int:
