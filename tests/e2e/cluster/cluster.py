@@ -108,7 +108,8 @@ class Cluster:
     def stop(self) -> None:
         """End all machines and the control plane."""
         for machine in self.machines:
-            machine.shut_down()
+            if machine.running:
+                machine.shut_down()
         self.control_plane.stop()
         shutil.rmtree(self.directory / "machines", ignore_errors=True)
 

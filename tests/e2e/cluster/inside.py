@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
 
-from tests.e2e.cluster import sandbox, suite
+from tests.e2e.cluster import plugin, sandbox, suite
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.parts import Parts
 from tests.e2e.common.report import Report, describe, say
@@ -24,7 +25,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         cluster.start()
-    except AssertionError as error:
+    except Exception as error:  # noqa: BLE001 - any error of the machine's is reported, like that of an item
         report.not_ok("the cluster starts", describe(error))
         _print_logs(cluster)
         return report.end()
@@ -49,11 +50,30 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
         report.skip(f"[{group.name}] {len(items)} items", "there is no machine with a real binder driver")
         return
     say(f"# {group.title}")
-    while len(cluster.machines) < group.machines:
-        cluster.wait_node(cluster.add_machine())
+    try:
+        while len(cluster.machines) < group.machines:
+            cluster.wait_node(cluster.add_machine())
+    except Exception as error:  # noqa: BLE001 - the other groups run after any error
+        report.not_ok(f"[{group.name}] {group.machines} machines are nodes", describe(error))
+        _print_logs(cluster)
+        return
     for item in items:
         if not report.run(f"[{group.name}] {item.title}", partial(item.check, cluster)):
             _print_logs(cluster)
+            _clean_up(cluster)
+
+
+def _clean_up(cluster: Cluster) -> None:
+    """Remove what an item that failed has left, as far as it is usual, so that it does not make the next ones fail."""
+    kinds = "deployments,statefulsets,pods,poddisruptionbudgets"
+    commands = (
+        lambda: cluster.kubectl("delete", kinds, "--all", "--namespace=default", "--timeout=60s"),
+        lambda: cluster.kubectl("uncordon", "--selector=kubernetes.io/hostname"),
+        lambda: plugin.uninstall(cluster),
+    )
+    for command in commands:
+        with contextlib.suppress(AssertionError, OSError, subprocess.SubprocessError):
+            command()
 
 
 def _memory() -> float:

@@ -68,7 +68,7 @@ def _rolled_out(cluster: Cluster) -> bool:
     daemon_set = cluster.api.get(DAEMON_SET)
     status, desired = daemon_set["status"], daemon_set["status"]["desiredNumberScheduled"]
     current = status.get("observedGeneration") == daemon_set["metadata"]["generation"]
-    return bool(current and status.get("updatedNumberScheduled", 0) == status["numberReady"] == desired)
+    return bool(current and desired and status.get("updatedNumberScheduled", 0) == status["numberReady"] == desired)
 
 
 def uninstall(cluster: Cluster) -> None:
