@@ -60,6 +60,10 @@ def _file_systems(directory: Path, disk: str) -> None:
         directory = directory / "disk"
         directory.mkdir(exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", f"mode=0755,size={disk}", "tmpfs", str(directory))
+        # The kubelet evicts no pod if it does not know the file system of the images, as that of the sandbox.
+        images = directory.parent / "runtime/root"
+        images.mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(images))
     for path, kept in (("/var/lib/kubelet", "kubelet"), ("/var/log", "log")):
         os.makedirs(path, exist_ok=True)
         (directory / kept).mkdir(exist_ok=True)

@@ -82,9 +82,13 @@ class Cluster:
     def _boot(self, machine: Machine, devices: int) -> Machine:
         machine.boot(self.parts.kubernetes)
         machine.hack("create", "--stand-ins", "--count", str(devices))
+        self.load_images(machine)
+        return machine
+
+    def load_images(self, machine: Machine) -> None:
+        """Import the images of phones and plugin on a machine."""
         machine.runtime.load(self._busybox)
         machine.runtime.load(self.parts.image)
-        return machine
 
     def wait_node(self, machine: Machine, *, ready: bool = True, seconds: float = 4 * PATIENCE) -> None:
         """Wait until a machine's node is Ready, or no longer Ready."""

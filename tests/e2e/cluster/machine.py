@@ -52,7 +52,8 @@ class Machine:
         self.configuration: dict[str, Any] = self._kubelet_configuration(f"/{cgroups}/{self.name}")
         """The kubelet's configuration, which items may change; it is read at the kubelet's next start."""
         self.disk = ""
-        """The size of a disk for /var/lib/kubelet and /var/log, which is empty after each boot; "": both are kept."""
+        """The size of a disk for /var/lib/kubelet and /var/log. It and the images are gone after each boot; "": all is
+        kept."""
         self.labels = {"aosp.io/binder": "true"}
         self._containerd = programs
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.cluster import (
     items_binder,
     items_broken_rollouts,
+    items_disk,
     items_failures,
     items_fleet,
     items_install,
@@ -54,8 +55,8 @@ GROUPS: Final[Sequence[Group]] = (
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
     Group(
         "failures",
-        "processes that are killed, and a network that is cut",
-        items_failures.item.all,
+        "processes that are killed, a network that is cut, and a disk that is full",
+        [*items_failures.item.all, *items_disk.item.all],
         rotates=False,
     ),
     Group(
