@@ -109,11 +109,6 @@ class GuestMachine(Machine):
             if daemon.running:
                 daemon.end(signal.SIGKILL)  # the program that stands for it
 
-    @property
-    def console(self) -> str:
-        """What the guest's kernel has printed since the last boot."""
-        return (self.directory / "console").read_text(errors="replace")
-
     def _start_guest(self) -> None:
         half = _MEMORY // 2
         options = (
