@@ -87,10 +87,11 @@ def stale_socket(cluster: Cluster) -> None:
     if not plugin.pods(cluster):
         plugin.install(cluster)
     before = plugin_run(cluster)
-    (stale,) = until(lambda: outside.observe(cluster.machine).sockets, "the plugin's socket")
+    stale = until(lambda: outside.observe(cluster.machine).sockets, "the plugin's socket")
     kill_plugin(cluster)
     wait_restarted(cluster, before)
-    (fresh,) = outside.observe(cluster.machine).sockets
+    fresh = outside.observe(cluster.machine).sockets
+    assert len(fresh) == 1, f"the plugin's sockets are {fresh}"
     assert fresh != stale, f"the socket is {fresh} as before"
 
 
