@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 item = Items()
 
 _SIZE: Final = "64m"
+_LARGEST: Final = 512 << 20
+"""Bytes of a file system that is filled."""
 _WEB: Final = 4
 _PERIOD: Final = 5
 """Seconds without a lack of space after which the kubelet ends DiskPressure; its default is five minutes."""
@@ -67,13 +69,16 @@ def _boot_id(cluster: Cluster) -> str:
 
 @contextlib.contextmanager
 def filled(directory: Path) -> Iterator[None]:
-    """Fill a file system while the context lasts."""
+    """Fill a file system while the context lasts. Raises AssertionError if it is not a small one of the machine."""
+    usage = os.statvfs(directory)
+    size = usage.f_blocks * usage.f_frsize
+    assert size <= _LARGEST, f"{directory} is on a file system of {size >> 20} MiB, such as the host's"
     path = directory / "filling"
     with path.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12):
+        for length in (1 << 20, 1 << 12):
             try:
                 while True:
-                    file.write(bytes(size))
+                    file.write(bytes(length))
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
