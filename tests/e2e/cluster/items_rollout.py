@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from tests.e2e.cluster import documented, phones, plugin
+from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
@@ -17,7 +18,7 @@ from tests.e2e.cluster.items_kustomize import APPLY, configure, overlay_of
 from tests.e2e.cluster.items_phones import REPORT
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE, VALUES
-from tests.e2e.cluster.scenes import INSUFFICIENT, NO_HELP, PHONES, assert_unschedulable, prepare, why
+from tests.e2e.cluster.scenes import INSUFFICIENT, NO_HELP, PHONES, assert_unschedulable, events, prepare, why
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.gaps import GapWatch
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE
@@ -39,6 +40,8 @@ RUNNING: Final = 2
 """Phones that run during a rolling update; others are free."""
 GAP: Final = 20.0
 """Seconds for which a kubelet has no devices, at most, if the old pod ends before the new one starts."""
+OWN_MEMORY: Final = 64 * 1024
+"""KiB that the plugin's pod requests."""
 SHORT_GAP: Final = 1.0
 """The same if the new pod registers first: the time in which the new plugin registers once more."""
 NEXT_TAG: Final = "0.1.0-next"
@@ -230,6 +233,23 @@ def surge_broken(cluster: Cluster) -> None:
         until(lambda: len(plugin.pods(cluster)) == 1, "the pod that cannot start is gone")
         assert plugin.pod_on(cluster, machine)["metadata"]["uid"] == old, "the old plugin was replaced"
         assert {change[1:] for change in history.changes} == {(PHONES, PHONES)}, f"{history}"
+
+
+@item("maxSurge on a node without memory for a second pod of the plugin: the scheduler evicts a phone for it")
+def surge_full(cluster: Cluster) -> None:
+    start(cluster, values(surge=True))
+    node = cluster.api.get(f"{CORE}/nodes/{cluster.machine.name}")
+    memory = int(node["status"]["allocatable"]["memory"].removesuffix("Ki"))
+    large = phones.pod("large")
+    large["spec"]["containers"][0]["resources"]["requests"] = {"memory": f"{memory - OWN_MEMORY - OWN_MEMORY // 2}Ki"}
+    phones.create(cluster, large)
+    (pod,) = phones.wait_running(cluster, "large", 1)
+    before = {pod["metadata"]["uid"] for pod in phones.running(cluster, "web")}
+    restart_plugin(cluster)
+    until(lambda: "Preempted" in [reason for reason, _ in events(cluster, pod)], "the phone was evicted")
+    until(lambda: not phones.running(cluster, "large"), "the phone has ended")
+    assert {pod["metadata"]["uid"] for pod in phones.running(cluster, "web")} == before, "other phones were evicted"
+    phones.remove(cluster, "Pod", "large")
 
 
 @item("maxSurge with a configuration of fewer devices: the old plugin does not compete with the new one")
