@@ -39,7 +39,9 @@ def main() -> int:
     report = Report()
     try:
         found = parts.collect(
-            newest=any(group.newest for group in groups), binder=any(group.binder for group in groups)
+            newest=any(group.newest for group in groups),
+            binder=any(group.binder for group in groups),
+            promtool=any(group.promtool for group in groups),
         )
     except packages.MissingError as error:
         report.skip("all items", str(error))

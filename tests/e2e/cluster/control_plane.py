@@ -112,6 +112,7 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            "--feature-gates=ResourceHealthStatus=true",
             f"--kubelet-client-certificate={client.certificate}",
             f"--kubelet-client-key={client.key}",
             "--kubelet-preferred-address-types=InternalIP",

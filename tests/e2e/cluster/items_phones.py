@@ -54,7 +54,7 @@ def restart(cluster: Cluster) -> None:
     pods = phones.wait_running(cluster, "web", PHONES)
     before, (container, restarts) = owners(cluster, pods), phones.container_of(pods[0])
     name = pods[0]["metadata"]["name"]
-    cluster.kubectl("exec", name, "--", "/bin/busybox", "kill", "1")
+    phones.end_container(cluster, name)
 
     def restarted() -> bool:
         now = phones.container_of(cluster.api.get(f"{phones.collection('Pod')}/{name}"))

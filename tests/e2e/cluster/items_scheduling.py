@@ -137,7 +137,7 @@ def label(cluster: Cluster) -> None:
             say(f"# label removed; {time.monotonic() - started:.1f} s later the Node object shows {PHONES} and 0")
             # The kubelet has kept the plugin's answer.
             name = pods[0]["metadata"]["name"]
-            cluster.kubectl("exec", name, "--", "/bin/busybox", "kill", "1")
+            phones.end_container(cluster, name)
             path = f"{phones.collection('Pod')}/{name}"
             until(lambda: phones.container_of(cluster.api.get(path))[1] == 1, "the container has restarted")
             assert owners(cluster, phones.wait_running(cluster, "web", PHONES - 1)) == before

@@ -44,6 +44,8 @@ class Parts:
     rsbinder: Path | None = None
     """Binder software of others, for phones."""
     gbinder: Path | None = None
+    promtool: Path | None = None
+    """None if no selected group evaluates alerts."""
 
     def arguments(self) -> list[str]:
         """Return the options that :func:`from_arguments` reads."""
@@ -56,10 +58,11 @@ class Parts:
         return Parts(newest=paths.pop("newest", None), **paths)
 
 
-def collect(*, newest: bool, binder: bool = False) -> Parts:
+def collect(*, newest: bool, binder: bool = False, promtool: bool = False) -> Parts:
     """Return all parts; what the cache does not have is installed or built.
 
     ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
+    ``promtool``: also what evaluates alerts.
     """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
@@ -74,6 +77,7 @@ def collect(*, newest: bool, binder: bool = False) -> Parts:
         kustomize=Path(deploy.kustomize()),
         crds=deploy.operator_crds(),
         image=node.plugin_image(),
+        promtool=Path(deploy.promtool()) if promtool else None,
         **(_binder() if binder else {}),
     )
 

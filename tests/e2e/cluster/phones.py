@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster.api import APPS, CORE, ApiError
@@ -140,6 +141,13 @@ def container_of(pod: dict[str, Any]) -> tuple[str, int]:
     """Return the ID and the restarts of a pod's first container."""
     status = pod["status"]["containerStatuses"][0]
     return status["containerID"], status["restartCount"]
+
+
+def end_container(cluster: Cluster, name: str, namespace: str = DEFAULT) -> None:
+    """End the first process of a phone, so that the kubelet restarts the container."""
+    # kubectl fails if the container ends before the command does.
+    with contextlib.suppress(AssertionError):
+        cluster.kubectl("exec", f"--namespace={namespace}", name, "--", "/bin/busybox", "kill", "1")
 
 
 def reason(pod: dict[str, Any]) -> str:

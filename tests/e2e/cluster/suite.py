@@ -18,6 +18,7 @@ from tests.e2e.cluster import (
     items_reboot,
     items_rollout,
     items_scheduling,
+    items_unhealthy,
     items_upgrade,
 )
 
@@ -38,6 +39,8 @@ class Group:
     """The number of machines that the items need."""
     newest: bool = False
     """Whether the items need the newest Kubernetes too."""
+    promtool: bool = False
+    """Whether the items evaluate alerts."""
     rotates: bool = True
     """Whether the core set includes the group by rotation; not if it takes longer than two minutes."""
     binder: bool = False
@@ -69,6 +72,7 @@ GROUPS: Final[Sequence[Group]] = (
         "binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, rotates=False, binder=True
     ),
     # Groups with several machines come last: later groups keep them.
+    Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True),
     Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
     Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3, rotates=False),
     # The last group of all: the cluster is not downgraded.
