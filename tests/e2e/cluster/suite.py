@@ -73,7 +73,13 @@ GROUPS: Final[Sequence[Group]] = (
     ),
     # Groups with several machines come last: later groups keep them.
     Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True),
-    Group("broken", "versions and configurations that do not start", items_broken_rollouts.item.all, machines=3),
+    Group(
+        "broken",
+        "versions and configurations that do not start",
+        items_broken_rollouts.item.all,
+        machines=3,
+        rotates=False,
+    ),
     Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3, rotates=False),
     # The last group of all: the cluster is not downgraded.
     Group(
