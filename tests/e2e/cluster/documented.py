@@ -44,6 +44,14 @@ def example(text: str) -> Any:
     raise AssertionError(f"{_PAGE} has no example with {text!r}")
 
 
+def runbook(cluster: Cluster, text: str) -> str:
+    """Run the block of docs/runbook.md with ``text`` for phones on the first machine, and return its output."""
+    page = (PROJECT / "docs/runbook.md").read_text(encoding="utf-8")
+    (block,) = (block for block in re.findall(r"(?m)(?:^ {4}.*\n)+", page) if text in block)
+    variables = rf"NS=kube-system; NODE={cluster.machine.name}; RES='aosp\.io/phone'"
+    return shell(cluster, f"{variables}\n{textwrap.dedent(block).rstrip()}")
+
+
 def shell(cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, **placeholders: str) -> str:
     """Run a command of the page with more options, and return its output; ``placeholders`` are replaced by values.
 

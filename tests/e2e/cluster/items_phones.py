@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster import documented, phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.items import Items
@@ -103,6 +103,10 @@ def pending(cluster: Cluster) -> None:
     for pod in waiting:
         assert_unschedulable(cluster, pod, expected)
     machine = cluster.machine
+    shown = documented.runbook(cluster, "HEALTHY:").split()
+    expected_words = ["NODE", "ALL", "HEALTHY", machine.name, str(PHONES), str(PHONES), "Allocated", "resources:"]
+    assert shown[: len(expected_words)] == expected_words, f"{shown}"
+    assert shown[shown.index(PHONE) :][:3] == [PHONE, str(PHONES), str(PHONES)], f"{shown}"
     pod = plugin.pod_on(cluster, machine)
     started = time.monotonic()
 
