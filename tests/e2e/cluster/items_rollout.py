@@ -201,6 +201,8 @@ def surge(cluster: Cluster) -> None:
     for _ in range(2):
         with rollout(cluster, "rollout restart with maxSurge") as done:
             restart_plugin(cluster)
+        log = plugin_log(cluster, plugin.pod_on(cluster, cluster.machine))
+        assert "another plugin of the resource is running" in log, f"the old plugin had ended: {log[:500]}"
         assert all(gap < SHORT_GAP for gap in done.gaps), f"{done.gaps}"
         assert not done.history.without_devices(), f"{done.history}"
     free_phone(cluster)
