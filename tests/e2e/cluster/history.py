@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.machine import Machine
 
 _WATCH: Final = 3.0
-"""Seconds of one watch; the next one begins with the current object."""
+"""Seconds of one watch."""
 
 
 class Change(NamedTuple):
@@ -62,15 +62,26 @@ class NodeHistory:
         ends = [change.at for change in self.changes[1:]] + [time.monotonic() - self._started]
         return [end - change.at for change, end in zip(self.changes, ends, strict=True) if not change.allocatable]
 
+    @property
+    def amounts(self) -> list[tuple[int, int]]:
+        """Capacity and allocatable, at the start and after each change."""
+        return [(change.capacity, change.allocatable) for change in self.changes]
+
     def __str__(self) -> str:
         """Return the states in their order: seconds, allocatable/capacity."""
         return ", ".join(f"{change.at:.1f} s: {change.allocatable}/{change.capacity}" for change in self.changes)
 
     def _record(self) -> None:
+        query = {"fieldSelector": f"metadata.name={self._name}"}
         while not self._stop.is_set():
             try:
-                for event in self._api.watch(f"{CORE}/nodes", _WATCH, fieldSelector=f"metadata.name={self._name}"):
-                    self._add(event["object"].get("status", {}))
+                for event in self._api.watch(f"{CORE}/nodes", _WATCH, **query):
+                    if event["type"] == "ERROR":  # the version is too old
+                        query.pop("resourceVersion", None)
+                        break
+                    # The next watch continues from here, so that nothing is missed between two of them.
+                    query["resourceVersion"] = event["object"]["metadata"]["resourceVersion"]
+                    self._add(event["object"]["status"])
             except OSError:  # the API server is away
                 self._stop.wait(0.2)
 

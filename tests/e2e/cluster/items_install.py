@@ -23,7 +23,6 @@ item = Items()
 PHONES = 4
 """Sets of three of a machine's twelve devices."""
 SURVIVOR = "survivor"
-"""A phone that runs through upgrade, rollback and uninstall."""
 OTHER_VARIABLE = "PHONE_DEVICES"
 RENDER_NODE = "/dev/dri/renderD128"
 PAGE = "http://localhost:9478/status"
@@ -46,10 +45,23 @@ def write(cluster: Cluster, values: dict[str, Any]) -> str:
     return str(path)
 
 
-def prepare_host(cluster: Cluster) -> None:
-    """Make what the documented configuration requires of a host besides binder devices."""
+def survivor(cluster: Cluster) -> dict[str, Any]:
+    """Return the pod of a phone that runs through upgrade, rollback and uninstall; the first call creates it."""
+    if not phones.of(cluster, SURVIVOR):
+        phones.create(cluster, phones.deployment(SURVIVOR, 1))
+    (pod,) = phones.wait_running(cluster, SURVIVOR, 1)
+    return pod
+
+
+def prepare(cluster: Cluster) -> None:
+    """Make what the documented values require: devices of the host, and CRDs of the Prometheus operator."""
     script = f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3; "
     cluster.machine.run("sh", "-ec", f"{script} [ -c /dev/fuse ] || mknod -m 0666 /dev/fuse c 10 229")
+    crds = [
+        str(cluster.parts.crds / f"monitoring.coreos.com_{name}.yaml") for name in ("podmonitors", "prometheusrules")
+    ]
+    cluster.kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"--filename={path}" for path in crds))
 
 
 def labelled(cluster: Cluster, *, present: bool) -> str:
@@ -75,12 +87,7 @@ def refused(call: Callable[[], str]) -> str:
 @item("The packed chart installs with the page's values; the plugin runs where the label is, and reports its devices")
 def installs(cluster: Cluster) -> None:
     labelled(cluster, present=False)
-    prepare_host(cluster)
-    crds = [
-        str(cluster.parts.crds / f"monitoring.coreos.com_{name}.yaml") for name in ("podmonitors", "prometheusrules")
-    ]
-    cluster.kubectl("apply", "--server-side", *(f"--filename={path}" for path in crds))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"--filename={path}" for path in crds))
+    prepare(cluster)
     packed = cluster.helm("package", str(CHART), "--destination", str(cluster.directory)).split(": ")[-1].strip()
     command = documented.command("helm install").replace("deploy/chart", packed)
     notes = documented.shell(cluster, command.replace("values.yaml", write(cluster, documented_values())))
@@ -137,7 +144,7 @@ def checks(cluster: Cluster) -> None:
     jsonpath = documented.command("kubectl get node NODE -o jsonpath").replace("binder", "phone")
     assert documented.shell(cluster, jsonpath, NODE=cluster.machine.name).strip() == f"{PHONES}"
     log = documented.shell(cluster, documented.command("kubectl -n kube-system logs"))
-    assert '"registered"' in log or "registered" in log, log
+    assert '"message": "registered"' in log, log
     pod = plugin.pod_on(cluster, cluster.machine)["metadata"]["name"]
     status = documented.shell(cluster, documented.command("kubectl -n kube-system exec POD"), POD=pod)
     assert "registered with the kubelet" in status, status
@@ -152,15 +159,14 @@ def checks(cluster: Cluster) -> None:
 @item("`helm upgrade` with a changed configuration rolls it out: a new phone gets it, a running one is undisturbed")
 def upgrade(cluster: Cluster) -> None:
     _ensure(cluster)
-    phones.create(cluster, phones.deployment(SURVIVOR, 1))
-    (before,) = phones.wait_running(cluster, SURVIVOR, 1)
+    before = survivor(cluster)
     values = documented_values()
     values["config"]["visible_devices_env"] = OTHER_VARIABLE
     command = documented.command("helm upgrade").replace("values.yaml", write(cluster, values))
     documented.shell(cluster, command)
     rolled_out(cluster)
     assert f"ok      {OTHER_VARIABLE}=aosp_binder" in _tested(cluster)
-    (after,) = phones.wait_running(cluster, SURVIVOR, 1)
+    after = survivor(cluster)
     assert phones.container_of(before) == phones.container_of(after), "the phone was restarted"
     assert before["metadata"]["uid"] == after["metadata"]["uid"], "the phone was replaced"
 
@@ -174,18 +180,17 @@ def _tested(cluster: Cluster) -> str:
 @item("`helm rollback` restores the configuration; the phone is undisturbed")
 def rollback(cluster: Cluster) -> None:
     _ensure(cluster)
-    before = phones.running(cluster, SURVIVOR)
+    before = survivor(cluster)
     documented.shell(cluster, documented.command("helm rollback"))
     rolled_out(cluster)
     assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in _tested(cluster)
-    after = phones.running(cluster, SURVIVOR)
-    assert list(map(phones.container_of, before)) == list(map(phones.container_of, after)), "the phone was restarted"
+    assert phones.container_of(before) == phones.container_of(survivor(cluster)), "the phone was restarted"
 
 
 @item("`helm uninstall` leaves nothing on the node and in the API server; the phone runs on")
 def uninstall(cluster: Cluster) -> None:
     _ensure(cluster)
-    before = phones.running(cluster, SURVIVOR)
+    before = survivor(cluster)
     documented.shell(cluster, f"helm uninstall aosp-device-plugin -n {plugin.NAMESPACE}")
     labelled(cluster, present=False)
     labelled(cluster, present=True)  # for the items that follow
@@ -193,10 +198,8 @@ def uninstall(cluster: Cluster) -> None:
     until(lambda: plugin.capacity(cluster, cluster.machine)[1] == 0, "no device is allocatable")
     capacity = plugin.capacity(cluster, cluster.machine)[0]
     assert capacity == PHONES, f"capacity is {capacity}; the kubelet keeps it for 5 minutes"
-    after = phones.running(cluster, SURVIVOR)
-    assert list(map(phones.container_of, before)) == list(map(phones.container_of, after)), "the phone was restarted"
-    if before:
-        phones.remove(cluster, "Deployment", SURVIVOR)
+    assert phones.container_of(before) == phones.container_of(survivor(cluster)), "the phone was restarted"
+    phones.remove(cluster, "Deployment", SURVIVOR)
     crds = [f"customresourcedefinition/{name}.monitoring.coreos.com" for name in ("podmonitors", "prometheusrules")]
     cluster.kubectl("delete", "--ignore-not-found", *crds)
 
@@ -204,6 +207,7 @@ def uninstall(cluster: Cluster) -> None:
 def _ensure(cluster: Cluster) -> None:
     """Install the plugin if a previous item has not."""
     if plugin.NAME not in cluster.helm("list", "--short", f"--namespace={plugin.NAMESPACE}").split():
+        prepare(cluster)
         plugin.install(cluster)
         rolled_out(cluster)
         plugin.wait_allocatable(cluster, cluster.machine, PHONES)

@@ -6,7 +6,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import node_watch, phones, plugin
+from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import devices_held, healthy, owners
 from tests.e2e.cluster.plugin import PHONE
@@ -46,12 +47,12 @@ WHILE: Final = 3.0
 def plugin_stays(cluster: Cluster) -> Iterator[None]:
     """Check at the end that the plugin's pod is the same, and that the Node object has shown the same amounts."""
     before = plugin.pod_on(cluster, cluster.machine)
-    with node_watch.amounts(cluster, cluster.machine) as seen:
+    with NodeHistory(cluster, cluster.machine) as history:
         yield
     after = plugin.pod_on(cluster, cluster.machine)
     assert after["metadata"]["uid"] == before["metadata"]["uid"], "the plugin's pod is another one"
     assert phones.container_of(after) == phones.container_of(before), "the plugin has restarted"
-    assert seen == [(PHONES, PHONES)], f"the Node object has shown {seen}"
+    assert history.amounts == [(PHONES, PHONES)], f"the Node object has shown {history}"
 
 
 @item(

@@ -7,8 +7,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import alerts, node_watch, phones, plugin
+from tests.e2e.cluster import alerts, phones, plugin
 from tests.e2e.cluster.cluster import DEVICES
+from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE
@@ -70,7 +71,7 @@ def described(cluster: Cluster) -> tuple[int, ...]:
 @item("A device of a running phone vanishes: the phone runs on and uses it, allocatable falls by one on this node only")
 def vanishes(cluster: Cluster) -> None:
     other = cluster.machines[1]
-    with web(cluster, 2, **here(cluster)) as pods, node_watch.amounts(cluster, other) as seen:
+    with web(cluster, 2, **here(cluster)) as pods, NodeHistory(cluster, other) as history:
         name, (_, phone) = min(owners(cluster, pods).items())
         pod = plugin.pod_on(cluster, cluster.machine)
         before = {pod["metadata"]["name"]: events(cluster, pod) for pod in pods}
@@ -87,7 +88,7 @@ def vanishes(cluster: Cluster) -> None:
             now = {pod["metadata"]["name"]: events(cluster, pod) for pod in pods}
             assert now == before, f"events before: {before}, after: {now}"
         say(f"# and one more {allocatable(cluster, PHONES):.1f} s after the device is back")
-    assert seen == [(PHONES, PHONES)], f"{other.name} has shown {seen}"
+    assert history.amounts == [(PHONES, PHONES)], f"{other.name} has shown {history}"
 
 
 @item("The pod's status names the unhealthy phone (gate ResourceHealthStatus), and that it is healthy again")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.e2e.cluster import parts, sandbox
 from tests.e2e.cluster.broken import __doc__ as description
@@ -21,14 +21,24 @@ from tests.e2e.kubelet.parts import PROJECT
 if TYPE_CHECKING:
     from tests.e2e.cluster.parts import Parts
 
+
+class Expected(NamedTuple):
+    """How a break is noticed."""
+
+    group: str
+    """The group of items that begins, so that the failure is soon found."""
+    text: str
+    """A part of the message of the item that fails: another failure does not count."""
+
+
+_ALLOCATED: Final = "and the kubelet says"
 BREAKS: Final = {
-    "shared_device": "phones",
-    "wrong_device": "phones",
-    "no_recovery": "phones",
-    "no_reregistration": "failures",
-    "stale_socket": "failures",
+    "shared_device": Expected("phones", _ALLOCATED),
+    "wrong_device": Expected("phones", _ALLOCATED),
+    "no_recovery": Expected("phones", "allocatable aosp.io/phone: not within"),
+    "no_reregistration": Expected("failures", "capacity and allocatable are right: not within"),
+    "stale_socket": Expected("failures", "the plugin's sockets are"),
 }
-"""The breaks, and which group of items begins, so that a failure is soon found."""
 LIMIT: Final = 1800.0
 """The time limit for the items of one break, in seconds."""
 
@@ -49,7 +59,7 @@ def main() -> int:
 
 
 def _run(name: str, found: Parts) -> int:
-    """Run the items with one broken plugin, and return 0 if one of them fails."""
+    """Run the items with one broken plugin, and return 0 if one of them fails as expected."""
     started = time.monotonic()
     source = Path(str(breaks.__file__)).with_name(f"{name}.py")
     say(f"# {name}: {source.read_text().splitlines()[0].strip(chr(34))}")
@@ -63,7 +73,8 @@ def _run(name: str, found: Parts) -> int:
         }
         image.add_files(found.image, changed, files)
         broken = dataclasses.replace(found, image=changed)
-        arguments = ["--work", str(work), "--first", BREAKS[name], "--parts", *broken.arguments()]
+        group, text = BREAKS[name]
+        arguments = ["--work", str(work), "--first", group, "--text", text, "--parts", *broken.arguments()]
         code = sandbox.enter("tests.e2e.cluster.broken.inside", arguments, project=PROJECT, seconds=LIMIT)
     finally:
         shutil.rmtree(work, ignore_errors=True)
