@@ -62,7 +62,9 @@ def _run(cluster: Cluster, count: int) -> list[dict[str, Any]]:
     if cluster.api.find(path) is None:
         phones.create(cluster, phones.deployment(APP, count, tolerations=_tolerating()))
     cluster.api.patch(path, {"spec": {"replicas": count}})
-    return phones.wait_running(cluster, APP, count)
+    pods = phones.wait_running(cluster, APP, count)
+    until(lambda: not _terminating(cluster), "the phones beyond that number are gone", seconds=2 * PATIENCE)
+    return pods
 
 
 @item("Phones of a Deployment spread over three nodes, each with devices of its own; the nodes have a phone for each")
