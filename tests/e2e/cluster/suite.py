@@ -41,8 +41,6 @@ class Group:
     """Whether the items need the newest Kubernetes too."""
     promtool: bool = False
     """Whether the items evaluate alerts."""
-    rotates: bool = True
-    """Whether the core set includes the group by rotation; not if it takes longer than two minutes, builds included."""
     binder: bool = False
     """Whether the items need a machine with a real binder driver."""
 
@@ -55,44 +53,38 @@ GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
-    Group("rollout", "rolling updates of the plugin", items_rollout.item.all, rotates=False),
+    Group("rollout", "rolling updates of the plugin", items_rollout.item.all),
     Group(
         "failures",
         "processes that are killed, a network that is cut, and a disk that is full",
         [*items_failures.item.all, *items_disk.item.all],
-        rotates=False,
     ),
     Group(
         "reboot",
         "a node that reboots, loses its Node object, or never comes back",
         [*items_reboot.item.all, *items_node.item.all],
-        rotates=False,
     ),
-    Group(
-        "binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, rotates=False, binder=True
-    ),
+    Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
-    Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True, rotates=False),
+    Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True),
     Group(
         "broken",
         "versions and configurations that do not start",
         items_broken_rollouts.item.all,
         machines=3,
-        rotates=False,
     ),
-    Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3, rotates=False),
+    Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3),
     # The last group of all: the cluster is not downgraded.
-    Group(
-        "upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True, rotates=False
-    ),
+    Group("upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True),
 )
 
 ALWAYS: Final = ("install", "phones")
-"""The groups of the core set that run on each commit; one of the others joins them by rotation."""
+"""The groups of the core set that run on each commit."""
+BY_ROTATION: Final = ("scheduling", "rollout", "failures")
+"""The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""
 
 
 def core(number: int) -> list[Group]:
-    """Return the core set: the groups that always run, and the ``number``-th of the others, by rotation."""
-    always = [group for group in GROUPS if group.name in ALWAYS]
-    others = [group for group in GROUPS if group.name not in ALWAYS and group.rotates and not group.newest]
-    return always + ([others[number % len(others)]] if others else [])
+    """Return the core set: the groups that always run, and the ``number``-th of those that rotate."""
+    names = (*ALWAYS, BY_ROTATION[number % len(BY_ROTATION)])
+    return [group for group in GROUPS if group.name in names]
