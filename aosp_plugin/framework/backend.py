@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from aosp_plugin.framework.edits import ContainerEdits
+from aosp_plugin.framework.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from aosp_plugin.framework.edits import ContainerEdits
     from aosp_plugin.framework.inventory import Device
+
+_NO_ATTRIBUTES: Mapping[str, bool | int | str | Version] = MappingProxyType({})
+
+
+class Version(str):
+    """A semantic version (2.0.0 of its specification) as the value of an attribute, such as 6.1.0."""
+
+    __slots__ = ()
+
+
+class ClaimParameters(NamedTuple):
+    """Parameters for this driver in the configuration of a ResourceClaim or its DeviceClass."""
+
+    source: Literal["class", "claim"]
+    """class: written by an administrator; claim: written by the user of the pod."""
+    content: Any
+    """The JSON value as the API server has it."""
 
 
 class Backend(ABC):
@@ -23,11 +43,11 @@ class Backend(ABC):
     ==================================================== ==============================================================
     method                                               runs in
     ==================================================== ==============================================================
-    ``scan``, ``update_host``, ``pre_start``, ``close``  one worker thread per resource, one call after another; may
-                                                         block; the only methods that may use files of the host
+    ``scan``, ``update_host``, ``pre_start``,            one worker thread per resource, one call after another; may
+    ``prepare``, ``unprepare``, ``close``                block; the only methods that may use files of the host
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
-    ``allocate``, ``prefer``                             the event loop, at any time, also while the worker thread runs
+    ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
                                                          another method
     ==================================================== ==============================================================
 
@@ -135,6 +155,33 @@ class Backend(ABC):
 
         The kubelet gets DEADLINE_EXCEEDED after ``servicer.PRE_START_TIMEOUT``. The call goes on nevertheless, and the
         kubelet asks for the same devices again.
+        """
+
+    def attributes(self, device_id: str) -> Mapping[str, bool | int | str | Version]:  # noqa: ARG002 - for subclasses
+        """Return what users can select a device by, for DRA; answers from memory.
+
+        A name without a domain belongs to the driver. The framework adds ``id`` and the NUMA node.
+        """
+        return _NO_ATTRIBUTES
+
+    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
+        """Prepare the devices ``ids`` of one request of a ResourceClaim; return what a container gets with each.
+
+        Together, the edits are what a container with all of them gets. Idempotent: a device that is prepared stays as
+        it is, because containers may have it; ``unprepare`` has been called for it if the claim is a new one. After a
+        restart of the process, it is called again for each claim. ``parameters`` come in the order of their
+        precedence, the strongest last. Raises AllocationError: InvalidRequestError names the field of ``parameters``.
+
+        The default returns what ``allocate`` returns, with the first device, and accepts no parameters.
+        """
+        if parameters:
+            raise InvalidRequestError(f"{self.resource_name} has no parameters")
+        return [self.allocate(ids), *[ContainerEdits()] * (len(ids) - 1)]
+
+    def unprepare(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
+        """Release the devices ``ids`` of a claim that no container uses any more. Idempotent; IDs may be unknown.
+
+        Raises OSError or PluginError. The framework then retries, and gives the devices to no other claim.
         """
 
     def close(self) -> None:  # noqa: B027 - a default, not an abstract method

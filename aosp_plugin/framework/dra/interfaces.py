@@ -1,0 +1,57 @@
+"""What the parts of a DRA driver exchange: claims as the kubelet names them, prepared devices, and health."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class ClaimReference(NamedTuple):
+    """A ResourceClaim as the kubelet names it; another claim may have the same namespace and name later."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a prepared claim, as the kubelet passes it to containers."""
+
+    requests: tuple[str, ...]
+    """Names of the requests of the claim that have it, without the names of subrequests."""
+    pool: str
+    device: str
+    """Name in the ResourceSlice."""
+    cdi_devices: tuple[str, ...]
+    """Qualified CDI names, such as example.com/gpu=NAME; empty if the container gets nothing with this device."""
+
+
+class DeviceHealth(NamedTuple):
+    """Health of a device of a prepared claim."""
+
+    pool: str
+    device: str
+    healthy: bool
+    message: str
+    """Why it is unhealthy; empty if it is healthy."""
+
+
+class ClaimHandler(Protocol):
+    """Prepares and unprepares claims for the kubelet. All methods run in the event loop.
+
+    The kubelet passes all claims of a pod in one call, and calls overlap. The answers have an entry for each claim and
+    no others, or the kubelet refuses all of them (pkg/kubelet/cm/dra/manager.go).
+    """
+
+    async def prepare(
+        self, claims: Sequence[ClaimReference], seconds: float
+    ) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        """Prepare claims within ``seconds``; return the devices or the error of each, by UID.
+
+        A caller that is cancelled leaves no claim half prepared.
+        """
+
+    async def unprepare(self, claims: Sequence[ClaimReference], seconds: float) -> Mapping[str, str]:
+        """Unprepare claims within ``seconds``; return the error of each by UID, empty for success."""

@@ -1,0 +1,88 @@
+"""Names of the DRA driver of a resource, and of its pools, slices and devices.
+
+The API server's rules are in pkg/apis/resource/validation/validation.go. All functions here are pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+DEVICES_PER_SLICE = 64
+"""The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
+``ResourceSliceMaxDevicesWithTaintsOrConsumesCounters``). Every slice has room for taints at any time, because a device
+must never change its pool: a claim names its device by driver, pool and device name."""
+
+HASH_BLOCKS = 64
+"""Number of blocks for devices whose ID does not end in a number."""
+
+MAX_DRIVER_NAME_LENGTH = 63
+MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
+_MAX_OBJECT_NAME_LENGTH = 253
+_DIGEST_LENGTH = 8
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_LAST_NUMBER = re.compile(r"(\d{1,18})$")
+
+
+def driver_name(resource_name: str) -> str:
+    """Return the name of the driver of a resource: NAME.DOMAIN, such as phone.aosp.io for aosp.io/phone."""
+    domain, _, name = resource_name.partition("/")
+    return f"{name}.{domain}"
+
+
+def driver_name_problem(resource_name: str) -> str | None:
+    """Return why a resource cannot be served by a DRA driver; None if it can."""
+    name = driver_name(resource_name)
+    if len(name) > MAX_DRIVER_NAME_LENGTH:
+        return f"the driver name {name} has {len(name)} characters; the limit is {MAX_DRIVER_NAME_LENGTH}"
+    if _SUBDOMAIN.fullmatch(name) is None:
+        return f"the driver name {name} must consist of lower case letters, digits, '-' and '.'"
+    return None
+
+
+def device_name(device_id: str) -> str:
+    """Return the name of a device in slices, a DNS label; different IDs have different names.
+
+    It is the ID with dashes for underscores, if that is a DNS label and the ID has no dash: phone7 stays, and
+    aosp_binder7 is aosp-binder7. Another ID gets a digest, behind two dashes: ttyUSB0 is ttyusb0--8acffaea.
+    """
+    simple = device_id.replace("_", "-")
+    if "-" not in device_id and "--" not in simple and _is_label(simple):
+        return simple
+    digest = _digest(device_id)
+    stem = re.sub(r"[^a-z0-9]+", "-", device_id.lower()).strip("-")[: MAX_DEVICE_NAME_LENGTH - _DIGEST_LENGTH - 2]
+    return f"{stem.rstrip('-')}--{digest}" if stem else f"device--{digest}"
+
+
+def block_of(device_id: str) -> str:
+    """Return the block of devices to which a device belongs, from its ID alone, so that it never changes.
+
+    Blocks have a pool and a slice each. Devices with numbers are divided into blocks of consecutive numbers.
+    """
+    match = _LAST_NUMBER.search(device_id)
+    if match is None:
+        return f"x{int(_digest(device_id), 16) % HASH_BLOCKS:02}"
+    return f"{int(match[1]) // DEVICES_PER_SLICE:05}"
+
+
+def pool_name(node_name: str, block: str) -> str:
+    """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
+    return f"{node_name}/{block}"
+
+
+def slice_name(driver: str, node_name: str, block: str) -> str:
+    """Return the name of the ResourceSlice of a block: always the same, so that creating it twice is a conflict."""
+    name = f"{block}-{driver}-{node_name}"
+    if len(name) <= _MAX_OBJECT_NAME_LENGTH:
+        return name
+    return f"{name[: _MAX_OBJECT_NAME_LENGTH - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
+
+
+def _is_label(text: str) -> bool:
+    return len(text) <= MAX_DEVICE_NAME_LENGTH and _LABEL.fullmatch(text) is not None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
