@@ -48,7 +48,7 @@ async def test_watched_directory_that_hangs_delays_no_other_resource(
         listing(SUFFERING, hanging_file_system.directory), kubelet_dir=kubelet_dir, timings=IN_LIFE
     )
     other = DevicePlugin(
-        listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, timings=IN_LIFE, files=suffering._files
+        listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, timings=IN_LIFE, files=suffering._scanned.files
     )
     async with Kubelet(kubelet_dir) as kubelet, run(suffering), run(other):
         await listed(kubelet, 1, SUFFERING)

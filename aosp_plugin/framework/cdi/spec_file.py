@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT = 0.5
 """Seconds to wait for an access to the same file in another thread. Such an access hangs, because each takes
-milliseconds; and the end of a process must not wait for it (``deviceplugin.plugin.CLOSE_TIMEOUT``)."""
+milliseconds; and the end of a process must not wait for it (``scanned_backend.CLOSE_TIMEOUT``)."""
 
 
 class SpecFile:

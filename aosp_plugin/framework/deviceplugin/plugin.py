@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework import host_calls
 from aosp_plugin.framework.aio import complete_unless, leaves
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
-from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.refresher import Refresher
-from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.scanned_backend import ScannedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
+    from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.observer import Observer
-
-CLOSE_TIMEOUT = 1.2
-"""Seconds for ``Backend.close``: less than a process has after SIGTERM (``termination.EXIT_WITHIN``), and enough for
-the threads of an orderly end on a host whose processors are all busy."""
 
 
 class DevicePlugin:
@@ -48,15 +37,13 @@ class DevicePlugin:
         observer: Observer = NULL_OBSERVER,
     ) -> None:
         """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it."""
-        self._backend = backend
+        self.resource_name = backend.resource_name
+        """The extended resource that the plugin serves."""
         self._stop = asyncio.Event()
-        self._prepared = False
-        self._worker = Worker(backend.resource_name)
-        self._files = files if files is not None else FileEvents()
-        self._own_files = files is None
-        self._subscriptions = self._files.subscribe(), self._files.subscribe()
-        self.inventory = Inventory()
-        self._refresher = Refresher(backend, self.inventory, self._subscriptions[0], self._worker, self._stop, observer)
+        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer)
+        self._refresher = self._scanned.refresher
+        self._kubelet_files = self._scanned.files.subscribe()
+        self.inventory = self._scanned.inventory
         self._observer = observer
         self.confirmation = Confirmation(observer)
         """What the kubelet has of the devices; a ``KubeletView`` keeps it current."""
@@ -64,8 +51,8 @@ class DevicePlugin:
             backend,
             self.inventory,
             directory=PluginDirectory(kubelet_dir, backend.resource_name),
-            files=self._subscriptions[1],
-            worker=self._worker,
+            files=self._kubelet_files,
+            worker=self._scanned.worker,
             stop=self._stop,
             rescan=self.rescan,
             timings=timings,
@@ -79,11 +66,6 @@ class DevicePlugin:
             interval=timings.other_plugins,
             observer=observer,
         )
-
-    @property
-    def resource_name(self) -> str:
-        """The extended resource that the plugin serves."""
-        return self._backend.resource_name
 
     def stop(self) -> None:
         """Make ``run`` return: streams end, and the socket is removed."""
@@ -144,62 +126,46 @@ class DevicePlugin:
         ]
         return "; ".join(problem for problem in problems if problem)
 
+    def details(self, *, ready: bool) -> str:
+        """Return what the kubelet has of the devices, for the readiness probe; empty if nothing is to be said."""
+        # The number of the time before the registration has ended would be misleading.
+        shown = self.registered and (ready or not self.confirmation.unknown)
+        return str(self.confirmation) if shown else ""
+
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without registration or any other effect on the host.
 
-        Either ``run`` or ``discard`` has to follow. Raises what makes the devices impossible to serve: OSError and
-        PluginError of the scan, WorkerTimeoutError if it takes more than ``host_calls.SCAN_TIMEOUT``, and BackendError
-        if it finds no device although ``require_devices`` is set and the backend does not create devices.
+        Either ``run`` or ``discard`` has to follow. Raises what ``ScannedBackend.prepare`` raises.
         """
         with working_for(self.resource_name):
-            await self._refresher.scan(host_calls.SCAN_TIMEOUT)
-            self._prepared = True
-            if require_devices and not self._backend.creates_devices:
-                self._check_devices()
+            await self._scanned.prepare(require_devices=require_devices)
 
     async def discard(self) -> None:
         """Release the resources of a plugin that does not run. ``Backend.close`` is not called."""
         with working_for(self.resource_name):
-            await self._close(self._close_files)
+            await self._close(close_backend=False)
 
     async def run(self, *, require_devices: bool = False) -> None:
         """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
 
         Raises what ``prepare`` raises, except that a scan which hangs does not keep the plugin from registering, and
         KubeletError if the plugin can never be registered. Later scans may fail. Raises WorkerTimeoutError at the end
-        if ``Backend.close`` does not return within ``CLOSE_TIMEOUT``. Several errors are raised as a group.
+        if ``Backend.close`` does not return in time. Several errors are raised as a group.
         """
         failures: list[BaseException] = []
         with working_for(self.resource_name):
             try:
-                if await complete_unless(self._stop, self._start(require_devices=require_devices)):
+                if await complete_unless(self._stop, self._scanned.start(require_devices=require_devices)):
                     await self._serve()
             except Exception as error:  # noqa: BLE001 - raised below
                 failures += leaves(error)
             finally:
                 try:
-                    await self._close(self._close_all)
+                    await self._close(close_backend=True)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failures += leaves(error)
                 if failures:
                     raise failures[0] if len(failures) == 1 else BaseExceptionGroup("several failures", failures)
-
-    async def _start(self, *, require_devices: bool) -> None:
-        """Scan and update the host before the first registration, and scan again if that changed something.
-
-        So the kubelet gets all devices at once, and none that the failed update of the host makes unusable. Only the
-        first scan can keep the plugin from serving: another plugin may have been stopped for it.
-        """
-        if not self._prepared:
-            with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
-                await self.prepare(require_devices=require_devices)
-        if self._prepared:
-            await self._refresher.update_host(host_calls.SCAN_TIMEOUT)
-            if self._backend.creates_devices or self._backend.seconds_until_scan() == 0.0:
-                with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
-                    await self._refresher.scan(host_calls.SCAN_TIMEOUT)
-                if require_devices:
-                    self._check_devices()
 
     def _set_overridden(self, overridden: bool) -> None:  # noqa: FBT001 - a callback
         """Leave kubelet and host to a later plugin, or take the host back; the new registration does the same."""
@@ -212,11 +178,6 @@ class DevicePlugin:
         self.inventory.republish()
         self.rescan()
 
-    def _check_devices(self) -> None:
-        if not self.inventory.snapshot.devices:
-            scanned = f" matches {self._backend.scanned_files}" if self._backend.scanned_files else " found"
-            raise BackendError(f"no device of {self.resource_name}{scanned}, and require_devices is set")
-
     async def _serve(self) -> None:
         """Refresh and supervise until ``stop`` is set, or one of them fails."""
         async with asyncio.TaskGroup() as tasks:
@@ -228,23 +189,6 @@ class DevicePlugin:
             for task in others:
                 task.cancel()
 
-    async def _close(self, close: Callable[[], None]) -> None:
-        """Release everything. ``close`` runs in the worker thread, after the call that runs there now.
-
-        If that call hangs, the file events are released when it ends.
-        """
-        self._files.unsubscribe(*self._subscriptions)
-        if self._own_files:
-            self._files.close()
-        closing = [self._worker.run(close, CLOSE_TIMEOUT, label="close"), self._supervisor.close()]
-        results = await asyncio.gather(*closing, return_exceptions=True)
-        self._worker.close(self._close_files)
-        for error in filter(None, results):
-            raise error
-
-    def _close_all(self) -> None:
-        self._close_files()
-        self._backend.close()
-
-    def _close_files(self) -> None:
-        self._subscriptions[0].close()
+    async def _close(self, *, close_backend: bool) -> None:
+        self._scanned.files.unsubscribe(self._kubelet_files)
+        await self._scanned.close(self._supervisor.close(), close_backend=close_backend)

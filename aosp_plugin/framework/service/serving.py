@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
 
 LOG = logging.getLogger(__name__)
@@ -126,14 +127,14 @@ async def _serve(
                 task.cancel()
 
 
-def stop_all(plugins: Iterable[DevicePlugin]) -> None:
-    """Stop the plugins."""
-    for plugin in plugins:
-        plugin.stop()
+def stop_all(servers: Iterable[ResourceServer]) -> None:
+    """Stop the servers."""
+    for server in servers:
+        server.stop()
 
 
-def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> dict[str, Route]:
-    """Return the routes ``/healthz`` and ``/readyz`` of plugins that run in the current event loop.
+def probe_routes(servers: Sequence[ResourceServer], stuck: Callable[[], str]) -> dict[str, Route]:
+    """Return the routes ``/healthz`` and ``/readyz`` of resources that are served in the current event loop.
 
     Only what a restart of the process heals makes ``/healthz`` fail: an event loop that does not turn. An error that
     ends a task ends the process. Trouble of the host makes ``/readyz`` fail. ``stuck`` returns what is wrong with the
@@ -142,15 +143,10 @@ def probe_routes(plugins: Sequence[DevicePlugin], stuck: Callable[[], str]) -> d
     from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
     async def unready() -> str:
-        return _join((plugin.resource_name, plugin.unready) for plugin in plugins)
+        return _join((server.resource_name, server.unready) for server in servers)
 
     def details(ready: bool) -> str:  # noqa: FBT001 - called by position
-        def confirmation(plugin: DevicePlugin) -> str:
-            # The number of the time before the registration has ended would be misleading.
-            shown = plugin.registered and (ready or not plugin.confirmation.unknown)
-            return str(plugin.confirmation) if shown else ""
-
-        texts = [(plugin.resource_name, text) for plugin in plugins for text in (confirmation(plugin), plugin.notice)]
+        texts = [(each.resource_name, text) for each in servers for text in (each.details(ready=ready), each.notice)]
         return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
     return {"/healthz": http.probe(stuck), "/readyz": http.probe(http.in_loop(unready), details)}

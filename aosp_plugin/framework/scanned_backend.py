@@ -1,0 +1,103 @@
+"""A backend with what it runs on: its worker thread, its file events, and the inventory that scans keep current."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from aosp_plugin.framework import host_calls
+from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.observer import Observer
+
+CLOSE_TIMEOUT = 1.2
+"""Seconds for ``Backend.close``: less than a process has after SIGTERM (``termination.EXIT_WITHIN``), and enough for
+the threads of an orderly end on a host whose processors are all busy."""
+
+
+class ScannedBackend:
+    """Scans a backend for the first time, keeps its inventory current, and closes it. For one event loop."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        stop: asyncio.Event,
+        *,
+        files: FileEvents | None = None,
+        observer: Observer = NULL_OBSERVER,
+    ) -> None:
+        """``stop`` ends the periodic scans. The caller that creates ``files`` also closes it."""
+        self.backend = backend
+        self.worker = Worker(backend.resource_name)
+        self.inventory = Inventory()
+        self._own_files = files is None
+        self.files = files if files is not None else FileEvents()
+        self._subscription = self.files.subscribe()
+        self.refresher = Refresher(backend, self.inventory, self._subscription, self.worker, stop, observer)
+        self._prepared = False
+
+    async def prepare(self, *, require_devices: bool = False) -> None:
+        """Scan the devices for the first time, without any other effect on the host.
+
+        Raises what makes the devices impossible to serve: OSError and PluginError of the scan, WorkerTimeoutError if it
+        takes more than ``host_calls.SCAN_TIMEOUT``, and BackendError if it finds no device although ``require_devices``
+        is set and the backend does not create devices.
+        """
+        await self.refresher.scan(host_calls.SCAN_TIMEOUT)
+        self._prepared = True
+        if require_devices and not self.backend.creates_devices:
+            self._check_devices()
+
+    async def start(self, *, require_devices: bool) -> None:
+        """Scan and update the host before the first registration, and scan again if that changed something.
+
+        So the devices are published all at once, and none that the failed update of the host makes unusable. Only the
+        first scan can keep the plugin from serving: another plugin may have been stopped for it.
+        """
+        if not self._prepared:
+            with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
+                await self.prepare(require_devices=require_devices)
+        if self._prepared:
+            await self.refresher.update_host(host_calls.SCAN_TIMEOUT)
+            if self.backend.creates_devices or self.backend.seconds_until_scan() == 0.0:
+                with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
+                    await self.refresher.scan(host_calls.SCAN_TIMEOUT)
+                if require_devices:
+                    self._check_devices()
+
+    def _check_devices(self) -> None:
+        if not self.inventory.snapshot.devices:
+            scanned = f" matches {self.backend.scanned_files}" if self.backend.scanned_files else " found"
+            raise BackendError(f"no device of {self.backend.resource_name}{scanned}, and require_devices is set")
+
+    async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
+        """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
+
+        It runs in the worker thread, after the call that runs there now. If that call hangs, the file events are
+        released when it ends. Raises the first error: WorkerTimeoutError if ``Backend.close`` does not return within
+        ``CLOSE_TIMEOUT``.
+        """
+        self.files.unsubscribe(self._subscription)
+        if self._own_files:
+            self.files.close()
+        close: Callable[[], None] = self._close_all if close_backend else self._subscription.close
+        closing = [self.worker.run(close, CLOSE_TIMEOUT, label="close"), *others]
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        self.worker.close(self._subscription.close)
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
+
+    def _close_all(self) -> None:
+        self._subscription.close()
+        self.backend.close()
