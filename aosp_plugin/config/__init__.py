@@ -12,7 +12,7 @@ from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provisi
 from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
 from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
-from aosp_plugin.config.values import OWN_BINDERFS, Isolation, Recreate, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, Recreate, shared_path
 from aosp_plugin.framework.service.address import joined_address, listen_address
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "PHONE_DEFAULTS",
     "PROCESS_KEYS",
     "RESOURCE_KEYS",
+    "Api",
     "Config",
     "Isolation",
     "Key",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.devices.sets import pattern_problem
 from aosp_plugin.binder.discovery.names import name_problem
 from aosp_plugin.config.container_paths import validate_container_paths
+from aosp_plugin.config.dra import require_different_drivers, validate_dra
 from aosp_plugin.config.mappings import NamedSets
 from aosp_plugin.config.messages import shown
 from aosp_plugin.config.phones import require_separate_directories, validate_phones
 from aosp_plugin.config.process import DEFAULTS
 from aosp_plugin.config.resource import scan_directory
-from aosp_plugin.config.values import Recreate, normalised
+from aosp_plugin.config.values import Api, Recreate, normalised
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
 from aosp_plugin.framework.device_list import CDI
@@ -54,11 +55,13 @@ def validate_cross_field(resources: Sequence[Mapping[str, Setting]], file: str) 
         _validate_provision(resource)
         _validate_named_sets(resource)
         _validate_cdi_kind(resource)
+        validate_dra(resource)
         validate_container_paths(resource)
     for (i, first), (j, second) in itertools.combinations(enumerate(resources), 2):
         place = f"file {file}: resources[{i}] and resources[{j}]"
         _require_different_names(first, second, place)
         _require_different_devices(first, second, place)
+        require_different_drivers(first, second, place)
     _validate_capacity(resources)
 
 
@@ -109,12 +112,12 @@ def _validate_named_sets(resource: Mapping[str, Setting]) -> None:
 
 
 def _validate_cdi_kind(resource: Mapping[str, Setting]) -> None:
-    name, strategies = resource["resource_name"], resource["device_list"]
+    name, strategies, api = resource["resource_name"], resource["device_list"], resource["api"]
     problem = kind_problem(name.value)
-    if problem is not None and not CDI.isdisjoint(strategies.value):
+    if problem is not None and (api.value is Api.DRA or not CDI.isdisjoint(strategies.value)):
+        reason = api if api.value is Api.DRA else strategies
         raise ConfigError(
-            f"{strategies.source}: the resource name {shown(name.value)} is not a valid CDI kind ({name.source}): "
-            f"{problem}"
+            f"{reason.source}: the resource name {shown(name.value)} is not a valid CDI kind ({name.source}): {problem}"
         )
 
 

@@ -2,6 +2,7 @@
 
 # No "from __future__ import annotations": the keys are in the annotations of Config.
 import math
+import posixpath
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from msgspec import Meta, Struct
 
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.values import AbsolutePath, are_host_names
+from aosp_plugin.config.values import AbsolutePath, are_host_names, normalised
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.service.address import is_loopback, listen_address
 
@@ -83,6 +84,15 @@ class Config(Struct, frozen=True, kw_only=True):
             flag=False,
         ),
     ] = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    service_account_dir: Annotated[
+        AbsolutePath,
+        Key(
+            "Directory with the files token and ca.crt, with which the plugin connects to the API server. Only "
+            "resources with api: dra require them.",
+            "/etc/aosp-plugin/serviceaccount",
+            flag=False,
+        ),
+    ] = "/var/run/secrets/kubernetes.io/serviceaccount"
     leak_scan_interval: Annotated[
         float,
         Key(
@@ -104,6 +114,20 @@ class Config(Struct, frozen=True, kw_only=True):
             variable=False,
         ),
     ] = (Resource(),)
+
+    @property
+    def plugins_registry(self) -> str:
+        """The directory in which the kubelet looks for the registration sockets of DRA drivers."""
+        return f"{self._kubelet_root}/plugins_registry"
+
+    def driver_directory(self, driver_name: str) -> str:
+        """Return the directory for the files of a DRA driver, below the kubelet's root directory."""
+        return f"{self._kubelet_root}/plugins/{driver_name}"
+
+    @property
+    def _kubelet_root(self) -> str:
+        """The root directory of the kubelet (``--root-dir``), which contains the device plugin directory."""
+        return posixpath.dirname(normalised(self.kubelet_dir)).rstrip("/")
 
 
 def status_address(config: Config) -> tuple[str, int] | None:

@@ -15,7 +15,7 @@ from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice
-from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Isolation, Recreate
+from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Api, Isolation, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
@@ -34,6 +34,15 @@ class Resource(Struct, frozen=True, kw_only=True):
             is_extended_resource_name,
         ),
     ] = "aosp.io/binder"
+    api: Annotated[
+        Api,
+        Key(
+            "Kubernetes API by which pods get the devices: device-plugin, dra (Dynamic Resource Allocation, which "
+            "requires Kubernetes 1.34).",
+            "dra",
+            flag=False,
+        ),
+    ] = Api.DEVICE_PLUGIN
     phones: Annotated[
         Phones | None,
         Key(
@@ -191,7 +200,8 @@ class Resource(Struct, frozen=True, kw_only=True):
     recreate: Annotated[
         Recreate,
         Key(
-            "When the binder devices of a container are recreated: never, on-start (before the container starts).",
+            "When the binder devices of a container are recreated: never, on-start (before the container starts; with "
+            "api: dra, before a claim is prepared).",
             "on-start",
             flag=False,
         ),

@@ -35,6 +35,15 @@ OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
 
 
+class Api(enum.StrEnum):
+    """How the devices of a resource reach the scheduler and the kubelet."""
+
+    DEVICE_PLUGIN = "device-plugin"
+    """The device plugin API, and requests of the extended resource."""
+    DRA = "dra"
+    """Dynamic Resource Allocation: ResourceSlices and ResourceClaims."""
+
+
 class Isolation(enum.StrEnum):
     """Which binder devices of the host a container can list."""
 

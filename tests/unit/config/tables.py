@@ -16,6 +16,7 @@ EXAMPLES: dict[str, Any] = {name: yaml.safe_load(key.example) for name, key in K
 
 INVALID: dict[str, list[Any]] = {
     "resource_name": ["binder", 5, "kubernetes.io/binder"],
+    "api": ["dra/v1", "", None, True],
     "device_dir": ["dev", "", "/dev\0"],
     "device_prefix": ["", 1, "a b", "a/b", "a,b", "x" * 64],
     "host_root": ["host"],
@@ -69,6 +70,7 @@ INVALID: dict[str, list[Any]] = {
     "replicas": [0, 1001, 1.5, True, "many"],
     "cdi_dir": ["cdi", ""],
     "pod_resources_socket": ["pod-resources/kubelet.sock", None],
+    "service_account_dir": ["serviceaccount", None],
     "leak_scan_interval": [-1, float("inf"), "never"],
 }
 

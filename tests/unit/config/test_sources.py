@@ -175,7 +175,7 @@ def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) 
     assert start == len(PROCESS_KEYS)
     assert len(lines) == start + 1 + 2 * len(RESOURCE_KEYS)
     assert lines[start + 1] == f'  - resource_name: "a.io/x"  # file {path}: resources[0].resource_name'
-    assert lines[start + 2] == "    phones: null  # default"
+    assert lines[start + 2] == '    api: "device-plugin"  # default'
     second = lines[start + 1 + len(RESOURCE_KEYS) :]
     assert '    isolation: "strict"  # flag --isolation' in second
     assert '    permissions: "rwm"  # variable AOSP_PLUGIN_PERMISSIONS' in second
