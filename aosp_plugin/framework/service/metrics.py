@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from aosp_plugin.framework.dra.observer import DraObserver
+    from aosp_plugin.framework.service.dra_metrics import DraMetrics
+
     class LeakCounts(Protocol):
         """Result of a leak scan of one resource."""
 
@@ -90,6 +93,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._observers: dict[str, ResourceMetrics] = {}
         self._events = EventMetrics(self._registry)
+        self._dra: DraMetrics | None = None
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
@@ -97,6 +101,17 @@ class Metrics:
         """Return the observer for the plugin of a resource."""
         self._observers[resource] = ResourceMetrics(resource, self._events, self._reasons, self._clock)
         return self._observers[resource]
+
+    def dra_observer(self, resource: str) -> DraObserver:
+        """Return the observer for the DRA driver of a resource; call ``observer`` for it first."""
+        from aosp_plugin.framework.service.dra_metrics import (  # noqa: PLC0415 - only where DRA is on
+            DraMetrics,
+            DraResourceMetrics,
+        )
+
+        if self._dra is None:
+            self._dra = DraMetrics(self._registry)
+        return DraResourceMetrics(resource, self._dra, self._observers[resource])
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
+from aosp_plugin.framework.dra.observer import Repaired
 from aosp_plugin.framework.inventory import Device, Snapshot
 from aosp_plugin.framework.service.event_metrics import CODES, ResourceMetrics
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
@@ -193,6 +194,7 @@ def complete() -> Metrics:
         observer = metrics.observer(resource)
         observer.published(Snapshot(1, devices(2)), None)
         observer.confirmed(2)
+    metrics.dra_observer(B).api_request("GET", "resourceclaims", "200")
     return metrics
 
 
@@ -228,5 +230,61 @@ def documented() -> Iterator[tuple[str, str, frozenset[str]]]:
 def test_documentation_lists_every_metric_and_label_value(complete: Metrics) -> None:
     assert sorted(documented()) == sorted(exposed(complete))
     text = TABLE.read_text(encoding="utf-8")
-    words = ("ok", "failed", "refused", "hung", *CODES, *get_args(LeakDetectionState))
+    words = ("ok", "failed", "refused", "hung", *CODES, *get_args(LeakDetectionState), *get_args(Repaired))
     assert [word for word in words if f"`{word}`" not in text] == []
+
+
+@pytest.fixture
+def driver_metrics() -> Metrics:
+    """Return the metrics of a process with one DRA driver."""
+    metrics = Metrics()
+    metrics.observer(A)
+    return metrics
+
+
+def test_metrics_of_claims_and_slices_exist_only_where_there_is_a_driver(driver_metrics: Metrics) -> None:
+    assert value(driver_metrics, "slices_wanted", resource=A) is None
+    driver_metrics.dra_observer(A)
+    assert value(driver_metrics, "slices_wanted", resource=A) == 0
+
+
+def test_prepares_are_counted_by_result_with_their_duration(driver_metrics: Metrics) -> None:
+    observer = driver_metrics.dra_observer(A)
+    assert value(driver_metrics, "claim_prepares_total", resource=A, result="failed") == 0
+    observer.prepared("failed", 30.0)
+    observer.prepared("ok", 0.02)
+    observer.unprepared("ok", 0.01)
+    assert value(driver_metrics, "claim_prepares_total", resource=A, result="failed") == 1
+    assert value(driver_metrics, "claim_prepare_duration_seconds_bucket", resource=A, le="0.025") == 1
+    assert value(driver_metrics, "claim_unprepare_duration_seconds_sum", resource=A) == pytest.approx(0.01)
+
+
+def test_slices_and_their_repairs_are_shown(driver_metrics: Metrics) -> None:
+    observer = driver_metrics.dra_observer(A)
+    observer.slices(3, 2)
+    observer.slices_repaired("deleted")
+    assert value(driver_metrics, "slices_wanted", resource=A) == 3
+    assert value(driver_metrics, "slices_confirmed", resource=A) == 2
+    assert value(driver_metrics, "slice_repairs_total", resource=A, reason="deleted") == 1
+
+
+def test_claims_waits_repairs_and_requests_are_shown(driver_metrics: Metrics) -> None:
+    observer = driver_metrics.dra_observer(A)
+    observer.claims_changed(7)
+    observer.waited_for_device(2.0)
+    observer.reconciled("mount", "ok")
+    observer.api_request("GET", "resourceclaims", "503")
+    assert value(driver_metrics, "claims_prepared", resource=A) == 7
+    assert value(driver_metrics, "claim_device_wait_seconds_sum", resource=A) == pytest.approx(2.0)
+    assert value(driver_metrics, "claim_repairs_total", resource=A, kind="mount", result="ok") == 1
+    series = {"verb": "GET", "object": "resourceclaims", "code": "503"}
+    assert value(driver_metrics, "api_requests_total", resource=A, **series) == 1
+
+
+def test_registration_of_a_driver_counts_like_that_of_a_plugin(driver_metrics: Metrics) -> None:
+    observer = driver_metrics.dra_observer(A)
+    observer.registration("ok")
+    assert value(driver_metrics, "registered", resource=A) == 1
+    observer.unregistered()
+    assert value(driver_metrics, "registered", resource=A) == 0
+    assert value(driver_metrics, "registrations_total", resource=A, result="ok") == 1
