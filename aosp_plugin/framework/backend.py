@@ -44,7 +44,7 @@ class Backend(ABC):
     method                                               runs in
     ==================================================== ==============================================================
     ``scan``, ``update_host``, ``pre_start``,            one worker thread per resource, one call after another; may
-    ``prepare``, ``unprepare``, ``close``                block; the only methods that may use files of the host
+    ``prepare``, ``unprepare``, ``retain``, ``close``    block; the only methods that may use files of the host
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
     ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
@@ -167,10 +167,11 @@ class Backend(ABC):
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
         """Prepare the devices ``ids`` of one request of a ResourceClaim; return what a container gets with each.
 
-        Together, the edits are what a container with all of them gets. Idempotent: a device that is prepared stays as
-        it is, because containers may have it; ``unprepare`` has been called for it if the claim is a new one. After a
-        restart of the process, it is called again for each claim. ``parameters`` come in the order of their
-        precedence, the strongest last. Raises AllocationError: InvalidRequestError names the field of ``parameters``.
+        Called after a successful scan. Together, the edits are what a container with all of them gets. Idempotent: a
+        device that is prepared stays as it is, because containers may have it; ``unprepare`` has been called for it if
+        the claim is a new one. After a restart of the process, it is called again for each claim. ``parameters`` come
+        in the order of their precedence, the strongest last. Raises AllocationError: InvalidRequestError names the
+        field of ``parameters``.
 
         The default returns what ``allocate`` returns, with the first device, and accepts no parameters.
         """
@@ -182,6 +183,13 @@ class Backend(ABC):
         """Release the devices ``ids`` of a claim that no container uses any more. Idempotent; IDs may be unknown.
 
         Raises OSError or PluginError. The framework then retries, and gives the devices to no other claim.
+        """
+
+    def retain(self, ids: Collection[str]) -> None:  # noqa: B027 - a default, not an abstract method
+        """Release all devices but ``ids``, those of the prepared claims, as a process that was killed may have left.
+
+        Called when all prepared claims are known after a start, and from time to time. Devices that pods have in
+        another way stay. Idempotent; cheap if nothing is to be released. Raises OSError or PluginError.
         """
 
     def close(self) -> None:  # noqa: B027 - a default, not an abstract method
