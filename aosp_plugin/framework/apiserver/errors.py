@@ -1,0 +1,183 @@
+"""Errors of requests to the API server.
+
+::
+
+    PluginError
+    └── ApiError                     any request that failed; the status is one without a class of its own
+        ├── UnauthorizedError        401: the token is invalid or expired
+        ├── ForbiddenError           403: the message names verb and resource that an RBAC rule must allow
+        ├── NotFoundError            404: no such object, or the server does not have this API
+        ├── ConflictError            409: the object exists, has changed, or is another one than the precondition names
+        ├── GoneError                410: the resourceVersion is too old; list again
+        ├── InvalidObjectError       422: the server's validation rejects the object
+        ├── TooManyRequestsError     429: the server throttles this client
+        └── ApiUnavailableError      no usable answer: no connection, timeout, an answer that is not the API's, or 5xx
+            └── CredentialsError     the request could not be sent, because token or CA cannot be read
+"""
+
+from __future__ import annotations
+
+import http
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import msgspec
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_TEXT = 500
+"""Characters of a server's message that go into an error message."""
+
+
+class Request(NamedTuple):
+    """What was requested."""
+
+    verb: str
+    """As in RBAC rules: get, list, watch, create, update, delete."""
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"
+
+
+class ApiError(PluginError):
+    """A request failed. The message names verb and path, and is one line."""
+
+    transient: ClassVar[bool] = False
+    """Whether the same request may succeed later without any other change."""
+
+    def __init__(
+        self,
+        request: Request | None,
+        problem: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        """``problem`` is a line of text; the other arguments are the attributes."""
+        super().__init__(f"API server: {f'{request}: ' if request else ''}{problem}")
+        self.verb, self.path = request or ("", "")
+        self.status = status
+        """HTTP status; 0 without a usable answer."""
+        self.reason = reason
+        """The API's reason, such as AlreadyExists, Conflict or Expired; empty if the answer has none."""
+        self.message = problem
+        self.retry_after = retry_after
+        """Seconds after which the server asks to try again; None if it does not."""
+
+
+class UnauthorizedError(ApiError):
+    """The server does not accept the token, also after it was read again."""
+
+    transient = True  # the kubelet replaces the token
+
+
+class ForbiddenError(ApiError):
+    """An RBAC rule is missing, or an admission policy rejects the request."""
+
+
+class NotFoundError(ApiError):
+    """The object does not exist, or the server does not serve the API group or version."""
+
+
+class ConflictError(ApiError):
+    """The object already exists, has another resourceVersion, or another UID than the precondition."""
+
+
+class GoneError(ApiError):
+    """The server no longer has the changes since a resourceVersion, or the list that a page continues."""
+
+
+class InvalidObjectError(ApiError):
+    """The server's validation rejects the object."""
+
+
+class TooManyRequestsError(ApiError):
+    """The server throttles the client (API priority and fairness)."""
+
+    transient = True
+
+
+class ApiUnavailableError(ApiError):
+    """There is no usable answer: no connection, a timeout, an answer that is not the API's, or a status of 5xx."""
+
+    transient = True
+
+
+class CredentialsError(ApiUnavailableError):
+    """The request could not be sent, because the service account's files cannot be read."""
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    http.HTTPStatus.UNAUTHORIZED: UnauthorizedError,
+    http.HTTPStatus.FORBIDDEN: ForbiddenError,
+    http.HTTPStatus.NOT_FOUND: NotFoundError,
+    http.HTTPStatus.CONFLICT: ConflictError,
+    http.HTTPStatus.GONE: GoneError,
+    http.HTTPStatus.UNPROCESSABLE_ENTITY: InvalidObjectError,
+    http.HTTPStatus.TOO_MANY_REQUESTS: TooManyRequestsError,
+}
+
+
+class _Details(msgspec.Struct):
+    retryAfterSeconds: int | None = None  # noqa: N815 - the API's name
+
+
+class Status(msgspec.Struct):
+    """A Status object, the API's answer to a request that failed (metav1.Status)."""
+
+    kind: str = ""
+    message: str | None = ""
+    reason: str | None = ""
+    code: int | None = 0
+    details: _Details | None = None
+
+
+def from_answer(request: Request, status: int, body: bytes, retry_after: float | None) -> ApiError:
+    """Return the error for an answer with an HTTP status that is not 2xx; ``retry_after`` is that of its headers."""
+    try:
+        answer = msgspec.json.decode(body, type=Status)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        answer = Status()
+    if answer.kind != "Status":  # the text of a proxy, for example
+        answer = Status(message=body[: 4 * MAX_TEXT].decode(errors="replace"))
+    return from_status(request, status, answer, retry_after)
+
+
+def from_status(request: Request, status: int, answer: Status, retry_after: float | None = None) -> ApiError:
+    """Return the error for a Status object; ``status`` is the HTTP status, or the code of the object in a watch."""
+    if retry_after is None and answer.details is not None and answer.details.retryAfterSeconds:
+        retry_after = float(answer.details.retryAfterSeconds)
+    reason = one_line(answer.reason or "")
+    problem = f"{status} {reason or _phrase(status)}"
+    if text := one_line(answer.message or ""):
+        problem += f": {text}"
+    default = ApiUnavailableError if not 400 <= status < 500 else ApiError  # noqa: PLR2004 - HTTP's classes
+    kind = _BY_STATUS.get(status, default)
+    if kind is ForbiddenError:
+        problem += f" ({_missing_rule(request)})"
+    return kind(request, problem, status=status, reason=reason, retry_after=retry_after)
+
+
+def one_line(text: str) -> str:
+    """Return a server's text as one line of limited length, without control characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 2 * MAX_TEXT]).split())
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
+
+
+def _missing_rule(request: Request) -> str:
+    target = paths.parse(request.path)
+    group = f'API group "{target.group}"' if target.group else "the core API group"
+    where = f" in namespace {target.namespace}" if target.namespace else ""
+    return f"the service account requires the verb {request.verb} on {target.resource} of {group}{where}"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return "unknown status"
