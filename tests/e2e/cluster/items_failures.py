@@ -1,18 +1,18 @@
-"""Processes of node and control plane that are killed while phones come and go, and a network that is cut."""
+"""Processes of node and control plane that are killed while phones come and go, and a network that is cut briefly."""
 
 from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster import held, load, outside, phones, plugin
+from tests.e2e.cluster import load, outside, phones, plugin
 from tests.e2e.cluster.items import Items
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.waiting import PATIENCE, holds, until
+from tests.e2e.kubelet.waiting import holds, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tests.e2e.cluster.cluster import Cluster
     from tests.e2e.kubelet.processes import Daemon
@@ -204,57 +204,6 @@ def readyz(cluster: Cluster) -> str:
     """Return the plugin's readiness, asked on its node, so that the network between node and control plane may fail."""
     address = plugin.pod_on(cluster, cluster.machine)["status"]["podIP"]
     return cluster.machine.run("curl", "--silent", f"http://{address}:9478/readyz")
-
-
-@item("a node without network for longer than the grace period: its phones run on, and are replaced if they ask for it")
-def long_partition(cluster: Cluster) -> None:
-    """Without a toleration of their own, phones would be deleted 300 s after the node is not reachable."""
-    load.prepare(cluster)
-    machine = cluster.machine
-    unreachable = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
-    phones.create(cluster, phones.deployment("patient", 2))
-    phones.create(cluster, phones.deployment("hasty", 2, tolerations=[unreachable | {"tolerationSeconds": 5}]))
-    try:
-        patient = phones.wait_running(cluster, "patient", 2)
-        hasty = phones.wait_running(cluster, "hasty", 2)
-        before, plugin_before = held.devices_by_pod(machine), plugin_run(cluster)
-        started = time.monotonic()
-        machine.disconnect()
-        cluster.wait_node(machine, ready=False, seconds=3 * PATIENCE)
-        say(f"#   not Ready after {time.monotonic() - started:.0f} s")
-        names = [pod["metadata"]["name"] for pod in hasty]
-        until(lambda: not _alive(cluster, names), "phones that tolerate 5 s are deleted", seconds=PATIENCE)
-        say(f"#   phones with tolerationSeconds: 5 are Terminating after {time.monotonic() - started:.0f} s")
-        replaced = until(lambda: _pending(cluster, "hasty", 2), "their replacements are Pending")
-        say(f"#   {phones.reason(replaced[0])}")
-        assert held.devices_by_pod(machine) == before, "a container without network lost its device"
-        assert "devices allocatable" in readyz(cluster)
-        machine.connect()
-        connected = time.monotonic()
-        cluster.wait_node(machine)
-        say(f"#   Ready {time.monotonic() - connected:.0f} s after the network was back")
-        now = phones.wait_running(cluster, "hasty", 2, seconds=3 * PATIENCE)
-        assert not {pod["metadata"]["name"] for pod in now} & set(names)
-        say(f"#   replacements run {time.monotonic() - connected:.0f} s after the network was back")
-        plugin.wait_allocatable(cluster, machine, load.PHONES)
-        after = phones.wait_running(cluster, "patient", 2)
-        assert [phones.container_of(pod) for pod in after] == [phones.container_of(pod) for pod in patient]
-        assert plugin_run(cluster) == plugin_before
-        assert not held.conflicts(machine)
-    finally:
-        machine.connect()
-        phones.remove(cluster, "Deployment", "hasty")
-        phones.remove(cluster, "Deployment", "patient")
-
-
-def _alive(cluster: Cluster, names: Sequence[str]) -> list[str]:
-    """Return the names of the pods that are not being deleted."""
-    return [name for name in names if any(pod["metadata"]["name"] == name for pod in phones.of(cluster, "hasty"))]
-
-
-def _pending(cluster: Cluster, app: str, count: int) -> list[dict[str, Any]]:
-    found = [pod for pod in phones.of(cluster, app) if pod["status"].get("phase") == "Pending"]
-    return found if len(found) == count else []
 
 
 @item("afterwards nothing of the plugin is left")

@@ -13,7 +13,7 @@ from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE
-from tests.e2e.cluster.scenes import PHONES, events, undisturbed, web
+from tests.e2e.cluster.scenes import PHONES, events, here, undisturbed, web
 from tests.e2e.common.report import say
 from tests.e2e.kubelet.pods import PREFIX
 from tests.e2e.kubelet.waiting import PATIENCE, holds, until
@@ -28,11 +28,6 @@ item = Items()
 REPORTED: Final = 15.0
 """Seconds; the kubelet reports the Node's status every 10 s."""
 WHILE: Final = 3.0
-
-
-def here(cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Return the part of a pod's specification that binds it to the first machine."""
-    return {"nodeSelector": {"kubernetes.io/hostname": cluster.machine.name}}
 
 
 @contextlib.contextmanager

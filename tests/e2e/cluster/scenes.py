@@ -33,6 +33,11 @@ def prepare(cluster: Cluster) -> None:
         plugin.wait_allocatable(cluster, machine, PHONES)
 
 
+def here(cluster: Cluster) -> dict[str, dict[str, str]]:
+    """Return the part of a pod's specification that binds it to the first machine."""
+    return {"nodeSelector": {"kubernetes.io/hostname": cluster.machine.name}}
+
+
 @contextlib.contextmanager
 def web(cluster: Cluster, replicas: int = PHONES, **options: Any) -> Iterator[list[dict[str, Any]]]:
     """Run a Deployment of phones, whose pods are the result; at the end remove it, and what keeps pods off the node."""

@@ -13,6 +13,7 @@ from tests.e2e.cluster import (
     items_fleet,
     items_install,
     items_kustomize,
+    items_lost,
     items_node,
     items_phones,
     items_reboot,
@@ -61,11 +62,13 @@ GROUPS: Final[Sequence[Group]] = (
     ),
     Group(
         "reboot",
-        "a node that reboots, loses its Node object, or never comes back",
+        "a node that reboots, or loses its Node object",
         [*items_reboot.item.all, *items_node.item.all],
     ),
     Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
+    # One machine has to stay Ready: Kubernetes evicts nothing while all nodes are away.
+    Group("lost", "a node that is away for long", items_lost.item.all, machines=2),
     Group("unhealthy", "devices that vanish", items_unhealthy.item.all, machines=2, promtool=True),
     Group(
         "broken",
