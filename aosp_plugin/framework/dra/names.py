@@ -37,7 +37,7 @@ def driver_name_problem(resource_name: str) -> str | None:
     name = driver_name(resource_name)
     if len(name) > MAX_DRIVER_NAME_LENGTH:
         return f"the driver name {name} has {len(name)} characters; the limit is {MAX_DRIVER_NAME_LENGTH}"
-    if _SUBDOMAIN.fullmatch(name) is None:
+    if not is_subdomain(name):
         return f"the driver name {name} must consist of lower case letters, digits, '-' and '.'"
     return None
 
@@ -78,6 +78,11 @@ def slice_name(driver: str, node_name: str, block: str) -> str:
     if len(name) <= _MAX_OBJECT_NAME_LENGTH:
         return name
     return f"{name[: _MAX_OBJECT_NAME_LENGTH - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
+
+
+def is_subdomain(text: str) -> bool:
+    """Return whether ``text`` is a DNS subdomain, of any length."""
+    return _SUBDOMAIN.fullmatch(text) is not None
 
 
 def _is_label(text: str) -> bool:

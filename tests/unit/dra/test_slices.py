@@ -1,0 +1,336 @@
+"""The ResourceSlices that a driver wants, and their comparison with those of the API server."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.dra.attributes import MAX_ATTRIBUTES, NUMA_ATTRIBUTE, typed_attributes
+from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE
+from aosp_plugin.framework.dra.slices import (
+    TAINTS_FIELD,
+    Identity,
+    WantedSlices,
+    differences,
+    label_value,
+    replacement,
+    stored_slice,
+    taint_probe,
+    wanted_slices,
+)
+from aosp_plugin.framework.inventory import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aosp_plugin.framework.dra.slices import StoredSlice
+
+WHO = Identity("phone.aosp.io", "node-a", "11111111-uid")
+IDS = st.one_of(
+    st.integers(0, 300).map("phone{}".format),
+    st.integers(0, 300).map("aosp_binder{}".format),
+    st.text(alphabet="aB_-.7ü", min_size=1, max_size=63),
+)
+DEVICES = st.lists(
+    st.builds(Device, id=IDS, reason=st.sampled_from(["", "", "missing"])), max_size=200, unique_by=lambda d: d.id
+)
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def wanted(devices: Sequence[Device], *, taints: bool = True, who: Identity = WHO) -> WantedSlices:
+    return wanted_slices(devices, lambda _: {}, who, taints=taints)
+
+
+def phones(count: int, **reasons: str) -> list[Device]:
+    return [Device(f"phone{number}", reasons.get(f"phone{number}", "")) for number in range(count)]
+
+
+def names(slices: WantedSlices) -> dict[str, list[str]]:
+    """Return the device names of each slice."""
+    return {
+        name: [device["name"] for device in each["spec"].get("devices", [])] for name, each in slices.slices.items()
+    }
+
+
+def as_stored(wanted_slice: Mapping[str, Any], **spec: Any) -> StoredSlice:
+    """Return a slice as an API server has it, with what it adds."""
+    stored = copy.deepcopy(dict(wanted_slice))
+    stored["metadata"] |= {
+        "uid": "u",
+        "resourceVersion": "7",
+        "generation": 1,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [{"manager": "phone-driver"}],
+    }
+    for device in stored["spec"].get("devices", []):
+        for taint in device.get("taints", []):
+            taint["timeAdded"] = "2026-01-01T00:00:00Z"
+    stored["spec"] |= spec
+    return stored_slice(json.loads(json.dumps(stored)))
+
+
+def test_devices_are_divided_into_blocks_by_number_each_with_a_pool_of_one_slice() -> None:
+    slices = wanted(phones(130)).slices
+    assert list(slices) == [f"0000{block}-phone.aosp.io-node-a" for block in range(3)]
+    for block, each in enumerate(slices.values()):
+        spec = each["spec"]
+        assert spec["pool"] == {"name": f"node-a/0000{block}", "generation": 1, "resourceSliceCount": 1}
+        assert (spec["driver"], spec["nodeName"]) == ("phone.aosp.io", "node-a")
+        assert each["metadata"]["ownerReferences"] == [
+            {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "11111111-uid", "controller": True}
+        ]
+    assert [len(each["spec"]["devices"]) for each in slices.values()] == [64, 64, 2]
+
+
+def test_the_order_of_devices_is_that_of_the_snapshot() -> None:
+    assert names(wanted([Device("phone2"), Device("phone10"), Device("phone1")])) == {
+        "00000-phone.aosp.io-node-a": ["phone2", "phone10", "phone1"]
+    }
+
+
+def test_a_driver_without_devices_publishes_one_empty_slice() -> None:
+    assert names(wanted([])) == {"00000-phone.aosp.io-node-a": []}
+
+
+def test_an_unhealthy_device_has_a_taint_with_the_reason() -> None:
+    (each,) = wanted(phones(2, phone1="not_binder")).slices.values()
+    healthy, unhealthy = each["spec"]["devices"]
+    assert "taints" not in healthy
+    assert unhealthy["taints"] == [{"key": "phone.aosp.io/unhealthy", "value": "not_binder", "effect": "NoSchedule"}]
+
+
+def test_an_unhealthy_device_is_left_out_where_the_server_keeps_no_taints() -> None:
+    assert names(wanted(phones(3, phone1="missing"), taints=False)) == {
+        "00000-phone.aosp.io-node-a": ["phone0", "phone2"]
+    }
+
+
+def test_a_block_whose_devices_are_all_left_out_keeps_its_slice() -> None:
+    assert names(wanted(phones(1, phone0="missing"), taints=False)) == {"00000-phone.aosp.io-node-a": []}
+
+
+def test_devices_that_do_not_fit_into_their_block_are_reported() -> None:
+    slices = wanted([Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)])
+    assert [len(devices) for devices in names(slices).values()] == [64]
+    assert set(slices.left_out) == {f"usb{number}" for number in range(24, 40)}
+    assert slices.left_out["usb24"] == "the block 00000 has 64 devices already"
+
+
+def test_the_place_of_an_unhealthy_device_is_not_given_to_another() -> None:
+    devices = [Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)]
+    devices[0] = Device("tty0", "missing")
+    assert "usb24" in wanted(devices, taints=False).left_out
+
+
+def test_an_invalid_attribute_is_left_out_and_reported_with_the_first_device() -> None:
+    slices = wanted_slices(phones(2), lambda _: {"gpu": "x" * 65, "kind": "c"}, WHO, taints=True)
+    (each,) = slices.slices.values()
+    assert [set(device["attributes"]) for device in each["spec"]["devices"]] == [{"id", "kind"}] * 2
+    assert slices.attribute_problems == {"attribute gpu is left out: the value has 65 bytes; the limit is 64": "phone0"}
+    assert not slices.left_out
+
+
+@given(devices=DEVICES, taints=st.booleans())
+def test_no_slice_exceeds_the_limits_and_every_device_is_published_or_reported(
+    *, devices: list[Device], taints: bool
+) -> None:
+    slices = wanted(devices, taints=taints)
+    published = [device for each in slices.slices.values() for device in each["spec"].get("devices", [])]
+    for each in slices.slices.values():
+        in_slice = [device["name"] for device in each["spec"].get("devices", [])]
+        assert len(in_slice) <= DEVICES_PER_SLICE
+        assert len(in_slice) == len(set(in_slice))
+        assert all(LABEL.fullmatch(name) for name in in_slice)
+    pools = [each["spec"]["pool"]["name"] for each in slices.slices.values()]
+    assert len(pools) == len(set(pools))
+    hidden = 0 if taints else sum(d.reason != "" and d.id not in slices.left_out for d in devices)
+    assert len(published) + len(slices.left_out) + hidden == len(devices)
+
+
+@given(DEVICES, st.data())
+def test_a_device_stays_in_its_slice_when_others_come_and_go(
+    devices: list[Device],
+    data: st.DataObject,
+) -> None:
+    def places(slices: WantedSlices) -> dict[str, str]:
+        return {
+            device["attributes"]["id"]["string"]: name
+            for name, each in slices.slices.items()
+            for device in each["spec"].get("devices", [])
+            if "attributes" in device
+        }
+
+    before = wanted(devices)
+    remaining = [device for device in devices if data.draw(st.booleans())]
+    after = wanted(remaining)
+    for device_id, name in places(after).items():
+        assert places(before).get(device_id, name) == name
+    assert set(after.left_out) <= set(before.left_out)
+
+
+def test_each_type_has_its_field_and_the_id_and_the_numa_node_are_added() -> None:
+    typed, problems = typed_attributes(
+        Device("aosp_binder7", numa_nodes=(1,)),
+        {"rust": True, "number": 7, "driver": "c", "example.com/kernel": Version("6.1.0")},
+    )
+    assert typed == {
+        "rust": {"bool": True},
+        "number": {"int": 7},
+        "driver": {"string": "c"},
+        "example.com/kernel": {"version": "6.1.0"},
+        "id": {"string": "aosp_binder7"},
+        NUMA_ATTRIBUTE: {"int": 1},
+    }
+    assert not problems
+
+
+@pytest.mark.parametrize("nodes", [(), (0, 1)])
+def test_a_device_without_exactly_one_numa_node_has_no_such_attribute(nodes: tuple[int, ...]) -> None:
+    assert NUMA_ATTRIBUTE not in typed_attributes(Device("a", numa_nodes=nodes), {})[0]
+
+
+def test_the_id_of_a_backend_does_not_replace_the_true_one() -> None:
+    assert typed_attributes(Device("phone0"), {"id": "other"})[0]["id"] == {"string": "phone0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("text", "ü" * 33),
+        ("version", Version("6.1")),
+        ("version", Version("06.1.0")),
+        ("version", Version(f"1.0.0-{'x' * 59}")),
+        ("number", 2**63),
+        ("with-dash", 1),
+        ("x" * 33, 1),
+        ("/name", 1),
+        ("Upper.case/name", 1),
+        ("a/b/c", 1),
+        ("example.com/", 1),
+        ("text", "\udcff" * 22),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_left_out(name: str, value: str | int) -> None:
+    typed, problems = typed_attributes(Device("phone0"), {name: value})
+    assert set(typed) == {"id"}
+    assert len(problems) == 1
+    assert problems[0].startswith(f"attribute {name} is left out: ")
+
+
+@pytest.mark.parametrize("value", ["", "x" * 64, -(2**63), 2**63 - 1, Version("1.0.0-rc.1+build.5"), False])
+def test_the_limits_themselves_are_accepted(value: bool | int | str) -> None:  # noqa: FBT001 - a value
+    assert "value" in typed_attributes(Device("phone0"), {"value": value})[0]
+
+
+def test_of_too_many_attributes_the_last_ones_are_left_out_but_not_our_own() -> None:
+    typed, problems = typed_attributes(Device("a", numa_nodes=(0,)), {f"a{number}": number for number in range(40)})
+    assert list(typed) == ["id", NUMA_ATTRIBUTE, *[f"a{number}" for number in range(30)]]
+    assert len(typed) == MAX_ATTRIBUTES
+    assert len(problems) == 10
+
+
+def test_what_the_server_adds_is_no_difference() -> None:
+    (each,) = wanted(phones(2, phone1="missing")).slices.values()
+    assert not differences(each, as_stored(each, sharedCounters=None, perDeviceNodeSelection=None))
+
+
+def test_an_empty_list_equals_a_missing_one() -> None:
+    (each,) = wanted([]).slices.values()
+    assert not differences(each, as_stored(each, devices=[]))
+    assert not differences(each, as_stored(each, devices=None))
+
+
+def test_a_server_that_drops_taints_is_recognized() -> None:
+    (each,) = wanted(phones(2, phone1="missing")).slices.values()
+    dropped = [{key: value for key, value in d.items() if key != "taints"} for d in each["spec"]["devices"]]
+    assert differences(each, as_stored(each, devices=dropped)) == {TAINTS_FIELD}
+
+
+def test_another_order_and_a_missing_device_are_differences() -> None:
+    (each,) = wanted(phones(2)).slices.values()
+    devices = each["spec"]["devices"]
+    assert differences(each, as_stored(each, devices=devices[::-1]))
+    assert differences(each, as_stored(each, devices=devices[:1])) == {"spec.devices"}
+
+
+def test_another_owner_and_another_pool_are_differences() -> None:
+    (each,) = wanted(phones(2)).slices.values()
+    (other,) = wanted(phones(2), who=WHO._replace(node_uid="2")).slices.values()
+    assert differences(other, as_stored(each)) == {"metadata.ownerReferences[].uid"}
+    pool = {**each["spec"]["pool"], "generation": 2}
+    assert differences(each, as_stored(each, pool=pool)) == {"spec.pool.generation"}
+
+
+def test_a_field_of_a_later_kubernetes_is_a_difference_that_is_named() -> None:
+    (each,) = wanted(phones(1)).slices.values()
+    assert differences(each, as_stored(each, future={"enabled": False})) == {"spec.future"}
+
+
+def test_an_update_keeps_labels_finalizers_and_the_times_of_taints_but_not_those_of_other_taints() -> None:
+    (before,) = wanted(phones(3, phone1="missing", phone2="missing")).slices.values()
+    labelled = copy.deepcopy(before)
+    labelled["metadata"] |= {"labels": {"a": "b"}, "finalizers": ["example.com/x"]}
+    stored = as_stored(labelled)
+    (after,) = wanted(phones(3, phone1="missing", phone2="replaced")).slices.values()
+    update = replacement(after, stored)
+    assert update["metadata"] == {
+        **after["metadata"],
+        "labels": {"a": "b"},
+        "finalizers": ["example.com/x"],
+        "uid": "u",
+        "resourceVersion": "7",
+    }
+    _, same, other = update["spec"]["devices"]
+    assert same["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
+    assert "timeAdded" not in other["taints"][0]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {},
+        [],
+        None,
+        "text",
+        {"metadata": None, "spec": {}},
+        {"metadata": {"name": "a", "uid": "u"}, "spec": {}},
+        {"metadata": {"name": "", "uid": "u", "resourceVersion": "1"}, "spec": {}},
+        {"metadata": {"name": "a", "uid": "u", "resourceVersion": 1}, "spec": {}},
+        {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1"}, "spec": None},
+        {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "managedFields": [1]}, "spec": {}},
+        {"metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "managedFields": {"x": 1}}, "spec": {}},
+    ],
+)
+def test_an_object_that_is_no_slice_is_a_value_error(garbage: Any) -> None:
+    with pytest.raises(ValueError, match="the object"):
+        stored_slice(garbage)
+
+
+@pytest.mark.parametrize(
+    "devices", ["text", [None, 1], [{"name": "phone1", "taints": [1]}], {"a": 1}, [{}], [{"name": []}]]
+)
+def test_devices_that_are_none_make_the_object_invalid(devices: Any) -> None:
+    (each,) = wanted(phones(1)).slices.values()
+    with pytest.raises(ValueError, match="the object"):
+        as_stored(each, devices=devices)
+
+
+def test_the_probe_for_taints_is_a_valid_slice_with_a_taint() -> None:
+    probe = taint_probe(WHO)
+    assert probe["metadata"]["name"] == "probe-phone.aosp.io-node-a"
+    assert probe["spec"]["devices"] == [
+        {"name": "probe", "taints": [{"key": "phone.aosp.io/unhealthy", "effect": "NoSchedule"}]}
+    ]
+
+
+@given(st.text(max_size=100))
+def test_every_reason_becomes_a_valid_value_of_a_label(reason: str) -> None:
+    assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", label_value(reason))
+    assert len(label_value(reason)) <= 63
