@@ -55,10 +55,26 @@ def values_schema() -> dict[str, Any]:
         "if": {"properties": {"maxSurge": none}},
         "else": {"properties": {"maxUnavailable": none}, "required": ["maxUnavailable"]},
     }
+    # Opaque to the API server; the plugin validates them when it prepares a claim.
+    parameters = {
+        "containerPaths": {"type": "array", "items": _TEXT},
+        "environment": _TEXTS,
+        "devices": {"type": "array", "items": _TEXT},
+        "allowedDevices": {"type": "array", "items": _TEXT},
+    }
+    classes = {
+        "type": "object",
+        "additionalProperties": _values(extendedResource=_SWITCH, parameters=_values(**parameters)),
+    }
+    api_server = _values(
+        ports={"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}, "minItems": 1},
+        to=_OBJECTS,
+    )
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
         image=_values(**image),
         provision=_switched(),
+        dra=_values(deviceClasses=_SWITCH, classes=classes),
         nameOverride=_TEXT,
         fullnameOverride=_TEXT,
         podAnnotations=_TEXTS,
@@ -70,7 +86,7 @@ def values_schema() -> dict[str, Any]:
         updateStrategy={"type": "object", "properties": {"rollingUpdate": rolling}},
         resources=_OBJECT,
         # An empty list would admit all peers.
-        networkPolicy=_switched(**{"from": _OBJECTS | {"minItems": 1}}),
+        networkPolicy=_switched(**{"from": _OBJECTS | {"minItems": 1}}, apiServer=api_server),
         podMonitor=_switched(interval=_TEXT, labels=_TEXTS),
         prometheusRule=_switched(labels=_TEXTS, runbook=_TEXT | {"minLength": 1}),
         dashboard=_switched(labels=_TEXTS),

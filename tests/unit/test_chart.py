@@ -45,7 +45,7 @@ def test_the_schema_accepts_every_key_of_the_configuration() -> None:
     assert part["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("name", [None, "everything-values.yaml", "provision-values.yaml"])
+@pytest.mark.parametrize("name", [None, *sorted(path.name for path in (CHART / "ci").iterdir())])
 def test_the_schema_accepts_default_and_test_values(name: str | None) -> None:
     overrides = yaml.safe_load((CHART / "ci" / name).read_text(encoding="utf-8")) if name else {}
     Draft7Validator(SCHEMA).validate(merged(VALUES, overrides))
@@ -65,6 +65,9 @@ def test_the_schema_accepts_a_surge_without_unavailable_pods() -> None:
         {"image": {"digest": "latest"}},
         {"updateStrategy": {"rollingUpdate": {"maxSurge": 1}}},
         {"networkPolicy": {"from": []}},
+        {"networkPolicy": {"apiServer": {"ports": []}}},
+        {"config": {"api": "both"}},
+        {"dra": {"classes": {"aosp.io/phone": {"parameters": {"allowedDevice": []}}}}},
         {"provision": {"enabled": "yes"}},
         {"provisions": {}},
     ],

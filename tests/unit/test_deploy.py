@@ -120,15 +120,16 @@ def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_met
     (rule,) = POLICY["ingress"]
     assert rule["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["containerPort"]}]
     values = load("chart/values.yaml")["networkPolicy"]
-    assert values == {"enabled": True, "from": rule["from"]}
+    assert (values["enabled"], values["from"]) == (True, rule["from"])
     assert "networkpolicy.yaml" in load("base/kustomization.yaml")["resources"]
 
 
 def configurations() -> dict[str, Any]:
     """Return each configuration of the plugin in deploy/ and in the documents, by its place."""
     found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision")}
+    found["dra/config.yaml"] = load("dra/config.yaml")
     found["examples/redroid-config.yaml"] = load("examples/redroid-config.yaml")
-    for name in ("values.yaml", "ci/provision-values.yaml"):
+    for name in ("values.yaml", "ci/provision-values.yaml", "ci/dra-values.yaml", "ci/dra-found-values.yaml"):
         found[f"chart/{name}"] = load(f"chart/{name}")["config"]
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text(encoding="utf-8")

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe
-from tests.e2e.deploy import items_chart, items_faults, items_manifests, items_monitoring, items_unit, parts, service
+from tests.e2e.deploy import (
+    items_chart,
+    items_dra,
+    items_faults,
+    items_manifests,
+    items_monitoring,
+    items_unit,
+    parts,
+    service,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +54,7 @@ GROUPS: Final = (
     Group(
         "the manifests",
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
-        (*items_manifests.ITEMS, *items_chart.ITEMS),
+        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_dra.ITEMS),
     ),
     *MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),

@@ -12,6 +12,7 @@ import yaml
 
 from aosp_plugin import config
 from tests.e2e.deploy import parts
+from tests.e2e.deploy.items_dra import require_claim
 from tests.e2e.deploy.manifests import VALUES, accepted, charted, configuration, the
 from tests.e2e.deploy.parts import CHART, DEPLOY, run
 
@@ -123,6 +124,9 @@ REFUSED = {
     "config.device_prefx=x": "additional properties 'device_prefx' not allowed",
     "config.version=v2": "value must be 'v1'",
     "updateStrategy.rollingUpdate.maxSurge=1": "at '/updateStrategy/rollingUpdate/maxUnavailable'",
+    "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
+    "config.api=dra,updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0": "choose 0",
+    "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
     "image.digest=latest": "at '/image/digest'",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
@@ -167,6 +171,10 @@ def notes() -> None:
     assert "privileged" in privileged
     assert "as a limit: aosp.io/phone: 1" in privileged, privileged
     assert "as a limit: aosp.io/binder: 1" in _notes(), _notes()
+    claims = _notes(*VALUES["dra-found"])
+    assert "kubectl get resourceslices --field-selector=spec.driver=tablet.example.com" in claims, claims
+    assert "as a limit: aosp.io/sidecar: 1" in claims, claims
+    assert "with the class phone.aosp.io" in claims, claims
 
 
 def test_pods() -> None:
@@ -175,7 +183,10 @@ def test_pods() -> None:
         ("default", ["aosp.io/binder"]),
         ("provision", ["aosp.io/phone"]),
         ("everything", ["aosp.io/phone", "aosp.io/sidecar"]),
+        ("dra", ["aosp.io/phone"]),
+        ("dra-found", ["aosp.io/phone", "example.com/tablet", "aosp.io/sidecar"]),
     ):
+        drivers = {"dra": {"aosp.io/phone"}, "dra-found": {"aosp.io/phone", "example.com/tablet"}}.get(values, set())
         rendered = charted(*VALUES[values])
         daemon_set = the("DaemonSet", rendered)
         template = daemon_set["spec"]["template"]["spec"]
@@ -186,7 +197,10 @@ def test_pods() -> None:
             (container,) = spec["containers"]
             assert metadata["annotations"]["helm.sh/hook"] == "test", metadata
             assert not daemon_set["spec"]["selector"]["matchLabels"].items() <= metadata["labels"].items(), metadata
-            assert container["resources"]["limits"][resource] == "1", container
+            if resource in drivers:
+                require_claim(rendered, pod)
+            else:
+                assert container["resources"]["limits"][resource] == "1", container
             assert f"--resource={resource}" in container["command"], container
             assert container["image"] == template["containers"][0]["image"], container
             for name in ("nodeSelector", "tolerations", "affinity", "imagePullSecrets"):

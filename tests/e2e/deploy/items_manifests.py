@@ -29,14 +29,21 @@ EXAMPLES = {
     "pod.yaml": ["Pod"],
     "redroid.yaml": ["Pod"],
     "redroid-statefulset.yaml": ["Service", "NetworkPolicy", "StatefulSet"],
+    "dra/attributes.yaml": ["ResourceClaimTemplate", "Pod"],
+    "dra/extended-resource.yaml": ["Pod"],
+    "dra/numa.yaml": ["ResourceClaimTemplate", "Pod"],
+    "dra/parameters.yaml": ["DeviceClass", "ResourceClaimTemplate", "Pod"],
+    "dra/phone.yaml": ["ResourceClaimTemplate", "Pod"],
+    "dra/shared.yaml": ["ResourceClaim", "Pod", "Pod"],
 }
 """The kinds of the objects in each example."""
+POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def api_server_takes_kustomize() -> None:
-    """The API server accepts deploy/base, deploy/provision and the examples: pods, a StatefulSet and its Service."""
-    for name in ("base", "provision"):
-        assert len(accepted(kustomized(name))) == 3, name
+    """The API server accepts deploy/base, deploy/provision, deploy/dra and the examples."""
+    for name, count in (("base", 3), ("provision", 3), ("dra", 9)):
+        assert len(accepted(kustomized(name))) == count, name
     for name, kinds in EXAMPLES.items():
         manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))
         assert [manifest["kind"] for manifest in manifests] == kinds, name
@@ -101,6 +108,23 @@ def same_as_provision() -> None:
     _same(kustomized("provision"), charted(*VALUES["provision"]))
 
 
+def same_as_dra() -> None:
+    """The chart with api: dra renders the objects of deploy/dra, with the same rights, policy and class."""
+    kustomize, chart = kustomized("dra"), charted(*VALUES["dra"])
+    _same(kustomize, chart)
+    rendered = [{manifest["kind"]: manifest for manifest in accepted(part)} for part in (kustomize, chart)]
+    assert rendered[0].keys() == rendered[1].keys() - {"Pod", "ResourceClaimTemplate"}, rendered[1].keys()
+    for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DeviceClass", *POLICY_KINDS):
+        left, right = (_content(part[kind]) for part in rendered)
+        assert left == right, f"{kind}: {'; '.join(differences(left, right))}"
+
+
+def _content(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return an object without its labels."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "labels"}
+    return manifest | {"metadata": metadata}
+
+
 def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
     left, right = (comparable(the("DaemonSet", accepted(manifests))) for manifests in (kustomize, chart))
     assert left == right, "; ".join(differences(left, right))
@@ -140,6 +164,7 @@ ITEMS = (
     api_server_refuses,
     same_as_base,
     same_as_provision,
+    same_as_dra,
     base_and_provision_differ,
     operator_takes_chart,
 )

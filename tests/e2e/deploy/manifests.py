@@ -20,11 +20,20 @@ VALUES: Final = {
     "default": (),
     "provision": ("--values", str(CHART / "ci" / "provision-values.yaml")),
     "everything": ("--values", str(CHART / "ci" / "everything-values.yaml")),
+    "dra": ("--values", str(CHART / "ci" / "dra-values.yaml")),
+    "dra-found": ("--values", str(CHART / "ci" / "dra-found-values.yaml")),
 }
 """The values with which the chart is tested."""
 
 _OF_HELM: Final = ("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by")
-_BUILT_IN: Final = ("v1", "apps/v1", "networking.k8s.io/v1")
+_BUILT_IN: Final = (
+    "v1",
+    "apps/v1",
+    "admissionregistration.k8s.io/v1",
+    "networking.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+    "resource.k8s.io/v1",
+)
 
 
 def kustomized(name: str) -> list[Manifest]:

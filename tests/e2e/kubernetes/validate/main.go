@@ -19,6 +19,9 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
+	admissionvalidation "k8s.io/kubernetes/pkg/apis/admissionregistration/validation"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
@@ -28,6 +31,12 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 	_ "k8s.io/kubernetes/pkg/apis/networking/install"
 	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	rbacvalidation "k8s.io/kubernetes/pkg/apis/rbac/validation"
+	"k8s.io/kubernetes/pkg/apis/resource"
+	_ "k8s.io/kubernetes/pkg/apis/resource/install"
+	resourcevalidation "k8s.io/kubernetes/pkg/apis/resource/validation"
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
@@ -64,7 +73,7 @@ func accept(text []byte) error {
 	}
 	legacyscheme.Scheme.Default(versioned)
 	meta := versioned.(metav1.Object)
-	if meta.GetNamespace() == "" {
+	if meta.GetNamespace() == "" && !clusterWide(versioned) {
 		meta.SetNamespace(metav1.NamespaceDefault)
 	}
 	group := versioned.GetObjectKind().GroupVersionKind().GroupKind().WithVersion(runtime.APIVersionInternal).GroupVersion()
@@ -80,6 +89,14 @@ func accept(text []byte) error {
 		return fmt.Errorf("%s %s: %w", versioned.GetObjectKind().GroupVersionKind().Kind, meta.GetName(), problems.ToAggregate())
 	}
 	return json.NewEncoder(os.Stdout).Encode(versioned)
+}
+
+func clusterWide(object runtime.Object) bool {
+	switch object.GetObjectKind().GroupVersionKind().Kind {
+	case "ClusterRole", "ClusterRoleBinding", "DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+		return true
+	}
+	return false
 }
 
 func validate(object runtime.Object) (field.ErrorList, error) {
@@ -102,6 +119,22 @@ func validate(object runtime.Object) (field.ErrorList, error) {
 	case *networking.NetworkPolicy:
 		options := networkingvalidation.ValidationOptionsForNetworking(typed, nil)
 		return networkingvalidation.ValidateNetworkPolicy(typed, options), nil
+	case *core.ServiceAccount:
+		return corevalidation.ValidateServiceAccount(typed), nil
+	case *rbac.ClusterRole:
+		return rbacvalidation.ValidateClusterRole(typed, rbacvalidation.ClusterRoleValidationOptions{}), nil
+	case *rbac.ClusterRoleBinding:
+		return rbacvalidation.ValidateClusterRoleBinding(typed), nil
+	case *admissionregistration.ValidatingAdmissionPolicy:
+		return admissionvalidation.ValidateValidatingAdmissionPolicy(typed), nil
+	case *admissionregistration.ValidatingAdmissionPolicyBinding:
+		return admissionvalidation.ValidateValidatingAdmissionPolicyBinding(typed), nil
+	case *resource.DeviceClass:
+		return resourcevalidation.ValidateDeviceClass(typed), nil
+	case *resource.ResourceClaim:
+		return resourcevalidation.ValidateResourceClaim(typed), nil
+	case *resource.ResourceClaimTemplate:
+		return resourcevalidation.ValidateResourceClaimTemplate(typed), nil
 	default:
 		return nil, fmt.Errorf("%T is not validated here", object)
 	}

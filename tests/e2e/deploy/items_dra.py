@@ -1,0 +1,99 @@
+"""Items: what resources with `api: dra` add to the Helm chart."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.deploy import parts
+from tests.e2e.deploy.manifests import VALUES, charted, the
+from tests.e2e.deploy.parts import CHART, run
+
+PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+CLUSTER_KINDS: Final = {
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "DeviceClass",
+}
+"""Kinds that only DRA requires."""
+
+
+def drivers_are_rendered() -> None:
+    """`api: dra` adds a service account with its rights and policy, a class for each resource, and directories."""
+    rendered = charted(*VALUES["dra-found"])
+    daemon_set, policy = the("DaemonSet", rendered), the("ValidatingAdmissionPolicy", rendered)
+    pod = daemon_set["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    name = daemon_set["metadata"]["name"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (name, True)
+    assert container["securityContext"]["privileged"] is False, container["securityContext"]
+    paths = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    root = "/data/kubelet"
+    drivers = [f"{root}/plugins/{driver}" for driver in ("phone.aosp.io", "tablet.example.com")]
+    assert paths == {PLUGINS, f"{root}/plugins_registry", *drivers, "/host/var/run/cdi"}, paths
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    for mount in container["volumeMounts"]:
+        assert mount["name"] == "config" or mount["mountPath"].removeprefix("/host") == hosts[mount["name"]], mount
+    text = str(policy["spec"])
+    assert f"system:serviceaccount:kube-system:{name}" in text, text
+    assert 'in ["phone.aosp.io","tablet.example.com"]' in text, text
+    phone, tablet = (manifest["spec"] for manifest in rendered if manifest["kind"] == "DeviceClass")
+    assert phone["extendedResourceName"] == "aosp.io/phone", phone
+    opaque = phone["config"][0]["opaque"]
+    assert opaque["parameters"]["kind"] == "PhoneParameters", opaque
+    assert opaque["parameters"]["environment"] == {"LOCALE": "en_US"}, opaque
+    assert tablet == {"selectors": [{"cel": {"expression": 'device.driver == "tablet.example.com"'}}]}, tablet
+    egress = the("NetworkPolicy", rendered)["spec"]["egress"]
+    expected = {"ports": [{"protocol": "TCP", "port": 8443}], "to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}]}
+    assert egress == [expected], egress
+    without = charted(*VALUES["dra-found"], "--set", "dra.deviceClasses=false")
+    assert "DeviceClass" not in {manifest["kind"] for manifest in without}
+
+
+def off_by_default() -> None:
+    """Without `api: dra`, there is no service account, no token, no cluster-wide object and no directory of drivers."""
+    for values in ("default", "provision", "everything"):
+        rendered = charted(*VALUES[values])
+        assert not {manifest["kind"] for manifest in rendered} & CLUSTER_KINDS, values
+        pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False, values
+        assert "plugins_registry" not in str(pod), values
+
+
+def required_api() -> None:
+    """A cluster without resource.k8s.io/v1 is refused, with its version and the version that is required."""
+    template = CHART / "templates" / "_dra.tpl"
+    with tempfile.TemporaryDirectory() as directory:
+        chart = Path(directory, "chart")
+        shutil.copytree(CHART, chart)
+        # Helm cannot be asked to know fewer APIs than its own version does.
+        text = template.read_text().replace('Has "resource.k8s.io/v1"', 'Has "resource.k8s.io/v9"')
+        (chart / "templates" / "_dra.tpl").write_text(text)
+        try:
+            run(parts.helm(), "template", "phones", str(chart), *VALUES["dra"])
+        except AssertionError as error:
+            assert "requires the API resource.k8s.io/v1, which Kubernetes has from 1.34 on; this is v1." in str(error)  # noqa: PT017 - no pytest here
+            return
+    raise AssertionError("a cluster without the API is accepted")
+
+
+def require_claim(rendered: list[dict[str, Any]], pod: dict[str, Any]) -> None:
+    """Check that a test pod has a device by a claim template, which is a hook before the pods."""
+    (claim,) = pod["spec"]["resourceClaims"]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": claim["name"]}], container
+    templates = {item["metadata"]["name"]: item for item in rendered if item["kind"] == "ResourceClaimTemplate"}
+    template = templates[claim["resourceClaimTemplateName"]]
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    classes = {manifest["metadata"]["name"] for manifest in rendered if manifest["kind"] == "DeviceClass"}
+    assert request["exactly"]["deviceClassName"] in classes, request
+    notes = template["metadata"]["annotations"]
+    assert notes["helm.sh/hook"] == "test", notes
+    assert int(notes["helm.sh/hook-weight"]) < 0, notes
+
+
+ITEMS = (drivers_are_rendered, off_by_default, required_api)

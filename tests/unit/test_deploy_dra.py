@@ -1,0 +1,124 @@
+"""Rules for deploy/dra and the examples of claims. ``make test-deploy`` renders, validates and compares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aosp_plugin import config
+from aosp_plugin.framework.dra.names import driver_name
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+EXAMPLES = sorted((DEPLOY / "examples" / "dra").glob("*.yaml"))
+
+
+def documents(path: Path | str) -> list[Any]:
+    return list(yaml.safe_load_all((DEPLOY / path).read_text(encoding="utf-8")))
+
+
+CONFIG, _ = config.load({}, {}, str(DEPLOY / "dra/config.yaml"))
+(RESOURCE,) = CONFIG.resources
+DRIVER = driver_name(RESOURCE.resource_name)
+POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
+ACCOUNT, ROLE, BINDING = documents("dra/rbac.yaml")
+POLICY, POLICY_BINDING = documents("dra/policy.yaml")
+(CLASS,) = documents("dra/deviceclass.yaml")
+RULE_KEYS = {"apiGroups", "resources", "verbs"}
+
+
+def test_the_configuration_makes_phones_for_claims() -> None:
+    assert RESOURCE.api is config.Api.DRA
+    assert RESOURCE.phones is not None
+    assert RESOURCE.resource_name == "aosp.io/phone"
+
+
+def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> None:
+    (container,) = POD["containers"]
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == hosts
+    assert set(mounts.values()) == {CONFIG.plugins_registry, CONFIG.driver_directory(DRIVER)}
+
+
+def test_only_the_driver_s_pods_have_a_token() -> None:
+    assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (False, True)
+    assert POD["serviceAccountName"] == ACCOUNT["metadata"]["name"]
+
+
+def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> None:
+    rights = {
+        (*rule["apiGroups"], *rule["resources"]): rule["verbs"] for rule in ROLE["rules"] if rule.keys() == RULE_KEYS
+    }
+    assert rights == {
+        ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
+        ("resource.k8s.io", "resourceclaims"): ["get"],
+        ("", "nodes"): ["get"],
+    }
+    assert len(ROLE["rules"]) == len(rights)
+    subject = {key: ACCOUNT["metadata"][key] for key in ("name", "namespace")}
+    assert BINDING["subjects"] == [{"kind": "ServiceAccount"} | subject]
+    assert BINDING["roleRef"]["name"] == ROLE["metadata"]["name"]
+
+
+def test_the_policy_limits_the_service_account_to_its_node_and_driver() -> None:
+    """The cluster's items show that the API server denies the rest."""
+    spec, metadata = POLICY["spec"], ACCOUNT["metadata"]
+    (condition,) = spec["matchConditions"]
+    user = f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}"
+    assert condition["expression"] == f'request.userInfo.username == "{user}"'
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    assert spec["failurePolicy"] == "Fail"
+    assert any(f'in ["{DRIVER}"]' in validation["expression"] for validation in spec["validations"])
+    assert POLICY_BINDING["spec"] == {"policyName": POLICY["metadata"]["name"], "validationActions": ["Deny"]}
+
+
+def test_the_class_selects_the_driver() -> None:
+    assert CLASS["metadata"]["name"] == DRIVER
+    assert CLASS["spec"] == {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
+
+
+def requests(document: Any) -> list[Any]:
+    """Return the requests of a ResourceClaim or ResourceClaimTemplate, with the alternatives of a request."""
+    spec = document["spec"]
+    found: list[Any] = []
+    for request in spec.get("spec", spec)["devices"]["requests"]:
+        found += [request["exactly"]] if "exactly" in request else request["firstAvailable"]
+    return found
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_claims_devices_of_a_class_of_this_driver(path: Path) -> None:
+    kinds: dict[str, list[Any]] = {}
+    for document in documents(path):
+        kinds.setdefault(document["kind"], []).append(document)
+    classes = {DRIVER, *(item["metadata"]["name"] for item in kinds.get("DeviceClass", []))}
+    claims = [item for name in ("ResourceClaim", "ResourceClaimTemplate") for item in kinds.get(name, [])]
+    assert {request["deviceClassName"] for claim in claims for request in requests(claim)} <= classes
+    names = {claim["metadata"]["name"] for claim in claims}
+    for pod in kinds["Pod"]:
+        claimed = {
+            claim["name"]: claim.get("resourceClaimName", claim.get("resourceClaimTemplateName"))
+            for claim in pod["spec"].get("resourceClaims", [])
+        }
+        assert set(claimed.values()) <= names
+        for container in pod["spec"]["containers"]:
+            resources, security = container["resources"], container["securityContext"]
+            used = {claim["name"] for claim in resources.get("claims", [])}
+            assert used <= claimed.keys()
+            assert used or resources["limits"]["aosp.io/phone"] == 1
+            assert (security["privileged"], security["capabilities"]) == (False, {"drop": ["ALL"]})
+
+
+def test_the_examples_cover_what_claims_can_do() -> None:
+    assert [path.stem for path in EXAMPLES] == [
+        "attributes",
+        "extended-resource",
+        "numa",
+        "parameters",
+        "phone",
+        "shared",
+    ]
