@@ -88,10 +88,16 @@ class ApiClient:
             return await self._list(path, field_selector, 0)
 
     async def watch(
-        self, path: str, *, field_selector: str = "", resource_version: str
+        self,
+        path: str,
+        *,
+        field_selector: str = "",
+        resource_version: str,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Yield the changes of a collection since a resourceVersion, and bookmarks.
 
+        ``opened`` is called when the server has accepted the request, which may be long before the first event.
         It ends without an error when the server ends the watch, which it does after some minutes; watch again from the
         resourceVersion of the last event. GoneError: list again. Close the generator (``contextlib.aclosing``), or its
         connection stays open.
@@ -107,17 +113,21 @@ class ApiClient:
         with translate(request):
             async with asyncio.timeout(self._transport.limits.request):
                 response = await self._transport.open(request, "GET", query, None)
+            opened()
             async with response:
                 async for line in self._transport.lines(request, response):
                     yield answers.decode_event(request, line)
 
-    async def create(self, path: str, body: Mapping[str, Any]) -> Object:
+    async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object in the collection ``path``, and return what the server has stored.
 
-        ConflictError if it exists. The server drops fields of feature gates that are off: compare.
+        ConflictError if it exists. The server drops fields of feature gates that are off: compare. With ``dry_run``,
+        the server does everything but store the object.
         """
         request = Request("create", path)
-        return answers.decode_object(request, await self._transport.request(request, "POST", body=body), dict[str, Any])
+        query = {"dryRun": "All"} if dry_run else {}
+        body_of_answer = await self._transport.request(request, "POST", query=query, body=body)
+        return answers.decode_object(request, body_of_answer, dict[str, Any])
 
     async def update(self, path: str, body: Mapping[str, Any]) -> Object:
         """Replace an object, and return what the server has stored.
