@@ -18,8 +18,8 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
-from aosp_plugin.framework.deviceplugin.kubelet_client import identify, open_channel
 from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.sockets import identify, open_channel
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from aosp_plugin.framework.deviceplugin.kubelet_client import SocketIdentity
+    from aosp_plugin.framework.sockets import SocketIdentity
 
 T = TypeVar("T")
 

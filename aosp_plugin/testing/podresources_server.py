@@ -20,7 +20,7 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.deviceplugin.kubelet_client import socket_address
+from aosp_plugin.framework.sockets import socket_address
 from aosp_plugin.testing.resources import HEALTHY
 
 if TYPE_CHECKING:

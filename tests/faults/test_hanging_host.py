@@ -120,7 +120,7 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Scans and the open stream go on."""
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
+    monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
     monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.1)
     file_system, path = kubelet_path
     plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)

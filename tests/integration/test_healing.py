@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the pause after the second failure in a row longer than any test."""
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.FIRST", 3600.0)
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.backoff.CAP", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.backoff.FIRST", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.backoff.CAP", 3600.0)
 
 
 @pytest.mark.usefixtures("long_pauses")

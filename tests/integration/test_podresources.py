@@ -13,9 +13,9 @@ import pytest
 from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.deviceplugin.kubelet_client import identify
 from aosp_plugin.framework.podresources_client import MAX_AGE, MIN_INTERVAL, Allocations, Owner, owners_in
 from aosp_plugin.framework.podresources_client import PodResources as Client
+from aosp_plugin.framework.sockets import identify
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running

@@ -1,29 +1,22 @@
-"""The kubelet's plugin directory, the identity of its socket, and the Register call."""
+"""The kubelet's directory for device plugins, and the Register call."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import socket
-import struct
-import urllib.parse
-from typing import NamedTuple
 
 import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.resource_names import socket_name
+from aosp_plugin.framework.sockets import SocketDirectory, open_channel
 
 VERSION = "v1beta1"
 """The only version that kubelets support (pkg/apis/deviceplugin/v1beta1/constants.go, SupportedVersions)."""
 
 SOCKET = "kubelet.sock"
-
-MAX_SOCKET_PATH = 107
-"""Bytes in the path of a unix socket: sun_path has 108 with the terminating NUL (include/uapi/linux/un.h)."""
 
 _PERMANENT = re.compile(
     r"the ResourceName .* is invalid|requested API version .* is not supported by kubelet", re.DOTALL
@@ -31,180 +24,18 @@ _PERMANENT = re.compile(
 """Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
 ``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
 
-_CREDENTIALS = struct.Struct("3i")
-"""struct ucred (include/linux/socket.h): process, user, group."""
 
-GRPC_DESCRIPTORS = 16
-"""Free descriptors that a new server or channel requires. It uses fewer than ten."""
-
-
-class SocketIdentity(NamedTuple):
-    """Distinguishes a socket from its successor at the same path.
-
-    File systems reuse inode numbers at once. st_mtime of a socket is the time of bind(2): neither connections nor a new
-    mode, owner, label or hard link change it, unlike st_ctime.
-    """
-
-    device: int
-    inode: int
-    created: int
-    """st_mtime in nanoseconds."""
-
-
-def identify(path: str) -> SocketIdentity | None:
-    """Return the identity of the socket at ``path``; None if it does not exist."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return SocketIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
-
-
-def socket_address(path: str) -> str:
-    """Return the gRPC address of the socket at ``path``, a URI in which spaces and % are escaped."""
-    return "unix:" + urllib.parse.quote(path)
-
-
-def check_descriptors() -> None:
-    """Raise OSError if the process has not enough free descriptors for a server or a channel.
-
-    gRPC's C core aborts the process if it cannot create one of its event descriptors, instead of returning an error
-    (measured with 1.85: "Attempting to fetch value instead of handling error INTERNAL: eventfd: Too many open files").
-    """
-    opened: list[int] = []
-    try:
-        while len(opened) < GRPC_DESCRIPTORS:
-            opened.append(os.eventfd(0))
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}: gRPC requires {GRPC_DESCRIPTORS} free descriptors") from None
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def open_channel(path: str, *options: tuple[str, int]) -> grpc.aio.Channel:
-    """Return a new gRPC channel to the kubelet's socket at ``path``, with further ``options``. Raises OSError.
-
-    The authority is set because C-core would send the %-encoded path of the socket. The channel has a subchannel pool
-    of its own because a connection that failed before would make the next channel wait for the end of its backoff.
-    """
-    check_descriptors()
-    own_options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1), *options]
-    return grpc.aio.insecure_channel(socket_address(path), options=own_options)
-
-
-class OtherPlugin(NamedTuple):
-    """A socket that another process listens on."""
-
-    endpoint: str
-    """The name of the socket."""
-    number: int
-    """When it was created, in milliseconds since the epoch, according to its name."""
-    pid: int
-    """Process ID; 0 if the process is in another PID namespace."""
-
-    def __str__(self) -> str:
-        """Return the name of the socket, and the process ID if it is known."""
-        return f"{self.endpoint} (process {self.pid})" if self.pid else self.endpoint
-
-
-def socket_number(endpoint: str) -> int:
-    """Return the number in the name of a plugin's socket: when it was created, in milliseconds since the epoch."""
-    return int(endpoint.removesuffix(".sock").rpartition("-")[2])
-
-
-class PluginDirectory:
-    """The kubelet's plugin directory, and the names of one plugin's sockets in it."""
+class PluginDirectory(SocketDirectory):
+    """The kubelet's directory for device plugins, and the names of one plugin's sockets in it."""
 
     def __init__(self, path: str, resource_name: str) -> None:
         """``resource_name`` is the resource of the plugin; the names of its sockets begin with its ``socket_name``."""
-        self.path = path
-        self._stem = socket_name(resource_name)
-        self._names = re.compile(re.escape(self._stem) + r"-[0-9]{1,7}-[0-9]{1,14}\.sock")
-        self._last_number = 0
+        super().__init__(path, socket_name(resource_name))
 
     @property
-    def kubelet_socket(self) -> str:
+    def kubelet_path(self) -> str:
         """The path of the kubelet's own socket."""
         return os.path.join(self.path, SOCKET)
-
-    def check(self) -> None:
-        """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
-        if not os.path.isdir(self.path):
-            raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} does not exist: is this a node with a kubelet, and is "
-                "the directory mounted into this container?"
-            )
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} is not writable for uid {os.getuid()}: the kubelet "
-                "creates it for root only (mode 0750)"
-            )
-        longest = len(os.fsencode(os.path.join(self.path, self._name(4194304, 10**13))))
-        if longest > MAX_SOCKET_PATH:
-            raise KubeletDirectoryError(
-                f"the kubelet's plugin directory {self.path} is {longest - MAX_SOCKET_PATH} bytes too long: the "
-                f"path of a socket has at most {MAX_SOCKET_PATH} bytes"
-            )
-
-    def next_endpoint(self, now: float) -> str:
-        """Return a socket name that was never used before: a kubelet confuses registrations that share a name.
-
-        The process ID does not make a name unique, because in a container it is the same after each restart. The name
-        therefore ends with the time in milliseconds (``now`` is in seconds since the epoch), increased if it was used.
-        """
-        self._last_number = max(self._last_number + 1, int(now * 1000))
-        return self._name(os.getpid(), self._last_number)
-
-    def sweep(self) -> list[str]:
-        """Remove the sockets that a killed predecessor left, and return their names.
-
-        A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
-        """
-        stale = [name for name in self.socket_names() if _listener(os.path.join(self.path, name)) is None]
-        for name in stale:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
-        return stale
-
-    def socket_names(self) -> list[str]:
-        """Return the names of the sockets of the resource's plugins, of this process and of others. Raises OSError."""
-        with os.scandir(self.path) as entries:
-            return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]
-
-    def other_plugins(self, own_endpoint: str = "") -> tuple[OtherPlugin, ...]:
-        """Return the other processes that serve the resource, in the order of their sockets' numbers. Raises OSError.
-
-        Sockets of this process do not count: it has two plugins of the resource for a moment during a reload. Nor does
-        ``own_endpoint``, to which no connection is made.
-        """
-        found = []
-        for endpoint in self.socket_names():
-            pid = None if endpoint == own_endpoint else _listener(os.path.join(self.path, endpoint))
-            if pid is not None and pid != os.getpid():
-                found.append(OtherPlugin(endpoint, socket_number(endpoint), pid))
-        return tuple(sorted(found, key=lambda plugin: plugin.number))
-
-    def _name(self, pid: int, number: int) -> str:
-        return f"{self._stem}-{pid}-{number}.sock"
-
-
-def _listener(path: str) -> int | None:
-    """Return the process ID of the listener on the socket at ``path`` (unix(7), SO_PEERCRED); None if there is none.
-
-    0 if it is unknown: the process is in another PID namespace, or accepts no connection at the moment.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.0)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return None
-        except BlockingIOError:
-            return 0
-        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid: int = _CREDENTIALS.unpack(credentials)[0]
-    return pid
 
 
 async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: float) -> None:

@@ -19,16 +19,16 @@ import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.deviceplugin.kubelet_client import socket_number
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.sockets import socket_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin
     from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.sockets import OtherPlugin
 
 LOG = logging.getLogger(__name__)
 

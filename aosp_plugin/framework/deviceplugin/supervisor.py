@@ -16,25 +16,26 @@ import random
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from aosp_plugin.framework import backoff
 from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.deviceplugin import backoff
-from aosp_plugin.framework.deviceplugin.directory_monitor import DirectoryMonitor
 from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, register
-from aosp_plugin.framework.deviceplugin.server import serving
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
+from aosp_plugin.framework.directory_monitor import DirectoryMonitor
 from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
+from aosp_plugin.framework.socket_server import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.deviceplugin.directory_monitor import DirectoryView
-    from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin, PluginDirectory, SocketIdentity
+    from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+    from aosp_plugin.framework.directory_monitor import DirectoryView
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.sockets import OtherPlugin, SocketIdentity
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
@@ -169,7 +170,7 @@ class Supervisor:
                 break
             if self._kubelet_now is not None:
                 return True
-            reason = f"there is no {self._directory.kubelet_socket}"
+            reason = f"there is no {self._directory.kubelet_path}"
             if self._set_problem(f"waiting for kubelet: {reason}"):
                 LOG.warning("waiting for kubelet", extra={"reason": reason})
             await wait_any(self._monitor.changed, self._stop, timeout=self._monitor.interval)
@@ -183,7 +184,7 @@ class Supervisor:
         servicer = Servicer(self._backend, self._inventory, self._worker, self._rescan, self._observer)
         self._servicer = servicer
         try:
-            async with serving(servicer, path, self._monitor, self._timings.stop):
+            async with serving([servicer.handler()], path, self._monitor, self._timings.stop, finish=servicer.finish):
                 view = await self._monitor.view(path)
                 self._kubelet_now = view.kubelet
                 async with background_task(self._register(endpoint, servicer)) as response:
@@ -206,7 +207,7 @@ class Supervisor:
         request = pb.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=self._backend.resource_name, options=servicer.options
         )
-        return register(self._directory.kubelet_socket, request, self._timings.register)
+        return register(self._directory.kubelet_path, request, self._timings.register)
 
     async def _watch(
         self, endpoint: str, view: DirectoryView, servicer: Servicer, response: asyncio.Task[None]

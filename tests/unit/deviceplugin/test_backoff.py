@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.backoff import delays
+from aosp_plugin.framework.backoff import delays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,17 +16,11 @@ import grpc
 import pytest
 
 from aosp_plugin.errors import KubeletDirectoryError, RegistrationFailedError, RegistrationRefusedError
+from aosp_plugin.framework import sockets
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api import deviceplugin_pb2_grpc as pb_grpc
-from aosp_plugin.framework.deviceplugin import kubelet_client
-from aosp_plugin.framework.deviceplugin.kubelet_client import (
-    MAX_SOCKET_PATH,
-    OtherPlugin,
-    PluginDirectory,
-    identify,
-    register,
-    socket_address,
-)
+from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, register
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, OtherPlugin, identify, socket_address
 from tests.support import run_without_rights
 
 if TYPE_CHECKING:
@@ -130,9 +124,9 @@ def test_sweep_keeps_a_socket_with_a_full_queue_of_connections(kubelet_dir: str)
 
 
 def test_sweep_ignores_a_socket_that_disappears_meanwhile(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kubelet_client._listener(os.path.join(kubelet_dir, f"{STEM}-1-2.sock")) is None
+    assert sockets.listener(os.path.join(kubelet_dir, f"{STEM}-1-2.sock")) is None
     stale(kubelet_dir, f"{STEM}-1-2.sock")
-    monkeypatch.setattr(kubelet_client, "_listener", os.unlink)
+    monkeypatch.setattr(sockets, "listener", os.unlink)
     assert PluginDirectory(kubelet_dir, RESOURCE).sweep() == [f"{STEM}-1-2.sock"]
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation, ViewTimings
 from aosp_plugin.framework.deviceplugin.other_plugins import Succession
+from aosp_plugin.framework.sockets import OtherPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

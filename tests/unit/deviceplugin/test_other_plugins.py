@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
+from aosp_plugin.framework.sockets import OtherPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

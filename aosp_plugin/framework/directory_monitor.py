@@ -1,4 +1,4 @@
-"""Access to the kubelet's plugin directory for the supervisor, in a worker thread of its own."""
+"""Access to a directory that the kubelet shares with its plugins, in a worker thread of its own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.deviceplugin.kubelet_client import SocketIdentity, identify
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.sockets import SocketIdentity, identify
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.deviceplugin.kubelet_client import OtherPlugin, PluginDirectory
     from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.sockets import OtherPlugin, SocketDirectory
 
 LOG = logging.getLogger(__name__)
 
@@ -43,15 +43,15 @@ class DirectoryView(NamedTuple):
     """The sockets in the directory at one moment."""
 
     kubelet: SocketIdentity | None
-    """The kubelet's socket; None if it does not exist."""
+    """``SocketDirectory.kubelet_path``; None if it does not exist."""
     own: SocketIdentity | None
     """The socket of the registration; None if it does not exist, or there is none."""
 
 
 class DirectoryMonitor:
-    """The directory as one supervisor sees it. A directory that hangs delays nothing but this supervisor."""
+    """The directory as one plugin sees it. One that hangs delays nothing but the registration of this plugin."""
 
-    def __init__(self, directory: PluginDirectory, files: Subscription, stop: asyncio.Event, name: str) -> None:
+    def __init__(self, directory: SocketDirectory, files: Subscription, stop: asyncio.Event, name: str) -> None:
         """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
         self._directory = directory
         self._files = files
@@ -97,7 +97,7 @@ class DirectoryMonitor:
             LOG.info("removed stale socket", extra={"endpoint": name})
 
     async def other_plugins(self, own_endpoint: str) -> tuple[OtherPlugin, ...] | None:
-        """Return the other plugins of the resource on this node; None if ``stop`` is set first. Raises OSError."""
+        """Return the other processes that serve the plugin; None if ``stop`` is set first. Raises OSError."""
         return await self._run(partial(self._directory.other_plugins, own_endpoint))
 
     async def restrict(self, path: str) -> None:
@@ -108,6 +108,19 @@ class DirectoryMonitor:
                 os.chmod(path, SOCKET_MODE)
 
         await self._run(chmod)
+
+    async def show(self, hidden: str, path: str) -> None:
+        """Give a socket its final name. Raises OSError."""
+        await self._run(partial(os.rename, hidden, path))
+
+    async def remove(self, path: str) -> None:
+        """Remove a socket when its directory answers, even if ``stop`` is set. Raises OSError."""
+
+        def unlink() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+        await self._worker.run(unlink, label=ACCESS)
 
     async def answers(self, path: str) -> None:
         """Return when the directory of ``path`` answers, even if ``stop`` is set."""
@@ -122,7 +135,7 @@ class DirectoryMonitor:
     def _view(self, own_path: str) -> DirectoryView:
         self._files.watch([self._directory.path])
         self._files.changes()  # the paths are not needed: each view checks the sockets themselves
-        view = DirectoryView(identify(self._directory.kubelet_socket), identify(own_path) if own_path else None)
+        view = DirectoryView(identify(self._directory.kubelet_path), identify(own_path) if own_path else None)
         self._files.scanned()
         return view
 

@@ -1,0 +1,92 @@
+"""A gRPC server on a socket of its own, in a directory that the kubelet shares with its plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import grpc
+
+from aosp_plugin.framework.errors import RegistrationFailedError
+from aosp_plugin.framework.sockets import check_descriptors, socket_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from aosp_plugin.framework.directory_monitor import DirectoryMonitor
+
+LOG = logging.getLogger(__name__)
+
+RECEIVE_LIMIT = 64 * 1024 * 1024
+"""Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
+
+REMOVE_TIMEOUT = 0.2
+"""Seconds for the removal of the socket."""
+
+_STOPPING: set[asyncio.Task[None]] = set()
+"""The ends of servers, so that none is dropped: the destructor of a server stops it, too."""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handlers: Sequence[grpc.GenericRpcHandler[bytes, bytes]],
+    path: str,
+    monitor: DirectoryMonitor,
+    grace: float,
+    *,
+    finish: Callable[[], None],
+    hidden: bool = False,
+) -> AsyncIterator[None]:
+    """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
+
+    ``finish`` is called at the end and must end all streams. With ``hidden``, the socket appears only when the server
+    answers: until then, its name begins with a dot.
+
+    gRPC creates and removes the socket in the event loop, the only accesses to files of the host there. If the
+    directory hangs, the server stops when it answers again. Raises RegistrationFailedError if the server cannot start.
+    """
+    bound = os.path.join(os.path.dirname(path), "." + os.path.basename(path)) if hidden else path
+    try:
+        check_descriptors()
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
+        server.add_generic_rpc_handlers(tuple(handlers))
+        server.add_insecure_port(socket_address(bound))
+    except (OSError, RuntimeError) as error:
+        # Without the name of the socket, which differs each time: a failure that lasts is logged once.
+        directory = os.path.dirname(path)
+        cause = str(error).replace(socket_address(bound), directory)
+        raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
+    try:
+        await monitor.restrict(bound)
+        await server.start()
+        if hidden:
+            await _show(bound, path, monitor)
+        yield
+    finally:
+        finish()
+        stopping = asyncio.create_task(_stop(server, path, monitor, grace, hidden=hidden))
+        _STOPPING.add(stopping)
+        stopping.add_done_callback(_STOPPING.discard)
+        await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)
+
+
+async def _show(bound: str, path: str, monitor: DirectoryMonitor) -> None:
+    try:
+        await monitor.show(bound, path)
+    except OSError as error:
+        raise RegistrationFailedError(f"cannot create a socket in {os.path.dirname(path)}: {error.strerror}") from error
+
+
+async def _stop(server: grpc.aio.Server, path: str, monitor: DirectoryMonitor, grace: float, *, hidden: bool) -> None:
+    """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
+    if hidden:
+        try:
+            await monitor.remove(path)
+        except OSError as error:
+            LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
+    else:
+        await monitor.answers(path)
+    await server.stop(grace)
