@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.proto)
+MESSAGES := $(addprefix aosp_plugin/framework/api/,dra.proto dra_health.proto pluginregistration.proto)
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -100,6 +101,7 @@ chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and
 proto: $(VENV)/.installed ## Regenerate the code for the kubelet's .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTO)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(MESSAGES)
 
 lock: $(VENV)/.installed ## Update the locked dependencies
 	$(BIN)/$(PIP_INSTALL) uv

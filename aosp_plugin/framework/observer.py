@@ -1,6 +1,6 @@
-"""The observer of one plugin's events, and the context variable with the current resource.
+"""The observer of one plugin's events, and the context variables with the current resource and request.
 
-``service.metrics`` is an observer; ``service.logs`` adds the resource to log records.
+``service.metrics`` is an observer; ``service.logs`` adds resource and request to log records.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 RESOURCE: ContextVar[str] = ContextVar("resource", default="")
 """Name of the resource that the current task or thread works for; empty if it works for none, or for all."""
+
+
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""Number of the kubelet's request that the current task or thread works for; empty if it works for none."""
 
 
 @contextlib.contextmanager

@@ -5,22 +5,38 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import dra_health_pb2 as health
+from aosp_plugin.framework.api import dra_pb2 as dra
+from aosp_plugin.framework.api import pluginregistration_pb2 as registration
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 ROOT = Path(__file__).parents[2]
 API = Path("aosp_plugin/framework/api")
 
 
-@pytest.mark.parametrize("name", ["deviceplugin", "podresources"])
-def test_the_generated_modules_are_current(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "suffixes"),
+    [
+        ("deviceplugin", ("_pb2.py", "_pb2_grpc.py")),
+        ("podresources", ("_pb2.py", "_pb2_grpc.py")),
+        ("dra", ("_pb2.py",)),
+        ("dra_health", ("_pb2.py",)),
+        ("pluginregistration", ("_pb2.py",)),
+    ],
+)
+def test_the_generated_modules_are_current(tmp_path: Path, name: str, suffixes: tuple[str, ...]) -> None:
     """After a change to a .proto file, run ``make proto``."""
     out = [f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *out, f"{API / name}.proto"]
     subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603
-    for path in (API / f"{name}_pb2.py", API / f"{name}_pb2_grpc.py"):
+    for path in (API / f"{name}{suffix}" for suffix in suffixes):
         assert (tmp_path / path).read_text() == (ROOT / path).read_text()
 
 
@@ -56,8 +72,48 @@ def test_the_generated_modules_are_current(tmp_path: Path, name: str) -> None:
             b"\x0a\x01a\x12\x01m\x18\x03",
         ),
         (pb.PreStartContainerRequest(devices_ids=["d"]), b"\x0a\x01d"),
+        (
+            registration.PluginInfo(type="t", name="n", endpoint="e", supported_versions=["a", "b"]),
+            b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01a\x22\x01b",
+        ),
+        (registration.RegistrationStatus(plugin_registered=True, error="e"), b"\x08\x01\x12\x01e"),
+        (
+            dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="s", uid="u", name="n")]),
+            b"\x0a\x09\x0a\x01s\x12\x01u\x1a\x01n",
+        ),
+        (
+            dra.NodePrepareResourceResponse(
+                devices=[
+                    dra.Device(request_names=["r"], pool_name="p", device_name="d", cdi_device_ids=["c"], share_id="s")
+                ],
+                error="e",
+            ),
+            b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e",
+        ),
+        (
+            dra.NodePrepareResourcesResponse(claims={"u": dra.NodePrepareResourceResponse(error="e")}),
+            b"\x0a\x08\x0a\x01u\x12\x03\x12\x01e",
+        ),
+        (
+            dra.NodeUnprepareResourcesResponse(claims={"u": dra.NodeUnprepareResourceResponse(error="e")}),
+            b"\x0a\x08\x0a\x01u\x12\x03\x0a\x01e",
+        ),
+        (
+            health.NodeWatchResourcesResponse(
+                devices=[
+                    health.DeviceHealth(
+                        device=health.DeviceIdentifier(pool_name="p", device_name="d"),
+                        health=health.UNHEALTHY,
+                        last_updated_time=3,
+                        health_check_timeout_seconds=4,
+                        message="m",
+                    )
+                ]
+            ),
+            b"\x0a\x11\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x20\x04\x2a\x01m",
+        ),
     ],
 )
-def test_a_message_has_the_wire_format_of_the_kubelet(message: pb.Device, encoded: bytes) -> None:
-    """Field numbers and types are those of v1beta1 api.proto in the kubelet, cdi_devices included."""
+def test_a_message_has_the_wire_format_of_the_kubelet(message: Message, encoded: bytes) -> None:
+    """Field numbers and types are those of the kubelet's .proto files, cdi_devices included."""
     assert message.SerializeToString(deterministic=True) == encoded

@@ -17,6 +17,9 @@ HASH_BLOCKS = 64
 """Number of blocks for devices whose ID does not end in a number."""
 
 MAX_DRIVER_NAME_LENGTH = 63
+MAX_STEM_LENGTH = 40
+"""Characters of a socket's name that come from the driver's name. A socket's path has at most 107 bytes, of which the
+kubelet's directory takes 34 or more, and the rest of the socket's name up to 28."""
 MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
 _MAX_OBJECT_NAME_LENGTH = 253
 _DIGEST_LENGTH = 8
@@ -83,6 +86,13 @@ def slice_name(driver: str, node_name: str, block: str) -> str:
 def is_subdomain(text: str) -> bool:
     """Return whether ``text`` is a DNS subdomain, of any length."""
     return _SUBDOMAIN.fullmatch(text) is not None
+
+
+def socket_stem(driver: str) -> str:
+    """Return the prefix of the names of a driver's sockets: its name, of which a long one is cut and gets a digest."""
+    if len(driver) <= MAX_STEM_LENGTH:
+        return driver
+    return f"{driver[: MAX_STEM_LENGTH - _DIGEST_LENGTH - 1]}-{_digest(driver)}"
 
 
 def _is_label(text: str) -> bool:

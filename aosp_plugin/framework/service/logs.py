@@ -16,7 +16,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.observer import RESOURCE
+from aosp_plugin.framework.observer import REQUEST, RESOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,11 @@ def set_up(level: str, style: str) -> None:
 
 
 def add_resource(record: logging.LogRecord) -> bool:
-    """Add the current resource to an event that does not name one; a logging filter that keeps all events."""
+    """Add the current resource and request to an event that names none; a logging filter that keeps all events."""
     if (resource := RESOURCE.get()) and not hasattr(record, "resource"):
         record.resource = resource
+    if request := REQUEST.get():
+        record.request = request
     return True
 
 
