@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -173,11 +174,15 @@ class Transport:
                 *lines, last = rest.split(b"\n")
                 rest = last
                 for line in lines:
+                    self._check_event(request, line)
                     yield bytes(line)
-            if len(rest) > self.limits.event:
-                raise ApiUnavailableError(request, f"an event has more than {self.limits.event} bytes")
+            self._check_event(request, rest)
         if rest.strip():
             raise ApiUnavailableError(request, "the watch ended within an event")
+
+    def _check_event(self, request: Request, line: bytearray) -> None:
+        if len(line) > self.limits.event:
+            raise ApiUnavailableError(request, f"an event has more than {self.limits.event} bytes")
 
 
 def _session(user_agent: str, limits: ApiLimits) -> aiohttp.ClientSession:
@@ -213,7 +218,11 @@ def translate(request: Request) -> Iterator[None]:
         raise
     except TimeoutError as error:
         raise ApiUnavailableError(request, one_line(str(error)) or "the server did not answer in time") from error
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise ApiUnavailableError(request, f"cannot connect: {one_line(str(error.certificate_error))}") from error
     except aiohttp.ClientConnectorError as error:
-        raise ApiUnavailableError(request, f"cannot connect: {one_line(str(error.os_error))}") from error
+        number = error.os_error.errno
+        text = os.strerror(number) if number else str(error.os_error)
+        raise ApiUnavailableError(request, f"cannot connect to {error.host}:{error.port}: {one_line(text)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ApiUnavailableError(request, f"{type(error).__name__}: {one_line(str(error))}") from error

@@ -1,0 +1,146 @@
+"""Faults of the stand-in API server.
+
+Each of the classes below is what happens to a request; :meth:`Faults.add` selects the requests::
+
+    server.faults.add(Throttle(3.0), verb="create", times=2)      # the next two POST requests get 429
+    hang = server.faults.add(Hang(), resource="resourceclaims")   # no request for claims is answered
+    hang.remove()                                                 # those that wait are answered now
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The request is read, and processed when the fault is removed."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The request is processed after some seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The request is processed, and the connection breaks within the answer.
+
+    ``after`` is the part of the body that is sent, from 0 to 1; None breaks the connection without an answer. A watch
+    breaks within its next event.
+    """
+
+    after: float | None = 0.5
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """The request is not processed, and answered with something else."""
+
+    body: bytes = b"<html><body>It works!</body></html>"
+    content_type: str = "application/json"
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class RawBytes:
+    """The request is not processed; the answer is these bytes, which need not be HTTP. The connection is closed."""
+
+    content: bytes = b"\x16\x03\x01\x02\x00\x01\x00"
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """The request is answered with 429 and Retry-After, as by API priority and fairness."""
+
+    retry_after: float | None = 1.0
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The request is answered with a Status object."""
+
+    code: int = 503
+    reason: str = "ServiceUnavailable"
+    message: str = "the server is currently unable to handle the request"
+    retry_after: float | None = None
+
+
+Fault: TypeAlias = Hang | Slow | Cut | Garbage | RawBytes | Throttle | Refuse
+
+
+@dataclass
+class Active:
+    """A fault and the requests that it is for."""
+
+    fault: Fault
+    verb: str
+    resource: str
+    times: int | None
+    hits: int = 0
+    """The number of requests that it happened to."""
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it no longer happens."""
+
+    def remove(self) -> None:
+        """End the fault; requests that hang are processed. Idempotent."""
+        self.removed.set()
+
+    def matches(self, verb: str, resource: str) -> bool:
+        """Return whether it happens to the next request with this verb and resource."""
+        return (
+            not self.removed.is_set()
+            and self.verb in {"*", verb}
+            and self.resource in {"*", resource}
+            and (self.times is None or self.hits < self.times)
+        )
+
+
+class Faults:
+    """The faults of one server. They may be changed at any time, in its event loop."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Begin without a fault; ``changed`` is called after each change."""
+        self._changed = changed
+        self._active: list[Active] = []
+        self.silent_watches = False
+        """Whether watches send neither events nor bookmarks and do not end, as behind a half-closed connection. Use
+        :meth:`silence_watches`."""
+
+    def add(self, fault: Fault, *, verb: str = "*", resource: str = "*", times: int | None = None) -> Active:
+        """Inject a fault into the next ``times`` requests, or into all until it is removed.
+
+        ``verb`` is get, list, watch, create, update, delete or deletecollection; ``resource`` a plural name. The first
+        fault that matches a request happens to it.
+        """
+        active = Active(fault, verb, resource, times)
+        self._active.append(active)
+        return active
+
+    def clear(self) -> None:
+        """End all faults."""
+        for active in self._active:
+            active.remove()
+        self._active.clear()
+        self.silence_watches(silent=False)
+
+    def silence_watches(self, *, silent: bool = True) -> None:
+        """Let all watches, open and new, send nothing, or all that they have not sent."""
+        self.silent_watches = silent
+        self._changed()
+
+    def next(self, verb: str, resource: str) -> Active | None:
+        """Return the fault for a request, and count it."""
+        for active in self._active:
+            if active.matches(verb, resource):
+                active.hits += 1
+                self._changed()
+                return active
+        return None

@@ -1,0 +1,85 @@
+"""The kinds of objects that the stand-in API server stores, and what a path names."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import NamedTuple
+
+_METADATA_FIELDS = ("metadata.name",)
+
+
+class Kind(NamedTuple):
+    """A kind of object."""
+
+    group: str
+    """API group; empty for the core group."""
+    version: str
+    plural: str
+    name: str
+    namespaced: bool = False
+    fields: tuple[str, ...] = ()
+    """The fields that a field selector may name, in addition to those of the metadata."""
+    status: bool = False
+    """Whether it has the subresource status."""
+
+    @property
+    def qualified(self) -> str:
+        """The plural name with the group, as in messages."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """The value of apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def selectable(self) -> tuple[str, ...]:
+        """All fields that a field selector may name."""
+        return (*_METADATA_FIELDS, *(("metadata.namespace",) if self.namespaced else ()), *self.fields)
+
+
+_DRA = ("resource.k8s.io", "v1")
+
+KINDS: tuple[Kind, ...] = (
+    Kind("", "v1", "namespaces", "Namespace"),
+    Kind("", "v1", "nodes", "Node", fields=("spec.unschedulable",), status=True),
+    Kind("", "v1", "pods", "Pod", namespaced=True, fields=("spec.nodeName", "status.phase"), status=True),
+    Kind("", "v1", "configmaps", "ConfigMap", namespaced=True),
+    Kind(*_DRA, "resourceslices", "ResourceSlice", fields=("spec.nodeName", "spec.driver")),
+    Kind(*_DRA, "resourceclaims", "ResourceClaim", namespaced=True, status=True),
+    Kind(*_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True),
+    Kind(*_DRA, "deviceclasses", "DeviceClass"),
+)
+"""The kinds that every server has; ``ApiServer(kinds=...)`` adds others."""
+
+
+class Location(NamedTuple):
+    """What a path names: a collection, or an object if it has a name."""
+
+    kind: Kind
+    namespace: str = ""
+    """Empty for kinds without namespaces, and for the objects of all namespaces."""
+    name: str = ""
+    subresource: str = ""
+
+
+def locate(path: str, kinds: tuple[Kind, ...]) -> Location | None:
+    """Return what a path names, without query; None if the server has no such resource."""
+    parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
+    for kind in kinds:
+        root = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
+        if parts[: len(root)] != root:
+            continue
+        rest = parts[len(root) :]
+        namespace = ""
+        if kind.namespaced and len(rest) > 2 and rest[0] == "namespaces":  # noqa: PLR2004 - and its name, and a plural
+            namespace, rest = rest[1], rest[2:]
+        if not rest or rest[0] != kind.plural or len(rest) > 3:  # noqa: PLR2004 - plural, name, subresource
+            continue
+        name, subresource = (*rest[1:], "", "")[:2]
+        if (subresource and not (kind.status and subresource == "status")) or (
+            name and kind.namespaced and not namespace
+        ):
+            return None
+        return Location(kind, namespace, name, subresource)
+    return None

@@ -1,0 +1,161 @@
+"""What kube-apiserver checks of a ResourceSlice, as far as drivers run into it.
+
+The rules are those of pkg/apis/resource/validation/validation.go; the limits are those of a minor version, from
+staging/src/k8s.io/api/resource/v1/types.go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_DEVICES = 128
+MAX_ATTRIBUTES = 32
+MAX_VALUE = 64
+MAX_IDENTIFIER = 32
+MAX_LABEL = 63
+MAX_SUBDOMAIN = 253
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL_NAME = re.compile(rf"({_SUBDOMAIN.pattern}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_NUMBER = r"(0|[1-9]\d*)"
+_PRERELEASE = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
+_SEMVER = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_PRERELEASE}(\.{_PRERELEASE})*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+)
+_EFFECTS = ("NoSchedule", "NoExecute", "None")
+_VALUES = ("bool", "int", "string", "version")
+_SCOPES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+
+
+class Limits(NamedTuple):
+    """Limits that differ between versions."""
+
+    tainted_devices: int
+    """Devices of a slice in which a device has taints."""
+    taints: int
+    """Taints of a device."""
+
+
+def limits(minor: int) -> Limits:
+    """Return the limits of Kubernetes 1.``minor``."""
+    return Limits(128, 4) if minor <= 34 else Limits(64, 16)  # noqa: PLR2004 - changed in 1.35
+
+
+def slice_causes(new: dict[str, Any], old: dict[str, Any] | None, limit: Limits) -> list[str]:
+    """Return why a ResourceSlice is invalid, or may not replace another one; empty if it is valid."""
+    spec = new.get("spec")
+    if not isinstance(spec, dict):
+        return ["spec.driver: Required value"]
+    causes = [*_spec(spec), *_devices(spec.get("devices") or [], limit)]
+    if old is not None:
+        before = old["spec"]
+        pairs = {
+            "spec.pool.name": (spec.get("pool", {}).get("name"), before["pool"]["name"]),
+            "spec.driver": (spec.get("driver"), before["driver"]),
+            "spec.nodeName": (spec.get("nodeName"), before.get("nodeName")),
+        }
+        causes += [
+            f"{path}: Invalid value: {_quoted(value)}: field is immutable"
+            for path, (value, other) in pairs.items()
+            if value != other
+        ]
+    return causes
+
+
+def _spec(spec: dict[str, Any]) -> Iterator[str]:
+    yield from _name("spec.driver", spec.get("driver", ""), MAX_LABEL, _SUBDOMAIN)
+    pool = spec.get("pool") or {}
+    name = pool.get("name", "")
+    if not name:
+        yield "spec.pool.name: Required value"
+    elif len(name) > MAX_SUBDOMAIN:
+        yield f"spec.pool.name: Too long: may not be more than {MAX_SUBDOMAIN} bytes"
+    elif not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
+        yield f"spec.pool.name: Invalid value: {_quoted(name)}: a lowercase RFC 1123 subdomain is required"
+    if pool.get("resourceSliceCount", 0) <= 0:
+        yield "spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"
+    if pool.get("generation", 0) < 0:
+        yield "spec.pool.generation: Invalid value: must be greater than or equal to zero"
+    if sum(bool(spec.get(scope)) for scope in _SCOPES) != 1:
+        yield f"spec: Required value: exactly one of {', '.join(f'`{scope}`' for scope in _SCOPES)} is required"
+    if spec.get("nodeName"):
+        yield from _name("spec.nodeName", spec["nodeName"], MAX_SUBDOMAIN, _SUBDOMAIN)
+
+
+def _devices(devices: list[dict[str, Any]], limit: Limits) -> Iterator[str]:
+    most = limit.tainted_devices if any(device.get("taints") for device in devices) else MAX_DEVICES
+    if len(devices) > most:
+        yield f"spec.devices: Too many: {len(devices)}: must have at most {most} items"
+        return
+    names: set[str] = set()
+    for number, device in enumerate(devices):
+        path = f"spec.devices[{number}]"
+        name = device.get("name", "")
+        yield from _name(f"{path}.name", name, MAX_LABEL, _LABEL)
+        if name in names:
+            yield f"{path}.name: Duplicate value: {_quoted(name)}"
+        names.add(name)
+        yield from _attributes(path, device)
+        yield from _taints(path, device.get("taints") or [], limit.taints)
+
+
+def _attributes(path: str, device: dict[str, Any]) -> Iterator[str]:
+    attributes = device.get("attributes") or {}
+    number = len(attributes) + len(device.get("capacity") or {})
+    if number > MAX_ATTRIBUTES:
+        yield (
+            f"{path}: Invalid value: {number}: the total number of attributes and capacities must not exceed "
+            f"{MAX_ATTRIBUTES}"
+        )
+    for name, value in attributes.items():
+        domain, slash, identifier = name.rpartition("/")
+        if slash:
+            yield from _name(f"{path}.attributes", domain, MAX_LABEL, _SUBDOMAIN)
+        yield from _name(f"{path}.attributes", identifier, MAX_IDENTIFIER, _IDENTIFIER)
+        yield from _attribute(f"{path}.attributes[{name}]", value)
+
+
+def _attribute(path: str, value: dict[str, Any]) -> Iterator[str]:
+    given = [kind for kind in _VALUES if value.get(kind) is not None]
+    if len(given) != 1:
+        yield f"{path}: {'Invalid value: ' if given else 'Required value: '}exactly one value must be specified"
+        return
+    text = value[given[0]]
+    if given[0] == "version" and not _SEMVER.fullmatch(text):
+        yield f"{path}.version: Invalid value: {_quoted(text)}: must be a string compatible with semver.org spec 2.0.0"
+    if isinstance(text, str) and len(text.encode()) > MAX_VALUE:
+        yield f"{path}.{given[0]}: Too long: may not be more than {MAX_VALUE} bytes"
+
+
+def _taints(path: str, taints: list[dict[str, Any]], most: int) -> Iterator[str]:
+    if len(taints) > most:
+        yield f"{path}.taints: Too many: {len(taints)}: must have at most {most} items"
+    for number, taint in enumerate(taints):
+        if not _LABEL_NAME.fullmatch(taint.get("key", "")):
+            yield f"{path}.taints[{number}].key: Invalid value: {_quoted(taint.get('key', ''))}: not a label name"
+        if taint.get("effect") not in _EFFECTS:
+            yield f"{path}.taints[{number}].effect: Unsupported value: {_quoted(taint.get('effect', ''))}"
+
+
+def _name(path: str, name: str, most: int, pattern: re.Pattern[str]) -> Iterator[str]:
+    if not name:
+        yield f"{path}: Required value"
+    elif len(name) > most:
+        yield f"{path}: Too long: may not be more than {most} bytes"
+    elif not pattern.fullmatch(name):
+        yield f"{path}: Invalid value: {_quoted(name)}: must match {pattern.pattern}"
+
+
+def object_name_causes(name: str) -> list[str]:
+    """Return why an object cannot have this name."""
+    return list(_name("metadata.name", name, MAX_SUBDOMAIN, _SUBDOMAIN))
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,116 @@
+"""Watches of the stand-in API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aosp_plugin.testing.apiserver import statuses
+from aosp_plugin.testing.apiserver.statuses import StatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from aosp_plugin.testing.apiserver.kinds import Kind
+    from aosp_plugin.testing.apiserver.store import Change, Store
+
+Object = dict[str, Any]
+
+
+class WatchOptions(NamedTuple):
+    """What a watch was asked for."""
+
+    kind: Kind
+    matches: Callable[[Object], bool]
+    revision: int | None
+    """Changes after this one; None to begin with an ADDED event for each object."""
+    bookmarks: bool
+    seconds: float
+    """After which the server ends it."""
+
+
+class Watch:
+    """An open watch, as a client sees it."""
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        store: Store,
+        *,
+        changed: Callable[[], asyncio.Event],
+        silent: Callable[[], bool],
+        bookmark_interval: float,
+    ) -> None:
+        """Begin; ``changed`` returns the event of the server's next change, ``silent`` whether nothing may be sent."""
+        self._options = options
+        self._store = store
+        self._changed = changed
+        self._silent = silent
+        self._interval = bookmark_interval
+        self._seen = options.revision or 0
+        self.ended = False
+        """Set to end it as at its time limit; the server must notify it."""
+
+    async def run(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send events until the watch is over."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._options.seconds
+        bookmark = loop.time() + self._interval
+        if self._options.revision is None:
+            for item in self._store.list(self._options.kind, self._options.matches):
+                await send(_line("ADDED", item))
+            self._seen = self._store.revision
+        while not self.ended:
+            changed = self._changed()
+            if self._silent():
+                await changed.wait()
+                continue
+            try:
+                for line in self._changes():
+                    await send(line)
+            except StatusError as error:
+                await send(_line("ERROR", error.body()))
+                return
+            if loop.time() >= bookmark and self._options.bookmarks:
+                bookmark = loop.time() + self._interval
+                # After a loss of data, the client may be ahead.
+                if self._seen <= self._store.revision:
+                    await send(self._bookmark())
+            if loop.time() >= end:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(bookmark, end) if self._options.bookmarks else end):
+                    await changed.wait()
+
+    def _changes(self) -> Iterator[bytes]:
+        """Yield the events that have not been sent. Raises StatusError if the history no longer has them."""
+        if self._seen < self._store.compacted:
+            raise statuses.expired(f"too old resource version: {self._seen} ({self._store.compacted})")
+        for change in list(self._store.history):
+            if change.revision > self._seen:
+                self._seen = change.revision
+                kind = self._event(change)
+                if kind:
+                    yield _line(kind, change.object)
+
+    def _event(self, change: Change) -> str:
+        """Return the type of the event; empty if it is none for this watch."""
+        if change.kind != self._options.kind:
+            return ""
+        after = change.type != "DELETED" and self._options.matches(change.object)
+        before = change.previous is not None and self._options.matches(change.previous)
+        if after:
+            return "MODIFIED" if before else "ADDED"
+        return "DELETED" if before else ""
+
+    def _bookmark(self) -> bytes:
+        kind = self._options.kind
+        self._seen = self._store.revision
+        metadata = {"resourceVersion": str(self._seen), "creationTimestamp": None}
+        return _line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata})
+
+
+def _line(kind: str, content: Object) -> bytes:
+    return json.dumps({"type": kind, "object": content}, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,393 @@
+"""The client of the API server with the stand-in API server, on a TCP socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.errors import (
+    ApiError,
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidObjectError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
+from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aosp_plugin.framework.apiserver.answers import WatchEvent
+
+DRIVER = "phone.example.com"
+SLICES = paths.RESOURCE_SLICES
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[ApiClient]:
+    async with client_of(server) as client:
+        yield client
+
+
+def client_of(server: ApiServer, **options: Any) -> ApiClient:
+    return ApiClient(StaticCredentials(server.url), **options)
+
+
+def a_slice(name: str = "a", *, node: str = "worker", devices: int = 1, **device: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": f"{node}/{name}", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"phone{number}", **device} for number in range(devices)],
+        },
+    }
+
+
+async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+    async with asyncio.timeout(20):
+        return await anext(events)
+
+
+async def test_an_object_is_created_read_updated_and_deleted(client: ApiClient) -> None:
+    created = await client.create(SLICES, a_slice())
+    path = paths.object_path(SLICES, "a")
+    assert await client.get(path) == created
+    assert created["metadata"]["uid"]
+    created["spec"]["devices"].append({"name": "phone1"})
+    updated = await client.update(path, created)
+    assert int(updated["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
+    assert updated["metadata"]["generation"] == 2
+    await client.delete(path)
+    with pytest.raises(NotFoundError, match=r'resourceslices\.resource\.k8s\.io "a" not found'):
+        await client.get(path)
+
+
+async def test_a_list_is_selected_by_fields(client: ApiClient) -> None:
+    for name, node in (("a", "one"), ("b", "two"), ("c", "one")):
+        await client.create(SLICES, a_slice(name, node=node))
+    found = await client.list(SLICES, field_selector=f"spec.nodeName=one,spec.driver={DRIVER}")
+    assert [item["metadata"]["name"] for item in found.items] == ["a", "c"]
+    assert found.resource_version == str(max(int(item["metadata"]["resourceVersion"]) for item in found.items))
+
+
+async def test_a_list_of_several_pages_is_one_list(
+    server: ApiServer, client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.apiserver.client.PAGE", 3)
+    for number in range(8):
+        server.objects.create(paths.NODES, {"metadata": {"name": f"node-{number}"}})
+    found = await client.list(paths.NODES)
+    assert [item["metadata"]["name"] for item in found.items] == [f"node-{number}" for number in range(8)]
+    assert server.count("list", "nodes") == 3
+
+
+async def test_a_list_whose_next_page_is_gone_begins_again(
+    server: ApiServer, client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.apiserver.client.PAGE", 3)
+    for number in range(8):
+        server.objects.create(paths.NODES, {"metadata": {"name": f"node-{number}"}})
+    server.faults.add(Slow(0), resource="nodes", times=1)  # the first page
+    hang = server.faults.add(Hang(), resource="nodes", times=1)  # the second one
+    task = asyncio.create_task(client.list(paths.NODES))
+    await server.wait_for(lambda _: hang.hits)
+    server.objects.create(paths.NODES, {"metadata": {"name": "node-8"}})
+    server.compact()
+    hang.remove()
+    assert len((await task).items) == 9
+
+
+async def test_a_watch_yields_the_changes_since_a_list(server: ApiServer, client: ApiClient) -> None:
+    server.objects.create(SLICES, a_slice("before"))
+    listed = await client.list(SLICES)
+    selector = "spec.nodeName=worker"
+    watch = client.watch(SLICES, field_selector=selector, resource_version=listed.resource_version)
+    async with contextlib.aclosing(watch) as events:
+        server.objects.create(SLICES, a_slice("other", node="other"))
+        created = server.objects.create(SLICES, a_slice("a"))
+        event = await next_event(events)
+        assert (event.type, event.object) == ("ADDED", created)
+        created["spec"]["devices"] = []
+        server.objects.update(paths.object_path(SLICES, "a"), created)
+        server.objects.delete_collection(SLICES, selector)
+        changes = [await next_event(events) for _ in range(3)]
+        assert [(change.type, change.object["metadata"]["name"]) for change in changes] == [
+            ("MODIFIED", "a"),
+            ("DELETED", "a"),
+            ("DELETED", "before"),
+        ]
+
+
+async def test_a_watch_resumes_after_the_last_event(server: ApiServer, client: ApiClient) -> None:
+    version = (await client.list(SLICES)).resource_version
+    names = []
+    for name in ("a", "b", "c"):
+        server.objects.create(SLICES, a_slice(name))
+        async with contextlib.aclosing(client.watch(SLICES, resource_version=version)) as events:
+            event = await next_event(events)
+            names.append(event.object["metadata"]["name"])
+            version = event.resource_version
+    assert names == ["a", "b", "c"]
+
+
+async def test_a_watch_has_bookmarks() -> None:
+    async with ApiServer(bookmark_interval=0.01) as server, client_of(server) as client:
+        version = (await client.list(SLICES)).resource_version
+        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+        async with contextlib.aclosing(client.watch(SLICES, resource_version=version)) as events:
+            event = await next_event(events)
+        assert event.type == "BOOKMARK"
+        assert int(event.resource_version) > int(version)
+
+
+async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: ApiClient) -> None:
+    async with contextlib.aclosing(client.watch(SLICES, resource_version="1")) as events:
+        pending = asyncio.ensure_future(anext(events))
+        await server.wait_for(lambda s: s.open_watches == 1)
+        server.end_watches()
+        with pytest.raises(StopAsyncIteration):
+            await pending
+
+
+async def test_a_closed_watch_ends_at_the_server_too(server: ApiServer, client: ApiClient) -> None:
+    server.objects.create(SLICES, a_slice())
+    async with contextlib.aclosing(client.watch(SLICES, resource_version="1")) as events:
+        await next_event(events)
+        assert server.open_watches == 1
+    await server.wait_for(lambda s: s.open_watches == 0)
+
+
+async def test_a_watch_from_a_version_that_is_too_old_is_gone(server: ApiServer, client: ApiClient) -> None:
+    server.objects.create(SLICES, a_slice())
+    server.compact()
+    with pytest.raises(GoneError, match="too old resource version"):
+        await anext(client.watch(SLICES, resource_version="1"))
+
+
+async def test_a_watch_that_is_silent_for_too_long_is_broken(server: ApiServer) -> None:
+    async with client_of(server, limits=ApiLimits(silence=0.2)) as client:
+        server.faults.silence_watches()
+        with pytest.raises(ApiUnavailableError, match=r"the server has sent nothing for 0\.2 s"):
+            await anext(client.watch(SLICES, resource_version="1"))
+
+
+@pytest.mark.parametrize("after", [None, 0, 0.5])
+async def test_a_watch_that_breaks_within_an_event_is_unavailable(
+    server: ApiServer, client: ApiClient, after: float | None
+) -> None:
+    server.objects.create(SLICES, a_slice())
+    server.faults.add(Cut(after), verb="watch")
+    with pytest.raises(ApiUnavailableError):
+        await anext(client.watch(SLICES, resource_version="1"))
+
+
+async def test_creating_an_object_twice_is_a_conflict(client: ApiClient) -> None:
+    await client.create(SLICES, a_slice())
+    with pytest.raises(ConflictError) as info:
+        await client.create(SLICES, a_slice())
+    assert (info.value.status, info.value.reason, info.value.verb, info.value.path) == (
+        409,
+        "AlreadyExists",
+        "create",
+        SLICES,
+    )
+
+
+async def test_updating_an_object_that_has_changed_is_a_conflict(client: ApiClient) -> None:
+    old = await client.create(SLICES, a_slice())
+    path = paths.object_path(SLICES, "a")
+    await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
+    with pytest.raises(ConflictError, match="the object has been modified"):
+        await client.update(path, old)
+
+
+@pytest.mark.parametrize("precondition", ["uid", "resource_version"])
+async def test_deleting_another_object_is_a_conflict(client: ApiClient, precondition: str) -> None:
+    await client.create(SLICES, a_slice())
+    path = paths.object_path(SLICES, "a")
+    with pytest.raises(ConflictError, match="Precondition failed"):
+        await client.delete(path, **{precondition: "7"})
+    metadata = (await client.get(path))["metadata"]
+    await client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+
+
+async def test_an_invalid_object_names_the_field(client: ApiClient) -> None:
+    body = a_slice(devices=2)
+    body["spec"]["devices"][1]["name"] = "aosp_binder7"
+    with pytest.raises(InvalidObjectError, match=r"spec\.devices\[1\]\.name"):
+        await client.create(SLICES, body)
+
+
+async def test_a_missing_right_names_verb_and_resource(server: ApiServer, client: ApiClient) -> None:
+    server.access.forbid("update", "resourceslices")
+    created = await client.create(SLICES, a_slice())
+    rule = 'requires the verb update on resourceslices of API group "resource.k8s.io"'
+    with pytest.raises(ForbiddenError, match=re.escape(rule)):
+        await client.update(paths.object_path(SLICES, "a"), created)
+
+
+async def test_a_server_without_the_api_is_not_found(client: ApiClient) -> None:
+    with pytest.raises(NotFoundError, match="404 page not found"):
+        await client.list("/apis/resource.k8s.io/v1beta1/resourceslices")
+
+
+async def test_a_throttled_request_has_the_pause(server: ApiServer, client: ApiClient) -> None:
+    server.faults.add(Throttle(7.0), times=1)
+    with pytest.raises(TooManyRequestsError) as info:
+        await client.list(SLICES)
+    assert (info.value.retry_after, info.value.transient) == (7.0, True)
+
+
+async def test_a_server_that_is_unavailable_has_the_pause(server: ApiServer, client: ApiClient) -> None:
+    server.faults.add(Refuse(retry_after=3.0), times=1)
+    with pytest.raises(ApiUnavailableError, match="503 ServiceUnavailable") as info:
+        await client.list(SLICES)
+    assert info.value.retry_after == 3.0
+
+
+async def test_a_static_token_that_is_rejected_is_unauthorized(server: ApiServer) -> None:
+    server.access.add_token("right")
+    async with ApiClient(StaticCredentials(server.url, "wrong")) as client:
+        with pytest.raises(UnauthorizedError):
+            await client.list(SLICES)
+    assert server.count("list") == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Garbage(),
+        Garbage(b""),
+        Garbage(b"[]"),
+        Garbage(b"null"),
+        Garbage(b'{"kind":"Status","status":"Success"}'),
+        Garbage(b'{"kind":"Node","metadata":[]}'),
+        Garbage(b"\xff\xfe" * 1000),
+        Garbage(b"[" * 100_000),
+        Garbage(b"<html>", content_type="text/html"),
+        Garbage(b"{}", content_type=""),
+        Garbage(b"moved", status=302),
+        Garbage(b"\x00\x01", status=500),
+        RawBytes(),
+        RawBytes(b"HTTP/1.1 200 OK\r\nContent-Length: nonsense\r\n\r\n"),
+        RawBytes(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"),
+        RawBytes(b""),
+        Cut(None),
+        Cut(0),
+        Cut(0.5),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("verb", ["get", "list", "watch"])
+async def test_an_answer_that_is_not_the_apis_is_unavailable(
+    server: ApiServer, client: ApiClient, fault: Any, verb: str
+) -> None:
+    server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+    server.faults.add(fault)
+    requests: dict[str, Callable[[], Awaitable[object]]] = {
+        "get": lambda: client.get(paths.object_path(paths.NODES, "worker")),
+        "list": lambda: client.list(paths.NODES),
+        "watch": lambda: anext(client.watch(paths.NODES, resource_version="1")),
+    }
+    expected = StopAsyncIteration if (verb, fault) == ("watch", Garbage(b"")) else ApiUnavailableError
+    with pytest.raises(expected) as info:
+        await requests[verb]()
+    if expected is StopAsyncIteration:
+        return
+    text = str(info.value)
+    assert text.isprintable()
+    assert len(text) < 1000
+
+
+async def test_a_request_that_hangs_has_a_deadline(server: ApiServer) -> None:
+    server.faults.add(Hang())
+    async with client_of(server, limits=ApiLimits(request=0.1)) as client:
+        with pytest.raises(ApiUnavailableError, match="did not answer in time"):
+            await client.list(SLICES)
+        with pytest.raises(ApiUnavailableError, match="did not answer in time"):
+            await anext(client.watch(SLICES, resource_version="1"))
+    server.faults.clear()
+
+
+async def test_an_answer_that_is_too_large_is_refused(server: ApiServer) -> None:
+    async with client_of(server, limits=ApiLimits(answer=1000, event=1000)) as client:
+        server.objects.create(SLICES, a_slice(devices=128))
+        with pytest.raises(ApiUnavailableError, match="more than 1000 bytes"):
+            await client.list(SLICES)
+        with pytest.raises(ApiUnavailableError, match="more than 1000 bytes"):
+            await anext(client.watch(SLICES, resource_version="1"))
+
+
+async def test_a_server_that_does_not_run_is_unavailable(server: ApiServer, client: ApiClient) -> None:
+    await client.list(SLICES)
+    await server.stop()
+    with pytest.raises(ApiUnavailableError, match=r"cannot connect to 127\.0\.0\.1:\d+: Connection refused"):
+        await client.list(SLICES)
+    await server.start()
+    await client.list(SLICES)
+
+
+async def test_objects_survive_a_restart(server: ApiServer, client: ApiClient) -> None:
+    server.objects.create(SLICES, a_slice())
+    await server.restart()
+    assert len((await client.list(SLICES)).items) == 1
+    await server.restart(keep_data=False)
+    assert (await client.list(SLICES)).items == []
+
+
+class _Node(msgspec.Struct):
+    class Metadata(msgspec.Struct):
+        uid: str
+
+    metadata: Metadata
+
+
+async def test_an_object_is_decoded_as_a_struct(server: ApiServer, client: ApiClient) -> None:
+    node = server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+    found = await client.get(paths.object_path(paths.NODES, "worker"), _Node)
+    assert found.metadata.uid == node["metadata"]["uid"]
+
+
+async def test_an_object_without_a_required_field_names_it(server: ApiServer, client: ApiClient) -> None:
+    server.faults.add(Garbage(b'{"kind":"Node","metadata":{}}'))
+    with pytest.raises(ApiUnavailableError, match=r"get /api/v1/nodes/worker: .* `uid` - at `\$\.metadata`"):
+        await client.get(paths.object_path(paths.NODES, "worker"), _Node)
+
+
+async def test_each_request_is_observed(server: ApiServer) -> None:
+    seen: list[tuple[str, str, str]] = []
+    async with client_of(server, observer=lambda *event: seen.append(event)) as client:
+        with pytest.raises(ApiError):
+            await client.get(paths.object_path(paths.resource_claims("default"), "a"))
+        await client.create(SLICES, a_slice())
+        await server.stop()
+        with pytest.raises(ApiError):
+            await client.list(SLICES)
+    assert seen == [
+        ("get", "resourceclaims", "404"),
+        ("create", "resourceslices", "201"),
+        ("list", "resourceslices", "error"),
+    ]
