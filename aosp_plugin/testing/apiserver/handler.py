@@ -94,7 +94,7 @@ class Handler:
             case "list":
                 return 200, self._list(location, request)
             case "create":
-                return 201, store.create(location, _object(body))
+                return 201, store.create(location, _object(body), dry_run=request.query.get("dryRun") == "All")
             case "update":
                 return 200, store.update(location, _object(body))
             case "delete":

@@ -57,8 +57,8 @@ class Store:
         keys = sorted(key for key in self._objects if key[:2] == (kind.group, kind.plural))
         return [copy.deepcopy(self._objects[key]) for key in keys if matches(self._objects[key])]
 
-    def create(self, location: Location, body: Mapping[str, Any]) -> Object:
-        """Store a new object; 409 if it exists, 422 if it is invalid."""
+    def create(self, location: Location, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """Store a new object, unless it is a dry run; 409 if it exists, 422 if it is invalid."""
         kind = location.kind
         new = _checked(location, body)
         metadata = new["metadata"]
@@ -76,7 +76,8 @@ class Store:
         self._admit(kind, new, None)
         if self._key(location, metadata["name"]) in self._objects:
             raise statuses.already_exists(kind, metadata["name"])
-        self._record("ADDED", kind, new, None)
+        if not dry_run:
+            self._record("ADDED", kind, new, None)
         return copy.deepcopy(new)
 
     def update(self, location: Location, body: Mapping[str, Any]) -> Object:
