@@ -52,21 +52,22 @@ class Mirror:
         del self._slices[seen.name]
         return True
 
-    def listed(self, found: Iterable[StoredSlice], version: int) -> list[str]:
-        """Handle a list, complete at ``version``; return the names of the slices that it was first to miss."""
+    def listed(self, found: Iterable[StoredSlice], version: int) -> Mapping[str, Change]:
+        """Handle a list, complete at ``version``; return what it shows that was not known, by name."""
+        before = dict(self._slices)
         if version < self._listed_version:  # the server's data was restored from a backup
             self._slices, self._versions, self._listed_version = {}, {}, 0
         names = set()
         for listed in found:
             names.add(listed.name)
             self.stored(listed)
-        gone = [name for name in self._slices if name not in names and self._versions[name] <= version]
-        for name in gone:
+        for name in [name for name in self._slices if name not in names and self._versions[name] <= version]:
             del self._slices[name]
         self._versions = {name: v for name, v in self._versions.items() if name in self._slices or v > version}
         self._listed_version = version
         self.complete = True
-        return gone
+        changes: dict[str, Change] = {name: "missing" for name in before if name not in self._slices}
+        return changes | {name: "changed" for name, each in self._slices.items() if before.get(name) != each}
 
     def _is_news(self, name: str, version: int) -> bool:
         """Return whether a state is later than the known one, and make it the known one.

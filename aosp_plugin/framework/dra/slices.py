@@ -86,6 +86,16 @@ class StoredSlice(NamedTuple):
         """
         return version_number(self.resource_version)
 
+    @property
+    def pool(self) -> object:
+        """Name of its pool."""
+        pool = self.spec.get("pool")
+        return pool.get("name") if isinstance(pool, dict) else None
+
+    def belongs_to(self, driver: str, node_name: str) -> bool:
+        """Return whether it is a slice of this driver for this node."""
+        return (self.spec.get("driver"), self.spec.get("nodeName")) == (driver, node_name)
+
 
 class _Taint(msgspec.Struct):
     key: str

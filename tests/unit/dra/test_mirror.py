@@ -27,7 +27,7 @@ def test_a_deletion_that_overtakes_the_answer_to_the_creation_wins() -> None:
 def test_a_list_that_overtakes_the_answer_to_the_creation_of_a_deleted_slice_wins() -> None:
     mirror = Mirror()
     mirror.listed([], 5)
-    assert mirror.listed([], 9) == []
+    assert not mirror.listed([], 9)
     assert not mirror.stored(state("a", 6))  # created at 6, deleted at 7
     assert not mirror.slices
 
@@ -36,15 +36,16 @@ def test_a_creation_after_the_list_was_made_stays() -> None:
     mirror = Mirror()
     mirror.listed([], 5)
     mirror.stored(state("a", 8))
-    assert mirror.listed([], 7) == []
+    assert not mirror.listed([], 7)
     assert set(mirror.slices) == {"a"}
 
 
-def test_a_list_reports_what_it_lacks() -> None:
+def test_a_list_reports_what_was_not_known_yet() -> None:
     mirror = Mirror()
     mirror.listed([state("a", 2), state("b", 3)], 5)
-    assert mirror.listed([state("b", 3)], 9) == ["a"]
-    assert set(mirror.slices) == {"b"}
+    assert mirror.listed([state("b", 8), state("c", 9)], 9) == {"a": "missing", "b": "changed", "c": "changed"}
+    assert set(mirror.slices) == {"b", "c"}
+    assert not mirror.listed([state("b", 8), state("c", 9)], 10)
 
 
 def test_an_answer_that_a_slice_is_absent_holds_only_for_the_state_that_was_requested() -> None:
@@ -70,7 +71,7 @@ def test_versions_that_are_no_numbers_are_all_taken_as_news() -> None:
     mirror.listed([state("a", 1)._replace(resource_version="x")], 0)
     assert mirror.stored(state("a", 1)._replace(resource_version="y"))
     assert mirror.slices["a"].resource_version == "y"
-    assert mirror.listed([], 0) == ["a"]
+    assert mirror.listed([], 0) == {"a": "missing"}
 
 
 class Sent(NamedTuple):
