@@ -44,7 +44,8 @@ class Backend(ABC):
     method                                               runs in
     ==================================================== ==============================================================
     ``scan``, ``update_host``, ``pre_start``,            one worker thread per resource, one call after another; may
-    ``prepare``, ``unprepare``, ``retain``, ``close``    block; the only methods that may use files of the host
+    ``prepare``, ``is_prepared``, ``unprepare``,         block; the only methods that may use files of the host
+    ``retain``, ``close``
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
     ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
@@ -178,6 +179,14 @@ class Backend(ABC):
         if parameters:
             raise InvalidRequestError(f"{self.resource_name} has no parameters")
         return [self.allocate(ids), *[ContainerEdits()] * (len(ids) - 1)]
+
+    def is_prepared(self, ids: Sequence[str]) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether the devices ``ids`` of a prepared claim are as ``prepare`` left them, for example mounted.
+
+        Asked every minute. If not, ``prepare`` is called, and the CDI spec is written again, because device nodes may
+        have other numbers. Raises OSError or PluginError. The default is True.
+        """
+        return True
 
     def unprepare(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
         """Release the devices ``ids`` of a claim that no container uses any more. Idempotent; IDs may be unknown.

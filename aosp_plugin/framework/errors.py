@@ -5,6 +5,8 @@
     PluginError                      base class; exit_code is 1
     ├── BackendError                 a scan of the host failed, or a backend could not clean up
     ├── CdiError                     the CDI spec file cannot be written or removed
+    ├── CheckpointError              the record of the prepared claims cannot be read, written or locked
+    ├── ClaimError                   a claim cannot be prepared as it is
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
     ├── WorkerTimeoutError           a call in a worker thread has not ended in time
     ├── ServiceAccountMissingError   no service account, or no address of the API server; in ``apiserver.credentials``
@@ -41,6 +43,14 @@ class BackendError(PluginError):
 
 class CdiError(PluginError):
     """A CDI spec file could not be written or removed."""
+
+
+class CheckpointError(PluginError):
+    """The record of the prepared claims cannot be read, written or locked. A retry may succeed."""
+
+
+class ClaimError(PluginError):
+    """A ResourceClaim cannot be prepared: it is gone or not allocated, or its devices are not available."""
 
 
 class ServiceError(PluginError):

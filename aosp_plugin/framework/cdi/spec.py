@@ -91,11 +91,16 @@ def annotation(resource_name: str, names: Sequence[str]) -> tuple[str, str]:
     return f"cdi.k8s.io/{plugin}_{unique}", value
 
 
-def spec_of(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, Any]:
+def spec_of(
+    resource_name: str, devices: Sequence[CdiDevice], annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the spec of a resource with at least one device, and with no two devices of the same ID.
 
+    ``annotations`` are those of the spec: keys as in Kubernetes, and at most 256 KiB (pkg/cdi/spec.go).
+
     The version is the lowest one that has all the features used, because a library rejects specs newer than itself:
-    ``hostPath`` of a device node came with 0.5.0, a class with a dot with 0.6.0 (SPEC.md, Released versions).
+    ``hostPath`` of a device node came with 0.5.0, a class with a dot and annotations with 0.6.0 (SPEC.md, Released
+    versions).
 
     Edits that all devices have in common are written once for the whole spec. No device is left without edits of its
     own, which the library rejects.
@@ -108,9 +113,11 @@ def spec_of(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, Any]:
     own = {name: _without(device_edits, common) for name, device_edits in edits.items()}
     if not all(own.values()):
         common, own = {}, edits
+    newer = annotations or "." in resource_name.partition("/")[2]
     return {
-        "cdiVersion": "0.6.0" if "." in resource_name.partition("/")[2] else "0.5.0",
+        "cdiVersion": "0.6.0" if newer else "0.5.0",
         "kind": resource_name,
+        **({"annotations": dict(annotations)} if annotations else {}),
         "containerEdits": _without(common, {}),
         "devices": [{"name": name, "containerEdits": own[name]} for name in sorted(own)],
     }

@@ -6,10 +6,10 @@ import contextlib
 import errno
 import os
 import re
-import tempfile
 import threading
 from typing import TYPE_CHECKING
 
+from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.errors import CdiError
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ class SpecFile:
             if self._closed:
                 return False
             if not self._swept:
-                self._sweep()
+                atomic_file.sweep(self._directory, re.escape(self._name))
                 self._swept = True
             if content is None:
-                changed = _remove(self.path)
+                changed = atomic_file.remove(self.path)
             elif changed := new != self._written or not os.path.exists(self.path):
                 self._replace(content)
             self._written = new
@@ -71,7 +71,7 @@ class SpecFile:
     def check(self, content: bytes) -> None:
         """Check that ``content`` could be written, without changing the file. Raises CdiError."""
         with self._translate_errors():
-            _remove(self._write_temporary(content)[0])
+            atomic_file.remove(self._write_temporary(content)[0])
 
     def hand_over(self) -> None:
         """Leave the file to another process: ``close`` does not remove it. The next ``write`` takes it back.
@@ -104,23 +104,16 @@ class SpecFile:
         finally:
             self._lock.release()
 
-    def _sweep(self) -> None:
-        """Remove the temporary files of killed predecessors."""
-        own = re.compile(re.escape(f".{self._name}.") + r"[a-z0-9_]{8}\.tmp")
-        with contextlib.suppress(FileNotFoundError):
-            for name in filter(own.fullmatch, os.listdir(self._directory)):
-                _remove(os.path.join(self._directory, name))
-
     def _replace(self, content: bytes) -> None:
         """Replace the file atomically."""
         temporary, identity = self._write_temporary(content)
         try:
             if self._closed:  # while this call was hanging
-                _remove(temporary)
+                atomic_file.remove(temporary)
                 return
             os.rename(temporary, self.path)
         except OSError:
-            _remove(temporary)
+            atomic_file.remove(temporary)
             raise
         self._identity = identity
 
@@ -128,45 +121,28 @@ class SpecFile:
         """Write a temporary file, and return its path and identity. Creates the directory if it is missing.
 
         The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
-        (pkg/cdi/cache.go). Its name ends in neither .json nor .yaml, so that no library reads it. ``mkstemp`` opens it
-        with O_EXCL and O_NOFOLLOW.
+        (pkg/cdi/cache.go).
         """
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._directory)
-            os.chmod(self._directory, 0o755)  # noqa: S103 - despite the umask: rootless runtimes read it too
-        descriptor, temporary = tempfile.mkstemp(".tmp", f".{self._name}.", self._directory)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fchmod(descriptor, 0o644)
-                os.fsync(descriptor)
-                return temporary, _identity(os.fstat(descriptor))
-        except OSError:
-            _remove(temporary)
-            raise
+        atomic_file.make_directory(self._directory)  # despite the umask: rootless runtimes read it too
+        temporary, status = atomic_file.write_temporary(self.path, content)
+        return temporary, _identity(status)
 
-    @contextlib.contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        """Raise CdiError instead of OSError."""
-        try:
-            yield
-        except OSError as error:
-            raise CdiError(
-                f"cannot update the CDI spec {self.path}: {error.strerror}; its directory must be the host's (mounted "
-                f"into the container), writable for uid {os.getuid()}, and have free space"
-            ) from error
+    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
+        return translate_errors(self.path)
+
+
+@contextlib.contextmanager
+def translate_errors(path: str) -> Iterator[None]:
+    """Raise CdiError instead of OSError in accesses to the spec at ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise CdiError(
+            f"cannot update the CDI spec {path}: {error.strerror}; its directory must be the host's (mounted "
+            f"into the container), writable for uid {os.getuid()}, and have free space"
+        ) from error
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
     """Return what distinguishes a file from one that replaces it; renaming does not change it."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-def _remove(path: str) -> bool:
-    """Remove a file; return whether it existed."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True

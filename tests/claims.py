@@ -1,0 +1,288 @@
+"""Helpers of the tests of claims: a backend whose devices are directories, and claims as the API server has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, NotFoundError
+from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra.claim_host import ClaimHost
+from aosp_plugin.framework.dra.claim_source import Claim
+from aosp_plugin.framework.dra.claims import Claims
+from aosp_plugin.framework.dra.interfaces import ClaimReference
+from aosp_plugin.framework.dra.observer import DraObserver
+from aosp_plugin.framework.dra.preparation import ClaimTimings
+from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.errors import InvalidRequestError
+from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.framework.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from aosp_plugin.framework.backend import ClaimParameters
+    from aosp_plugin.framework.dra.claim_source import ClaimSource
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up waiting."""
+DRIVER, NODE = "phone.aosp.io", "node-1"
+TIMINGS = ClaimTimings(conflict=20.0, poll=0.02, ask=0.02, gone=0.1, verify=0.5)
+"""The timings of the product, with short pauses."""
+
+
+class DirectoryBackend(Backend):
+    """Phones that are directories while they are prepared, in place of mounts.
+
+    ``fail`` has the names of methods that raise an error. A method whose name is in ``hang`` waits for ``resume``.
+    """
+
+    resource_name = "aosp.io/phone"
+
+    def __init__(self, directory: Path, count: int = 8) -> None:
+        self.directory = directory
+        self.directory.mkdir(exist_ok=True)
+        self.ids = [f"phone{number}" for number in range(count)]
+        self.fail: set[str] = set()
+        self.hang: set[str] = set()
+        self.hanging = threading.Event()
+        self.resume = threading.Event()
+        self.calls: list[str] = []
+        self.parameters: list[Sequence[ClaimParameters]] = []
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Find nothing new."""
+
+    def devices(self) -> Sequence[Device]:
+        """Return all phones."""
+        return [Device(device_id) for device_id in self.ids]
+
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Refuse: this backend is for claims."""
+        raise NotImplementedError
+
+    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
+        """Create the directory of each phone; "broken" in the parameters is an error."""
+        self._begin("prepare", ids)
+        self.parameters.append(parameters)
+        if any("broken" in (each.content or {}) for each in parameters):
+            raise InvalidRequestError("parameters: broken is not a key")
+        edits = []
+        for device_id in ids:
+            path = self.directory / device_id
+            path.mkdir(exist_ok=True)
+            node = DeviceNode(f"{path}/binder", f"/dev/{device_id}-binder")
+            edits.append(ContainerEdits([node], [Mount(str(path), f"/phones/{device_id}")], {"PHONE": device_id}))
+        return edits
+
+    def is_prepared(self, ids: Sequence[str]) -> bool:
+        """Return whether the directories exist."""
+        return all((self.directory / device_id).is_dir() for device_id in ids)
+
+    def unprepare(self, ids: Sequence[str]) -> None:
+        """Remove the directory of each phone."""
+        self._begin("unprepare", ids)
+        for device_id in ids:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.directory / device_id)
+
+    def retain(self, ids: Collection[str]) -> None:
+        """Remove all other directories."""
+        for path in self.directory.iterdir():
+            if path.name not in ids:
+                shutil.rmtree(path)
+
+    @property
+    def mounted(self) -> set[str]:
+        """The IDs of the phones that are prepared."""
+        return {path.name for path in self.directory.iterdir()}
+
+    def _begin(self, method: str, ids: Sequence[str]) -> None:
+        self.calls.append(f"{method} {','.join(ids)}")
+        if method in self.hang:
+            self.hanging.set()
+            self.resume.wait(30)
+        if method in self.fail:
+            raise OSError(5, f"{method} fails")
+
+
+def place(device_id: str) -> dict[str, str]:
+    """Return driver, pool and device name of a device, as in the result of an allocation."""
+    pool = names.pool_name(NODE, names.block_of(device_id))
+    return {"driver": DRIVER, "pool": pool, "device": names.device_name(device_id)}
+
+
+def reference(uid: str) -> ClaimReference:
+    """Return a claim as the kubelet names it; its name is derived from its UID."""
+    return ClaimReference("default", f"claim-{uid}", uid)
+
+
+def claim_object(uid: str, requests: Mapping[str, Sequence[str]], *config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ResourceClaim with devices, by request, and configuration."""
+    results = [{"request": request, **place(each)} for request, ids in requests.items() for each in ids]
+    return {
+        "metadata": {"uid": uid, "namespace": "default", "name": f"claim-{uid}"},
+        "status": {"allocation": {"devices": {"results": results, "config": list(config)}}},
+    }
+
+
+def parameters(source: str, content: Any, *requests: str, driver: str = DRIVER) -> dict[str, Any]:
+    """Return an entry of the configuration of an allocation."""
+    return {"source": source, "requests": list(requests), "opaque": {"driver": driver, "parameters": content}}
+
+
+class FakeSource:
+    """Claims as the API server has them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        """By name."""
+        self.errors: list[Exception] = []
+        """What the next requests raise."""
+        self.down = False
+        self.requests: list[str] = []
+        self._requested = asyncio.Event()
+
+    async def requested(self, name: str, times: int = 1) -> None:
+        """Wait until a claim has been requested so often."""
+        async with asyncio.timeout(PATIENCE):
+            while self.requests.count(name) < times:
+                self._requested.clear()
+                await self._requested.wait()
+
+    def add(self, uid: str, *ids: str, config: Iterable[Mapping[str, Any]] = ()) -> ClaimReference:
+        """Add a claim with one request, ``phone``, that has these devices."""
+        self.objects[f"claim-{uid}"] = claim_object(uid, {"phone": ids}, *config)
+        return reference(uid)
+
+    def remove(self, uid: str) -> None:
+        """Delete a claim."""
+        del self.objects[f"claim-{uid}"]
+
+    async def get_claim(self, namespace: str, name: str) -> Claim:  # noqa: ARG002 - all are in one
+        """Return a claim."""
+        self.requests.append(name)
+        self._requested.set()
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.down:
+            raise ApiUnavailableError(None, "connection refused")
+        if name not in self.objects:
+            raise NotFoundError(None, f'404 NotFound: resourceclaims "{name}" not found', status=404, reason="NotFound")
+        return msgspec.convert(self.objects[name], Claim)
+
+
+class RecordingObserver(DraObserver):
+    """Records events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def prepared(self, result: str, seconds: float) -> None:  # noqa: ARG002 - not compared
+        """Record it."""
+        self.events.append(("prepared", result))
+
+    def unprepared(self, result: str, seconds: float) -> None:  # noqa: ARG002 - not compared
+        """Record it."""
+        self.events.append(("unprepared", result))
+
+    def claims_changed(self, prepared: int) -> None:
+        """Record it."""
+        self.events.append(("claims", prepared))
+
+    def waited_for_device(self, seconds: float) -> None:  # noqa: ARG002 - not compared
+        """Record it."""
+        self.events.append(("waited",))
+
+    def reconciled(self, kind: str, result: str) -> None:
+        """Record it."""
+        self.events.append(("reconciled", kind, result))
+
+
+class Node(NamedTuple):
+    """The directories of a node, and what a driver uses."""
+
+    root: Path
+    backend: DirectoryBackend
+    source: FakeSource
+    observer: RecordingObserver
+
+    @property
+    def state(self) -> Path:
+        """The directory of the driver."""
+        return self.root / "plugins" / DRIVER
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint."""
+        return self.state / "checkpoint.json"
+
+    @property
+    def cdi(self) -> Path:
+        """The directory of the CDI specs."""
+        return self.root / "cdi"
+
+    def spec(self, uid: str) -> Path:
+        """Return the path of the CDI spec of a claim."""
+        return self.cdi / f"{DRIVER}-claim_{uid}.json"
+
+    @property
+    def specs(self) -> set[str]:
+        """The UIDs of the claims with a spec."""
+        prefix = f"{DRIVER}-claim_"
+        found = self.cdi.iterdir() if self.cdi.exists() else ()
+        return {path.name.removeprefix(prefix).removesuffix(".json") for path in found}
+
+    def host(self) -> ClaimHost:
+        """Return the claims as a new process has them."""
+        return ClaimHost(
+            self.backend,
+            DRIVER,
+            state_directory=str(self.state),
+            cdi_directory=str(self.cdi),
+            boot_id_file=str(self.root / "boot_id"),
+        )
+
+    def boot(self, boot: str) -> None:
+        """Set the boot ID."""
+        (self.root / "boot_id").write_text(f"{boot}\n")
+
+    @contextlib.asynccontextmanager
+    async def claims(
+        self, *, timings: ClaimTimings = TIMINGS, source: ClaimSource | None = None, scanned: bool = True
+    ) -> AsyncIterator[Claims]:
+        """Run the claims of a new process, in this event loop."""
+        inventory, worker = Inventory(), Worker("claims")
+        if scanned:
+            inventory.publish(self.backend.devices())
+        claims = Claims(
+            self.backend,
+            DRIVER,
+            NODE,
+            source=source or self.source,
+            worker=worker,
+            inventory=inventory,
+            state_directory=str(self.state),
+            cdi_directory=str(self.cdi),
+            observer=self.observer,
+            timings=timings,
+            boot_id_file=str(self.root / "boot_id"),
+        )
+        try:
+            yield claims
+        finally:
+            self.backend.resume.set()
+            worker.close()
+
+
+def make_node(root: Path) -> Node:
+    """Return a node with eight phones, in a directory."""
+    (root / "boot_id").write_text("boot-1\n")
+    return Node(root, DirectoryBackend(root / "phones"), FakeSource(), RecordingObserver())
