@@ -1,57 +1,31 @@
-"""Binder devices as a backend of the framework.
+"""Binder devices as a backend of the framework, for the device plugin API.
 
-``scan`` lets the store read the binder devices (``binder.discovery``) and groups them into devices (``device_table``).
-``devices`` returns these. ``allocate`` maps their IDs back to binder devices and returns what a container gets for them
-(``container_edits``), as of the last scan. ``update_host`` changes the host: it provisions binder devices, retries
-recreations, and writes the CDI spec.
+``allocate`` maps the IDs of devices back to binder devices, and returns what a container gets for them
+(``container_edits``), as of the last scan.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend import parts
-from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
-from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
-from aosp_plugin.backend.phones import SURPLUS_INTERVAL
-from aosp_plugin.backend.shared_paths import SharedPaths
-from aosp_plugin.backend.spec_writer import SpecWriter
-from aosp_plugin.binder.devices import numa, preference, sets
-from aosp_plugin.binder.discovery import health
-from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.config import Recreate
-from aosp_plugin.errors import (
-    BackendError,
-    CdiError,
-    HostError,
-    NotRespondingError,
-    UnhealthyDeviceError,
-    UnknownDeviceError,
-    WorkerTimeoutError,
-)
-from aosp_plugin.framework.backend import Backend
+from aosp_plugin.backend.host_devices import HostDevices
+from aosp_plugin.binder.devices import preference
+from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from aosp_plugin.backend.phones import Allocated
-    from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
-    from aosp_plugin.framework.inventory import Device
 
 LOG = logging.getLogger(__name__)
 
 
-class BinderBackend(Backend):
+class BinderBackend(HostDevices):
     """The binder devices of one resource on this host."""
 
     get_preferred_allocation_available = True
@@ -59,140 +33,15 @@ class BinderBackend(Backend):
     def __init__(
         self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
-        self.resource_name = resource.resource_name
-        self.scanned_files = resource.scanned_files
-        self.creates_devices = parts.expected_devices(resource) is not None
-        self.pre_start_required = resource.recreate is Recreate.ON_START
-        self._host = host
-        self._resource = resource
-        self._store = parts.device_store(host, resource, clock)
-        self._device_provisioner = parts.device_provisioner(host, resource, clock)
-        self._phone_provisioner = parts.phone_provisioner(host, resource, clock)
-        self._phones = parts.phones(resource, self._phone_provisioner, self._store, clock)
-        self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
-        self._edits = EditsBuilder(resource)
-        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
-        self._sources = [source for source in (self._recreator, self._spec, self._phones) if source is not None]
-        self._shared_paths = SharedPaths(host, resource)
-        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.files)
-        self._full = True
+        """See ``HostDevices``."""
+        super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
-        self._table_builder = DeviceTableBuilder(
-            parts.layout(resource),
-            numa.parse(resource.numa),
-            resource.replicas,
-            reason=self._reason,
-            exists=lambda name: name in self._store.tracked,
-            shared=lambda: self._shared_paths.files,
-        )
-
-    def devices(self) -> Sequence[Device]:
-        """Return the devices in natural order."""
-        return self._scanned.table.devices
-
-    def directories(self) -> frozenset[str]:
-        """Return the device directory, the directories that its links lead to, and those of the shared devices."""
-        return self._store.directories() | self._shared_paths.directories()
-
-    def seconds_until_scan(self) -> float | None:
-        """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
-        if self._is_stale():
-            return 0.0
-        due = self._store.seconds_until_scan()
-        return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
-
-    def scan(self, changed: Collection[str] | None = None) -> None:
-        """Read the host.
-
-        Raises BackendError, OSError, and WorkerTimeoutError if the file system of the device directory has not been
-        responding since the start. The first scan raises ConfigError if a shared device is not a device.
-        """
-        try:
-            names = self._store.scan(changed)
-        except NotRespondingError as error:
-            raise WorkerTimeoutError(str(error)) from error
-        except HostError as error:
-            raise BackendError(str(error)) from error
-        self._full = names is None
-        shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
-        concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
-        stale = self._take_stale()
-        table = self._scanned.table
-        if names is None or concerns_all:
-            table = self._table_builder.build(self._store.names, table)
-        elif names or stale:
-            table = self._table_builder.update(table, {*names, *stale}, self._store.names)
-        self._scanned = Scanned(table, self._store.tracked, shared)
-
-    def update_host(self) -> None:
-        """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
-        steps = [self._provision]
-        if self._recreator is not None:
-            steps.append(self._recreator.retry)
-        if self._spec is not None:
-            steps.append(partial(self._spec.write, self._scanned))
-        errors = []
-        for step in steps:
-            try:
-                step()
-            except (OSError, HostError, CdiError) as error:
-                errors.append(str(error))
-        if errors:
-            raise BackendError("; ".join(errors))
-
-    def hand_over(self) -> None:
-        """Leave the CDI spec to another plugin; what is mounted and provisioned stays anyway. Raises CdiError."""
-        if self._spec is not None:
-            self._spec.hand_over()
-
-    @property
-    def has_surplus(self) -> bool:
-        """Whether there are phones beyond the configured count, which are removed when free. For any thread."""
-        return self._phones is not None and self._phones.surplus
-
-    def set_allocated(self, allocated: Allocated | None) -> None:
-        """Set which devices pods have, for the removal of surplus phones; None if that is unknown. For any thread."""
-        if self._phones is not None:
-            self._phones.allocated = allocated
-
-    def reset(self) -> None:
-        """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""
-        self._store.reset()
-        self._shared_paths.reset()
-
-    def binder_devices(self) -> dict[str, Sequence[BinderDevice]]:
-        """Return the existing binder devices of each device, by ID without replicas."""
-        scanned = self._scanned
-        return {
-            device_id: existing(scanned.table.sets[device_id], scanned.tracked) for device_id in scanned.table.order
-        }
-
-    @property
-    def known_spread_devices(self) -> tuple[str, ...]:
-        """The paths of the spread devices, including lost ones."""
-        return self._scanned.shared.spread.known
-
-    def spread_devices(self) -> dict[str, list[str]]:
-        """Return the IDs of the devices that have each spread device, without replicas, by its path."""
-        return self._scanned.by_spread_device()
-
-    def advertised_ids(self, device_id: str) -> list[str]:
-        """Return the IDs under which a device is advertised: its own, or those of its replicas."""
-        return sets.replica_ids(device_id, self._resource.replicas)
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container gets for the devices ``ids``, as of the last scan. Raises AllocationError."""
         scanned = self._scanned
-        allocated = []
-        for group in self._sets_of(ids, scanned.table):
-            reasons = [(name, self._reason(name, scanned.tracked)) for name in group.members]
-            problem = health.first(health.aggregate(group.id, reasons), scanned.shared.problem(group))
-            if problem is not None:
-                raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
-            members = [scanned.tracked[name].device for name in group.members]
-            allocated.append(AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number)))
+        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
         if self._recreator is None:
             self._log_reuse(allocated)
         return self._edits.for_container(allocated, scanned.shared)
@@ -223,25 +72,6 @@ class BinderBackend(Backend):
             except (OSError, HostError, CdiError) as error:
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
-    def check_host(self) -> None:
-        """Check without effect that ``update_host`` could provision devices, and write the CDI spec of the last scan.
-
-        May block. For a backend whose plugin does not run yet. Raises CdiError, HostError and OSError.
-        """
-        for provisioner in (self._device_provisioner, self._phone_provisioner):
-            if provisioner is not None:
-                provisioner.check()
-        if self._spec is not None:
-            self._spec.check(self._scanned)
-
-    def close(self) -> None:
-        """Remove the CDI spec. Provisioned binder devices are kept. Raises CdiError and BackendError."""
-        if self._spec is not None:
-            try:
-                self._spec.close()
-            except HostError as error:
-                raise BackendError(f"cannot remove the CDI spec: {error}") from error
-
     def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""
         reused = [device.id for device in devices if device.id in self._allocated_before]
@@ -252,47 +82,3 @@ class BinderBackend(Backend):
                 "device allocated again without recreation, a context manager of another user gets EPERM",
                 extra={"resource": self.resource_name, "device": reused[0], "remedy": "recreate: on-start"},
             )
-
-    def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
-        """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
-        known = table.sets
-        set_ids = set()
-        for device_id in ids:
-            set_id = sets.replicated_id(device_id, self._resource.replicas)
-            if set_id is None or set_id not in known:
-                raise UnknownDeviceError(f"unknown device {device_id!r}")
-            set_ids.add(set_id)
-        return [known[set_id] for set_id in natural_sort([*set_ids])]
-
-    def _reason(self, name: str, tracked: Mapping[str, TrackedDevice] | None = None) -> Reason | None:
-        """Return why a binder device is unhealthy, according to ``tracked``, or the store."""
-        known = (self._store.tracked if tracked is None else tracked).get(name)
-        reason = self._phones.reason(name) if self._phones is not None else None
-        if reason is Reason.FOREIGN_MOUNT:
-            return reason
-        if known is None:
-            return Reason.MISSING
-        reason = known.reason or reason
-        if reason is None and self._recreator is not None:
-            reason = self._recreator.reason(known.device)
-        if reason is None and self._spec is not None and name in self._spec.lacking:
-            reason = Reason.NOT_IN_CDI_SPEC
-        return reason
-
-    def _is_stale(self) -> bool:
-        """Return whether the health of a device has changed since the last scan, without a change of its files."""
-        return any(source.changed for source in self._sources)
-
-    def _take_stale(self) -> set[str]:
-        """Return the binder devices whose health has changed in this way, and forget them."""
-        stale: set[str] = set().union(*(source.changed for source in self._sources))
-        for source in self._sources:
-            source.changed = set()
-        return stale
-
-    def _provision(self) -> None:
-        """Create the binder devices and phones that are missing. Raises HostError."""
-        if self._device_provisioner is not None and (created := self._device_provisioner.provision()):
-            LOG.info("provisioned binder devices", extra={"devices": created})
-        if self._phones is not None:
-            self._phones.update_host(self._scanned, full=self._full)

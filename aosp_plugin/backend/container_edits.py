@@ -37,6 +37,7 @@ from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from aosp_plugin.backend.parameters import Parameters
     from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.config import Resource
@@ -80,15 +81,55 @@ class EditsBuilder:
             raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
         members = [member for device in devices for member in device.members]
         edits = self._edits(devices, shared, self._resource.container_paths)
-        if DeviceList.ENVVAR in self._resource.device_list and self._resource.visible_devices_env:
-            names = ",".join(dict.fromkeys(map(self._visible_name, members)))
-            edits = edits._replace(environment={self._resource.visible_devices_env: names, **edits.environment})
+        names = map(self._visible_name, members)
+        edits = edits._replace(environment={**self._visible_devices(names), **edits.environment})
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, shared)
         if DeviceList.VOLUME_MOUNTS not in self._resource.device_list:
             edits = edits._replace(devices=[], mounts=remaining)
         return self._add_cdi_names(edits, devices)
+
+    def for_claim(
+        self, devices: Sequence[AllocatedDevice], shared: SharedFiles, parameters: Parameters
+    ) -> list[ContainerEdits]:
+        """Return the edits of each of the ``devices`` of a request; a container with the request gets all of them.
+
+        What does not belong to another device is among those of the first one. Raises InvalidRequestError.
+        """
+        members = [member for device in devices for member in device.members]
+        several = self._has_phones and len(devices) > 1
+        paths = self._resource.container_paths if parameters.container_paths is None else parameters.container_paths
+        if several and (parameters.container_paths is None or len(paths) < len(members)):
+            raise InvalidRequestError(
+                f"a request has {len(devices)} phones, whose {len(members)} binder devices would have the same paths "
+                f"in a container: use a request for each phone, or set containerPaths to {len(members)} paths"
+            )
+        edits, rest = [], [*paths]
+        for device in devices:
+            own_paths, rest = rest[: len(device.members)], rest[len(device.members) :]
+            nodes = self._nodes_of(device.members) + [self._node(path) for path in [device.spread_device] if path]
+            edits.append(ContainerEdits(nodes, self._mounts_of(device.members, own_paths)))
+        names = [member.name for member in members] if several else map(self._visible_name, members)
+        everything = self._edits(devices, shared, ())
+        given = {item for own in edits for item in (*own.devices, *own.mounts)}
+        # The directory of one phone at the path that clients search first would hide the others.
+        hidden = {NULL_DEVICE, *(member.directory for member in members)} if several else set()
+        first = ContainerEdits(
+            [*edits[0].devices, *(node for node in everything.devices if node not in given)],
+            [
+                *edits[0].mounts,
+                *(mount for mount in everything.mounts if mount not in given and mount.host_path not in hidden),
+            ],
+            {**self._visible_devices(names), **everything.environment, **parameters.environment},
+        )
+        return [first, *edits[1:]]
+
+    def paths_without(self, devices: Sequence[AllocatedDevice], shared: SharedFiles) -> list[str]:
+        """Return the container paths that do not depend on ``container_paths``, and of which each is in use once."""
+        edits = self._edits(devices, shared, ())
+        paths = [node.container_path for node in edits.devices] + [mount.container_path for mount in edits.mounts]
+        return list(dict.fromkeys(paths))
 
     def cdi_spec(
         self, devices: Sequence[AllocatedDevice], shared: SharedFiles, resolve: Callable[[str], str]
@@ -112,11 +153,19 @@ class EditsBuilder:
     ) -> ContainerEdits:
         """Return the edits that do not depend on which other devices a container has."""
         members = list(dict.fromkeys(member for device in devices for member in device.members))
-        permissions = self._resource.permissions
-        nodes = [DeviceNode(member.path, device_node_path(member), permissions) for member in members]
-        nodes += [DeviceNode(host_path, path, permissions) for host_path, path in shared.devices]
-        spread = dict.fromkeys(device.spread_device for device in devices if device.spread_device)
-        nodes += [DeviceNode(path, path, permissions) for path in spread]
+        nodes, mounts = self._nodes_of(members), self._mounts_of(members, container_paths)
+        nodes += [self._node(host_path, path) for host_path, path in shared.devices]
+        nodes += map(self._node, dict.fromkeys(device.spread_device for device in devices if device.spread_device))
+        mounts += self._shared_mounts_of(members, shared)
+        return ContainerEdits(nodes, mounts, {"PATH": self._resource.path_env} if self._resource.path_env else {})
+
+    def _node(self, host_path: str, path: str = "") -> DeviceNode:
+        return DeviceNode(host_path, path or host_path, self._resource.permissions)
+
+    def _nodes_of(self, members: Iterable[BinderDevice]) -> list[DeviceNode]:
+        return [self._node(member.path, device_node_path(member)) for member in members]
+
+    def _mounts_of(self, members: Sequence[BinderDevice], container_paths: Sequence[str]) -> list[Mount]:
         mounts = [
             Mount(member.path, path)
             for member in members
@@ -129,8 +178,7 @@ class EditsBuilder:
             for member, path in zip(members, container_paths, strict=False)
             if path != container_path(member)
         ]
-        mounts += self._shared_mounts_of(members, shared)
-        return ContainerEdits(nodes, mounts, {"PATH": self._resource.path_env} if self._resource.path_env else {})
+        return mounts
 
     def _shared_mounts_of(self, members: Sequence[BinderDevice], shared: SharedFiles) -> list[Mount]:
         """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
@@ -151,6 +199,13 @@ class EditsBuilder:
         """Return the container paths of a binder device in a binderfs, without the configured ones."""
         path = device_node_path(member)
         return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
+
+    def _visible_devices(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the variable with the names of a container's binder devices; nothing if it is off."""
+        variable = self._resource.visible_devices_env
+        if DeviceList.ENVVAR not in self._resource.device_list or not variable:
+            return {}
+        return {variable: ",".join(dict.fromkeys(names))}
 
     def _visible_name(self, member: BinderDevice) -> str:
         """Return the name by which a container finds a binder device; below its own binderfs for a phone."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.devices.numa import NumaMap
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Reason
+    from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.binder.discovery.history import TrackedDevice
 
 T = TypeVar("T")
@@ -75,10 +75,11 @@ class DeviceTableBuilder:
         reason: Callable[[str], Reason | None],
         exists: Callable[[str], bool],
         shared: Callable[[], SharedFiles],
+        problem: Callable[[DeviceSet], Problem | None],
     ) -> None:
-        """``reason`` returns why a binder device is unhealthy, ``exists`` whether a scan has found it.
+        """``reason`` returns why a binder device is unhealthy, ``exists`` whether it is to be listed.
 
-        ``shared`` returns what containers get besides binder devices.
+        ``shared`` returns what containers get besides binder devices, ``problem`` why a whole device is unhealthy.
         """
         self._layout = layout
         self._numa = numa
@@ -86,6 +87,7 @@ class DeviceTableBuilder:
         self._reason = reason
         self._exists = exists
         self._shared = shared
+        self._problem = problem
         self._skipped: set[str] = set()
 
     def build(self, names: Sequence[str], previous: DeviceTable) -> DeviceTable:
@@ -123,7 +125,7 @@ class DeviceTableBuilder:
 
     def _devices(self, group: DeviceSet, numa_nodes: tuple[int, ...]) -> list[Device]:
         reasons = [*map(self._reason, group.members)]
-        problem = self._shared().problem(group)
+        problem = self._problem(group)
         if any(reasons):
             members = list(zip(group.members, reasons, strict=True))
             problem = health.first(health.aggregate(group.id, members), problem)

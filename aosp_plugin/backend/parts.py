@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.phones import Phones
 from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator, Recreator
 from aosp_plugin.binder.devices import sets
 from aosp_plugin.binder.devices.phones import PhoneLayout
 from aosp_plugin.binder.discovery.store import DeviceStore
+from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
-from aosp_plugin.config import NumberedSets, Recreate
+from aosp_plugin.config import Api, NumberedSets, Recreate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aosp_plugin.backend.holds import Holds
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
@@ -74,22 +77,34 @@ def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float
 
 def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> PhoneProvisioner | None:
     """Return what mounts the binderfs of each phone; None if the resource has no ``phones``."""
-    return PhoneProvisioner(resource.phones.directory, host, clock) if resource.phones is not None else None
+    if resource.phones is None:
+        return None
+    kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
+    return kind(resource.phones.directory, host, clock)
 
 
 def phones(
-    resource: Resource, provisioner: PhoneProvisioner | None, store: DeviceStore, clock: Callable[[], float]
+    resource: Resource,
+    provisioner: PhoneProvisioner | None,
+    store: DeviceStore,
+    holds: Holds,
+    clock: Callable[[], float],
 ) -> Phones | None:
     """Return what keeps the phones of the resource; None if it has no ``phones``."""
     if resource.phones is None or provisioner is None:
         return None
-    return Phones(provisioner, store, resource.phones.count, replicas=resource.replicas, clock=clock)
+    if isinstance(provisioner, ClaimedPhoneProvisioner):
+        return ClaimedPhones(provisioner, store, resource.phones.count, holds)
+    return Phones(provisioner, store, resource.phones.count, holds, replicas=resource.replicas, clock=clock)
 
 
 def recreator(
     host: Host, resource: Resource, provisioner: PhoneProvisioner | None, store: DeviceStore
 ) -> Recreator | None:
-    """Return what recreates binder devices before a container starts; None if that is off."""
-    if resource.recreate is Recreate.NEVER:
+    """Return what recreates binder devices before a container starts; None if that is off.
+
+    Under DRA, each claim gets a fresh phone anyway.
+    """
+    if resource.recreate is Recreate.NEVER or isinstance(provisioner, ClaimedPhoneProvisioner):
         return None
     return DeviceRecreator(host, store) if provisioner is None else PhoneRecreator(provisioner, store)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from aosp_plugin.backend.device_table import Scanned
+    from aosp_plugin.backend.holds import Holds
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
@@ -45,16 +46,18 @@ class Phones:
         provisioner: PhoneProvisioner,
         store: DeviceStore,
         count: int,
+        holds: Holds,
         *,
         replicas: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provisioner = provisioner
         self._store = store
+        self._holds = holds
         self._replicas = replicas
         self._all_due = True
         self._clock = clock
-        self._phones = {phone_id(number): _binder_devices([phone_id(number)]) for number in range(count)}
+        self._phones = {phone_id(number): binder_devices([phone_id(number)]) for number in range(count)}
         self._surplus_since: dict[str, float] = {}
         self.allocated: Allocated | None = None
         """None while it is unknown. Replaced by a single assignment."""
@@ -66,12 +69,17 @@ class Phones:
         """Whether there are phones beyond the configured count. May be read in any thread."""
         return bool(self._surplus_since)
 
-    def reason(self, name: str) -> Reason | None:
-        """Return why no container may get the phone with the binder device ``name``; None if one may."""
+    def reason(self, name: str, known: TrackedDevice | None) -> Reason | None:
+        """Return why no container may get the phone with the binder device ``name``; None if one may.
+
+        ``known`` is the binder device as of the last scan, None if that has not found it.
+        """
         phone = name.partition("/")[0]
         if phone in self._provisioner.foreign:
             return Reason.FOREIGN_MOUNT
-        return None if phone in self._phones else Reason.SURPLUS
+        if known is None:
+            return Reason.MISSING
+        return known.reason or (None if phone in self._phones else Reason.SURPLUS)
 
     def update_host(self, scanned: Scanned, *, full: bool) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
@@ -85,14 +93,24 @@ class Phones:
             mounted = self._provisioner.provision(self._phones if self._all_due else self._incomplete(scanned.tracked))
             self._all_due = False
         finally:
-            self.changed.update(_binder_devices(before ^ self._provisioner.foreign))
+            self.changed.update(binder_devices(before ^ self._provisioner.foreign))
+        mounted += self._replace_those_of_claims()
         found = [phone for phone in _replaced(scanned.tracked) if self._provisioner.is_own(phone)]
-        self._store.renew(_binder_devices([*mounted, *found]))
+        self._store.renew(binder_devices([*mounted, *found]))
         if mounted:
             LOG.info("phones mounted", extra={"phones": len(mounted)})
         self._remove_surplus(scanned)
         if self._provisioner.problem:
             raise HostError(self._provisioner.problem)
+
+    def _replace_those_of_claims(self) -> list[str]:
+        """Replace the phones that were mounted for ResourceClaims, when no pod has them any more."""
+        if self._holds.reported is None:
+            return []
+        replaced = [phone for phone in self._provisioner.other_api - self._holds.ids if phone in self._phones]
+        for phone in replaced:
+            self._provisioner.replace(phone)
+        return replaced
 
     def _remove_surplus(self, scanned: Scanned) -> None:
         """Remove surplus phones that were free when the kubelet already knew that they must not be allocated."""
@@ -113,8 +131,8 @@ class Phones:
             and allocated.asked > since + SURPLUS_INTERVAL
         ]
         if free and (removed := self._provisioner.remove(free, REMOVALS)):
-            self._store.drop(_binder_devices(removed))
-            self.changed.update(_binder_devices(removed))
+            self._store.drop(binder_devices(removed))
+            self.changed.update(binder_devices(removed))
             self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
@@ -130,5 +148,6 @@ def _replaced(tracked: Mapping[str, TrackedDevice]) -> set[str]:
     return {name.partition("/")[0] for name, known in tracked.items() if known.reason is Reason.REPLACED}
 
 
-def _binder_devices(phones: Iterable[str]) -> list[str]:
+def binder_devices(phones: Iterable[str]) -> list[str]:
+    """Return the names of the binder devices of phones."""
     return [f"{phone}/{name}" for phone in phones for name in PHONE_BINDER_DEVICES]

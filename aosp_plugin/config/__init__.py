@@ -6,7 +6,7 @@ the file, and the default. The structs ``Config`` and ``Resource`` are the only 
 follow from them. ``Config`` and ``Resource`` are frozen, and are used as they are.
 """
 
-from aosp_plugin.config.json_schema import schema
+from aosp_plugin.config.json_schema import schema, schema_of
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice, shared_device
 from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
@@ -40,6 +40,7 @@ __all__ = [
     "listen_address",
     "load",
     "schema",
+    "schema_of",
     "shared_device",
     "shared_path",
     "status_address",

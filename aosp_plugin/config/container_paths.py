@@ -75,13 +75,17 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
             raise ConfigError(f"{sources}: the container paths {shown(first.path)} and {shown(second.path)} {relation}")
 
 
+def reserved_path(path: str) -> str | None:
+    """Return the path that the container runtime or the kubelet provides at, above or below a path; None if none."""
+    return next((reserved for reserved in _RESERVED if may_overlap(path, reserved)), None)
+
+
 def _require_not_reserved(place: _Place) -> None:
-    for reserved in _RESERVED:
-        if may_overlap(place.path, reserved):
-            raise ConfigError(
-                f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
-                f"kubelet provides {reserved}"
-            )
+    if (reserved := reserved_path(place.path)) is not None:
+        raise ConfigError(
+            f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
+            f"kubelet provides {reserved}"
+        )
 
 
 def _validate_patterns(resource: Mapping[str, Setting]) -> None:

@@ -29,6 +29,16 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "aosp-plugin configuration"} | top_level
 
 
+def schema_of(keys: Mapping[str, Key], constants: Mapping[str, str], title: str) -> dict[str, Any]:
+    """Return the schema of a mapping with these keys, none of which is required, and with required ``constants``."""
+    required = {name: {"const": value} for name, value in constants.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **_mapping(required | _properties(keys), list(required)),
+    }
+
+
 def _mapping(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
     return {
         "type": "object",

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend import create_backend
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.errors import ConfigError, NotRespondingError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
@@ -14,13 +14,14 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config, Resource
 
 
 def create_backends(config: Config) -> dict[str, BinderBackend]:
     """Return the backend of each resource, by resource name."""
     return {
-        resource.resource_name: BinderBackend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
+        resource.resource_name: create_backend(Host(config.host_root), resource, cdi_dir=config.cdi_dir)
         for resource in config.resources
     }
 

@@ -30,6 +30,8 @@ class Reason(enum.StrEnum):
     """A member of the device set is missing."""
     SCAN_TIMEOUT = "scan-timeout"
     """The file system of the file, or of a link on the path to it, is not responding."""
+    BINDERFS_UNAVAILABLE = "binderfs-unavailable"
+    """No binderfs can be mounted for a claim: the kernel has none, or the plugin may not mount it."""
     NOT_A_DEVICE = "not-a-device"
     """The file is not a character device."""
     NOT_BINDER = "not-binder"
@@ -44,6 +46,9 @@ class Reason(enum.StrEnum):
     REQUIREMENT_MISSING = "requirement-missing"
     """Another device of the host that each container of the resource requires, or the spread device of this one, does
     not exist."""
+    IN_USE_BY_OTHER_API = "in-use-by-other-api"
+    """A pod still has the device through the device plugin API, and the resource is now served by DRA; or vice
+    versa."""
     NOT_IN_CDI_SPEC = "not-in-cdi-spec"
     """Containers get the device by the CDI spec only, and the spec that has it could not be written."""
     SURPLUS = "surplus"

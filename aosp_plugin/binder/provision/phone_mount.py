@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.driver.mounts import Mount
 
 SOURCE = "aosp-phone"
-"""The source of the mounts. A binderfs with another source is not the plugin's: it may have ``stats=global``, which
-shows the transactions of all phones."""
+"""The source of the mounts for pods that get a phone through the device plugin API. A binderfs with neither this source
+nor the next one is not the plugin's: it may have ``stats=global``, which shows the transactions of all phones."""
+
+CLAIM_SOURCE = "aosp-claim"
+"""The source of the mounts for ResourceClaims. So it is known after a change of the API which one a mount was for."""
 
 
 class ForeignMountError(BinderfsError):
@@ -74,18 +77,18 @@ def read_mount_table() -> tuple[Mount, ...]:
         return mounts.parse(file.read())
 
 
-def own_mounts(table: Iterable[Mount]) -> dict[str, set[int]]:
-    """Return the numbers (st_dev) of the plugin's binderfs mounts by directory.
+def own_mounts(table: Iterable[Mount]) -> dict[str, dict[int, str]]:
+    """Return the sources of the plugin's binderfs mounts by directory and number (st_dev).
 
     A bind mount of one phone in place of another one is not the plugin's: both would have the same binder devices.
     """
-    own: dict[str, set[int]] = {}
+    own: dict[str, dict[int, str]] = {}
     first: dict[tuple[str, int], str] = {}
     for mount in table:
-        if (mount.type, mount.source) == (mounts.BINDERFS, SOURCE):
+        if mount.type == mounts.BINDERFS and mount.source in {SOURCE, CLAIM_SOURCE}:
             place = os.path.dirname(mount.directory), mount.device
             if first.setdefault(place, mount.directory) == mount.directory:
-                own.setdefault(mount.directory, set()).add(mount.device)
+                own.setdefault(mount.directory, {})[mount.device] = mount.source
     return own
 
 
@@ -113,7 +116,7 @@ def mounted_device(path: str) -> int | None:
     return None
 
 
-def attach_new(path: str) -> int:
+def attach_new(path: str, source: str = SOURCE) -> int:
     """Mount a new binderfs on a directory in place of those that are mounted there. Return its number (st_dev).
 
     Raises BinderfsError. The directory is created if it does not exist, and removed if the mount fails.
@@ -122,7 +125,7 @@ def attach_new(path: str) -> int:
     if created:
         os.mkdir(path)
     try:
-        with detached.create(path, SOURCE) as mount:
+        with detached.create(path, source) as mount:
             root = f"/proc/self/fd/{mount}"
             fill(root, path)
             unmount_all(path)

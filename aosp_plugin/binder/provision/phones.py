@@ -33,6 +33,9 @@ next scan, which would be the next attempt."""
 class PhoneProvisioner:
     """Keeps the binderfs mounts of phones in place below one directory of the host. For one worker thread."""
 
+    source = phone_mount.SOURCE
+    """The source of its mounts. Those of the other API are the plugin's as well, and are left as they are."""
+
     def __init__(self, directory: str, host: Host, clock: Callable[[], float] = time.monotonic) -> None:
         """``directory`` is the host's. The host is not accessed."""
         self._host_directory = directory
@@ -45,6 +48,8 @@ class PhoneProvisioner:
         self._not_before = 0.0
         self.foreign: frozenset[str] = frozenset()
         """Phones in whose place another file system, or a file, is. Replaced by a single assignment."""
+        self.other_api: frozenset[str] = frozenset()
+        """Phones that were mounted for pods that get them through the other API. Replaced by a single assignment."""
         self.obstacles: dict[str, HostError] = {}
         """Why single phones, these among them, could not be checked, mounted or removed. For the worker thread."""
 
@@ -121,15 +126,19 @@ class PhoneProvisioner:
             table = phone_mount.read_mount_table()
             own = phone_mount.own_mounts(table)
             self._refusal = self._why_refused(directory, table)
-            foreign = set(self.foreign)
+            foreign, other_api = set(self.foreign), set(self.other_api)
             all_mounted = True
             for phone in phones:
                 path = f"{directory}/{phone}"
                 self._devices.pop(phone, None)
                 self.obstacles.pop(phone, None)
                 foreign.discard(phone)
+                other_api.discard(phone)
                 try:
-                    if self._is_complete(phone, path, self._own_device(path, own)):
+                    device = self._own_device(path, own)
+                    if device is not None and own[path][device] != self.source:
+                        other_api.add(phone)
+                    if self._is_complete(phone, path, device):
                         continue
                     if self._refusal is None and self._mount(phone, path):
                         mounted.append(phone)
@@ -139,7 +148,7 @@ class PhoneProvisioner:
                     self.obstacles[phone] = error
                     if isinstance(error, phone_mount.ForeignMountError):
                         foreign.add(phone)
-            self.foreign = frozenset(foreign)
+            self.foreign, self.other_api = frozenset(foreign), frozenset(other_api)
             if all_mounted:  # by another process of the plugin, if not here
                 self._failure = None
 
@@ -216,7 +225,7 @@ class PhoneProvisioner:
             return False
         try:
             with translated_errors(f"mount a binderfs on {path}"):
-                self._devices[phone] = phone_mount.attach_new(path)
+                self._devices[phone] = phone_mount.attach_new(path, self.source)
         except HostError as error:
             self._set_failure(error)
             return False
@@ -229,11 +238,19 @@ class PhoneProvisioner:
         with exclusive(directory):
             if isinstance(self._refusal, phone_mount.PropagationError):
                 raise self._refusal
-            device = self._mounted_device(path)
-            # The mount table has a line for each phone, so it is read only if the mount is not a known one.
-            if device not in {None, self._devices.get(phone)}:
-                phone_mount.require_own_mount(path, device)
-            self._devices[phone] = phone_mount.attach_new(path)
+            self._require_own(phone, path)
+            self._devices[phone] = phone_mount.attach_new(path, self.source)
+            self.other_api -= {phone}
+
+    def _require_own(self, phone: str, path: str) -> int | None:
+        """Return the number (st_dev) of the plugin's binderfs of a phone; None if there is none. Raises HostError.
+
+        The mount table has a line for each phone, so it is read only if the mount is not a known one.
+        """
+        device = self._mounted_device(path)
+        if device not in {None, self._devices.get(phone)}:
+            phone_mount.require_own_mount(path, device)
+        return device
 
     def _remove(self, directory: str, phones: Iterable[str], limit: int) -> list[str]:
         removed: list[str] = []

@@ -1,0 +1,248 @@
+"""Binder devices as a backend of the framework, for DRA: phones that are made for a claim, and devices that are found.
+
+A phone has no binderfs until its claim is prepared, and none after it. A found device is recreated when its claim is
+over, so that the next one gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claimed_phones import ClaimedPhones
+from aosp_plugin.backend.parameters import effective_parameters, require_free
+from aosp_plugin.backend.phones import binder_devices
+from aosp_plugin.binder.devices.phones import PhoneLayout, phone_number
+from aosp_plugin.binder.discovery import health
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.discovery.names import last_number, natural_sort
+from aosp_plugin.binder.driver import implementation
+from aosp_plugin.errors import (
+    AllocationError,
+    BackendError,
+    HostError,
+    InvalidRequestError,
+    PluginError,
+    UnhealthyDeviceError,
+    UnknownDeviceError,
+)
+from aosp_plugin.framework.backend import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from aosp_plugin.backend.parameters import Parameters
+    from aosp_plugin.backend.recreation import Recreator
+    from aosp_plugin.backend.shared_paths import SharedFiles
+    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.discovery.health import Problem
+    from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.config import Resource
+    from aosp_plugin.framework.backend import ClaimParameters
+    from aosp_plugin.framework.edits import ContainerEdits
+
+LOG = logging.getLogger(__name__)
+
+_MAX_TEXT_LENGTH = 64
+"""Characters in the value of an attribute (staging/src/k8s.io/api/resource/v1/types.go)."""
+
+
+class ClaimsBackend(BinderBackend):
+    """The binder devices of one resource on this host, for ResourceClaims."""
+
+    _tolerated = frozenset({Reason.SURPLUS})
+
+    def __init__(
+        self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """See ``HostDevices``."""
+        super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
+        self.creates_devices = resource.provision is not None
+        self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
+        self._prepared: set[str] = set()
+        self._driver = ""
+        self._kernel_version = kernel_version(os.uname().release)
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Read the host; see ``HostDevices``."""
+        if self._claimed is not None:
+            try:
+                self._claimed.scan(changed)
+            except HostError as error:
+                raise BackendError(str(error)) from error
+        super().scan(changed)
+        if not self._driver:
+            self._driver = self._driver_of_found() if self._claimed is None else self._claimed.driver
+
+    def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
+        """Mount those of the phones ``ids`` that have no binderfs; return what a container gets with each device.
+
+        Raises AllocationError; what this call has mounted is removed then.
+        """
+        effective = effective_parameters(parameters, self._resource.visible_devices_env)
+        groups = self._groups(ids)
+        for group in groups:
+            self._require_available(group)
+        devices = self._further_devices(effective)
+        mounted = self._mount(groups)
+        try:
+            return self._edits_of(ids, groups, effective, devices)
+        except AllocationError:
+            with contextlib.suppress(BackendError):
+                self.unprepare(mounted)
+            raise
+
+    def unprepare(self, ids: Sequence[str]) -> None:
+        """Remove phones, and recreate found devices if ``recreate`` is on-start. Raises BackendError.
+
+        A found device that cannot be recreated is unhealthy until ``update_host`` has recreated it. A device that a pod
+        has through the other API is left as it is.
+        """
+        if self._claimed is not None:
+            try:
+                self._claimed.release([device_id for device_id in ids if phone_number(device_id) is not None])
+            except HostError as error:
+                raise BackendError(str(error)) from error
+        elif self._recreator is not None:
+            table = self._scanned.table
+            for group in self._sets_of([device_id for device_id in ids if device_id in table.sets], table):
+                self._recreate(group, self._recreator)
+        self._prepared.difference_update(ids)
+
+    def retain(self, ids: Collection[str]) -> None:
+        """Release all devices but ``ids``, as ``unprepare`` does. Raises BackendError."""
+        try:
+            known = self._prepared if self._claimed is None else self._claimed.existing()
+        except HostError as error:
+            raise BackendError(str(error)) from error
+        if released := natural_sort([*known.difference(ids)]):
+            self.unprepare(released)
+
+    def attributes(self, device_id: str) -> Mapping[str, bool | int | str | Version]:
+        """Return the number of a device, its driver, the version of the kernel, its spread device, and its size."""
+        scanned = self._scanned
+        group = scanned.table.sets.get(device_id)
+        if group is None:
+            return {}
+        values: dict[str, bool | int | str | Version] = {"binderDevices": len(group.members)}
+        if (number := last_number(device_id)) is not None:
+            values["number"] = number
+        texts = {"driver": self._driver, "spreadDevice": os.path.basename(scanned.shared.spread.device(group.number))}
+        values |= {name: text for name, text in texts.items() if 0 < len(text) <= _MAX_TEXT_LENGTH}
+        if self._kernel_version:
+            values["kernelVersion"] = Version(self._kernel_version)
+        return values
+
+    def _groups(self, ids: Sequence[str]) -> list[DeviceSet]:
+        """Return the device sets of ``ids`` in natural order. Raises UnknownDeviceError.
+
+        A claim may have a phone beyond the count: it was lowered since.
+        """
+        if self._claimed is None:
+            return self._sets_of(ids, self._scanned.table)
+        if unknown := [device_id for device_id in ids if phone_number(device_id) is None]:
+            raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
+        return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
+
+    def _require_available(self, group: DeviceSet) -> None:
+        problem = self._problem(group, self._scanned.shared)
+        if problem is not None and problem.reason not in self._tolerated:
+            raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
+
+    def _mount(self, groups: Sequence[DeviceSet]) -> list[str]:
+        """Mount those of the phones that have no binderfs, and return them. Raises UnhealthyDeviceError."""
+        if self._claimed is None:
+            return []
+        try:
+            mounted = self._claimed.prepare([group.id for group in groups])
+            self.scan([])
+        except (HostError, PluginError, OSError) as error:
+            ids = ", ".join(group.id for group in groups)
+            raise UnhealthyDeviceError(f"device {ids!r} could not be mounted: {error}") from error
+        return mounted
+
+    def _edits_of(
+        self, ids: Sequence[str], groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
+    ) -> list[ContainerEdits]:
+        """Return what a container gets with each of the devices ``ids``. Raises AllocationError."""
+        scanned = self._scanned
+        devices = [self._usable(group, scanned) for group in groups]
+        taken = self._edits.paths_without(devices, scanned.shared)
+        if parameters.container_paths is None:
+            taken += self._resource.container_paths
+        present = {*scanned.shared.devices, *((device.spread_device,) * 2 for device in devices)}
+        added = tuple((path, path) for path in further if (path, path) not in present)
+        require_free(parameters, [path for path, _ in added], taken)
+        if self._claimed is None and self._recreator is None:
+            self._log_reuse([device for device in devices if device.id not in self._prepared])
+        self._prepared.update(ids)
+        shared = scanned.shared._replace(devices=(*scanned.shared.devices, *added))
+        edits = zip((device.id for device in devices), self._edits.for_claim(devices, shared, parameters), strict=True)
+        by_id = dict(edits)
+        return [self._resolved(by_id[device_id]) for device_id in ids]
+
+    def _further_devices(self, parameters: Parameters) -> Sequence[str]:
+        """Return the devices of the parameters. Raises AllocationError if one is missing, or must not be passed on."""
+        binderfs = self._host.driver().file_systems if parameters.devices else frozenset()
+        for path in parameters.devices:
+            try:
+                status = self._host.lstat(self._host.resolve(path))
+            except (OSError, HostError) as error:
+                raise UnhealthyDeviceError(f"{parameters.sources['devices']}: {path}: {error}") from error
+            if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)) or status.st_dev in binderfs:
+                raise InvalidRequestError(
+                    f"{parameters.sources['devices']}: {path} is not allowed; allowed: character and block devices "
+                    "that are not binder devices"
+                )
+        return parameters.devices
+
+    def _resolved(self, edits: ContainerEdits) -> ContainerEdits:
+        """Return the edits with paths of the host without links, which a CDI spec requires. Raises AllocationError."""
+        try:
+            return edits._replace(
+                devices=[node._replace(host_path=self._host.resolve(node.host_path)) for node in edits.devices],
+                mounts=[mount._replace(host_path=self._host.resolve(mount.host_path)) for mount in edits.mounts],
+            )
+        except (OSError, HostError) as error:
+            raise UnhealthyDeviceError(str(error)) from error
+
+    def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
+        if self._holds.problem(group) is not None:
+            return
+        try:
+            recreator.recreate(group)
+        except HostError as error:
+            LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})
+
+    def _problem(self, group: DeviceSet, shared: SharedFiles) -> Problem | None:
+        problem = super()._problem(group, shared)
+        return problem if self._claimed is None else health.first(problem, self._claimed.problem(group.id))
+
+    def _names(self) -> Sequence[str]:
+        return super()._names() if self._claimed is None else self._claimed.names()
+
+    def _is_listed(self, name: str) -> bool:
+        return super()._is_listed(name) if self._claimed is None else self._claimed.is_listed(name)
+
+    def _driver_of_found(self) -> str:
+        """Return the implementation of the driver of the first device in a binderfs; c for other binder devices."""
+        devices = [known.device for known in self._store.tracked.values()]
+        directory = next((device.directory for device in devices if device.directory), None)
+        if directory is None:
+            return implementation.C if any(device.kind is Kind.CDEV for device in devices) else ""
+        with contextlib.suppress(OSError, HostError):
+            return self._host.call(implementation.implementation, self._host.process_path(directory))
+        return ""
+
+
+def kernel_version(release: str) -> str:
+    """Return the first three numbers of a kernel's release, such as 6.1.0 for 6.1-rc2; empty if there are none."""
+    match = re.match(r"(0|[1-9]\d*)\.(0|[1-9]\d*)(?:\.(0|[1-9]\d*))?", release)
+    return ".".join(part or "0" for part in match.groups()) if match else ""

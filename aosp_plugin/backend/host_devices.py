@@ -1,0 +1,290 @@
+"""The devices of a resource on this host, whichever API serves them.
+
+``scan`` lets the store read the binder devices (``binder.discovery``) and groups them into devices (``device_table``).
+``devices`` returns these. ``update_host`` changes the host: it provisions binder devices, retries recreations, and
+writes the CDI spec.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from aosp_plugin.backend import parts
+from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
+from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
+from aosp_plugin.backend.holds import Holds
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.shared_paths import SharedPaths
+from aosp_plugin.backend.spec_writer import SpecWriter
+from aosp_plugin.binder.devices import numa, sets
+from aosp_plugin.binder.discovery import health
+from aosp_plugin.binder.discovery.health import Reason
+from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.config import Api, Recreate
+from aosp_plugin.errors import (
+    BackendError,
+    CdiError,
+    HostError,
+    NotRespondingError,
+    UnhealthyDeviceError,
+    UnknownDeviceError,
+    WorkerTimeoutError,
+)
+from aosp_plugin.framework.backend import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from aosp_plugin.backend.phones import Allocated
+    from aosp_plugin.backend.shared_paths import SharedFiles
+    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.discovery.health import Problem
+    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner
+    from aosp_plugin.config import Resource
+    from aosp_plugin.framework.inventory import Device
+
+LOG = logging.getLogger(__name__)
+
+
+class HostDevices(Backend):
+    """Finds and keeps the binder devices of one resource; subclasses give them to containers."""
+
+    _tolerated: ClassVar[frozenset[Reason]] = frozenset()
+    """Reasons for which a device is not offered, but those who have it already may use it."""
+
+    def __init__(
+        self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``cdi_dir`` is the host's directory of CDI specs. The host is not accessed."""
+        self.resource_name = resource.resource_name
+        self.scanned_files = resource.scanned_files
+        self.creates_devices = parts.expected_devices(resource) is not None
+        self.pre_start_required = resource.recreate is Recreate.ON_START and resource.api is Api.DEVICE_PLUGIN
+        self._host = host
+        self._resource = resource
+        self._store = parts.device_store(host, resource, clock)
+        self._device_provisioner = parts.device_provisioner(host, resource, clock)
+        self._phone_provisioner = parts.phone_provisioner(host, resource, clock)
+        self._holds = Holds(partial(_mounted_for_other_api, self._phone_provisioner))
+        self._phones = parts.phones(resource, self._phone_provisioner, self._store, self._holds, clock)
+        self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
+        self._edits = EditsBuilder(resource)
+        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
+        self._sources = [source for source in (self._recreator, self._spec, self._phones) if source is not None]
+        self._shared_paths = SharedPaths(host, resource)
+        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.files)
+        self._full = True
+        self._table_builder = DeviceTableBuilder(
+            parts.layout(resource),
+            numa.parse(resource.numa),
+            resource.replicas,
+            reason=self._reason,
+            exists=self._is_listed,
+            shared=lambda: self._shared_paths.files,
+            problem=lambda group: self._problem(group, self._shared_paths.files),
+        )
+
+    def devices(self) -> Sequence[Device]:
+        """Return the devices in natural order."""
+        return self._scanned.table.devices
+
+    def directories(self) -> frozenset[str]:
+        """Return the device directory, the directories that its links lead to, and those of the shared devices."""
+        return self._store.directories() | self._shared_paths.directories()
+
+    def seconds_until_scan(self) -> float | None:
+        """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
+        if self._is_stale():
+            return 0.0
+        due = self._store.seconds_until_scan()
+        return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """Read the host.
+
+        Raises BackendError, OSError, and WorkerTimeoutError if the file system of the device directory has not been
+        responding since the start. The first scan raises ConfigError if a shared device is not a device.
+        """
+        try:
+            names = self._store.scan(changed)
+        except NotRespondingError as error:
+            raise WorkerTimeoutError(str(error)) from error
+        except HostError as error:
+            raise BackendError(str(error)) from error
+        self._full |= names is None
+        shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
+        concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
+        stale = self._take_stale()
+        table = self._scanned.table
+        if names is None or concerns_all:
+            table = self._table_builder.build(self._names(), table)
+        elif names or stale:
+            table = self._table_builder.update(table, {*names, *stale}, self._names())
+        self._scanned = Scanned(table, self._store.tracked, shared)
+
+    def update_host(self) -> None:
+        """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
+        steps = [self._provision]
+        if self._recreator is not None:
+            steps.append(self._recreator.retry)
+        if self._spec is not None:
+            steps.append(partial(self._spec.write, self._scanned))
+        errors = []
+        for step in steps:
+            try:
+                step()
+            except (OSError, HostError, CdiError) as error:
+                errors.append(str(error))
+        if errors:
+            raise BackendError("; ".join(errors))
+
+    def hand_over(self) -> None:
+        """Leave the CDI spec to another plugin; what is mounted and provisioned stays anyway. Raises CdiError."""
+        if self._spec is not None:
+            self._spec.hand_over()
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether there are phones beyond the configured count, which are removed when free. For any thread."""
+        return self._phones is not None and self._phones.surplus
+
+    def set_allocated(self, allocated: Allocated | None) -> None:
+        """Set which devices pods have, for the removal of surplus phones; None if that is unknown. For any thread."""
+        if self._phones is not None:
+            self._phones.allocated = allocated
+
+    @property
+    def holds_undecided(self) -> bool:
+        """Whether the next answer of the kubelet may change which devices are held; see ``set_held``. For any thread.
+
+        Once it is known that no device is held, none will be: the node has one plugin for the resource.
+        """
+        return self._holds.reported is None or bool(self._holds.ids)
+
+    def set_held(self, ids: Collection[str] | None) -> None:
+        """Set which devices pods have through the other API, as IDs of that API; None if unknown. For any thread.
+
+        No further pod gets them until they are free.
+        """
+        self._holds.report(ids)
+
+    def reset(self) -> None:
+        """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""
+        self._store.reset()
+        self._shared_paths.reset()
+
+    def binder_devices(self) -> dict[str, Sequence[BinderDevice]]:
+        """Return the existing binder devices of each device, by ID without replicas."""
+        scanned = self._scanned
+        return {
+            device_id: existing(scanned.table.sets[device_id], scanned.tracked) for device_id in scanned.table.order
+        }
+
+    @property
+    def known_spread_devices(self) -> tuple[str, ...]:
+        """The paths of the spread devices, including lost ones."""
+        return self._scanned.shared.spread.known
+
+    def spread_devices(self) -> dict[str, list[str]]:
+        """Return the IDs of the devices that have each spread device, without replicas, by its path."""
+        return self._scanned.by_spread_device()
+
+    def advertised_ids(self, device_id: str) -> list[str]:
+        """Return the IDs under which a device is advertised: its own, or those of its replicas."""
+        return sets.replica_ids(device_id, self._resource.replicas)
+
+    def check_host(self) -> None:
+        """Check without effect that ``update_host`` could provision devices, and write the CDI spec of the last scan.
+
+        May block. For a backend whose plugin does not run yet. Raises CdiError, HostError and OSError.
+        """
+        for provisioner in (self._device_provisioner, self._phone_provisioner):
+            if provisioner is not None:
+                provisioner.check()
+        if self._spec is not None:
+            self._spec.check(self._scanned)
+
+    def close(self) -> None:
+        """Remove the CDI spec. Provisioned binder devices are kept. Raises CdiError and BackendError."""
+        if self._spec is not None:
+            try:
+                self._spec.close()
+            except HostError as error:
+                raise BackendError(f"cannot remove the CDI spec: {error}") from error
+
+    def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
+        """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
+        known = table.sets
+        set_ids = set()
+        for device_id in ids:
+            set_id = sets.replicated_id(device_id, self._resource.replicas)
+            if set_id is None or set_id not in known:
+                raise UnknownDeviceError(f"unknown device {device_id!r}")
+            set_ids.add(set_id)
+        return [known[set_id] for set_id in natural_sort([*set_ids])]
+
+    def _reason(self, name: str, tracked: Mapping[str, TrackedDevice] | None = None) -> Reason | None:
+        """Return why a binder device is unhealthy, according to ``tracked``, or the store."""
+        known = (self._store.tracked if tracked is None else tracked).get(name)
+        if self._phones is not None:
+            reason = self._phones.reason(name, known)
+        else:
+            reason = Reason.MISSING if known is None else known.reason
+        if known is None:
+            return reason
+        if reason is None and self._recreator is not None:
+            reason = self._recreator.reason(known.device)
+        if reason is None and self._spec is not None and name in self._spec.lacking:
+            reason = Reason.NOT_IN_CDI_SPEC
+        return reason
+
+    def _problem(self, group: DeviceSet, shared: SharedFiles) -> Problem | None:
+        """Return why a device as a whole is unhealthy, whatever its binder devices are."""
+        return health.first(shared.problem(group), self._holds.problem(group))
+
+    def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
+        """Return what a container gets with a device. Raises UnhealthyDeviceError."""
+        reasons = [(name, self._reason(name, scanned.tracked)) for name in group.members]
+        problem = health.first(health.aggregate(group.id, reasons), self._problem(group, scanned.shared))
+        if problem is not None and problem.reason not in self._tolerated:
+            raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
+        members = [scanned.tracked[name].device for name in group.members]
+        return AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number))
+
+    def _names(self) -> Sequence[str]:
+        """Return the names of the binder devices whose devices are listed, in natural order."""
+        return self._store.names
+
+    def _is_listed(self, name: str) -> bool:
+        return name in self._store.tracked
+
+    def _is_stale(self) -> bool:
+        """Return whether the health of a device has changed since the last scan, without a change of its files."""
+        return self._holds.changed or any(source.changed for source in self._sources)
+
+    def _take_stale(self) -> set[str]:
+        """Return the binder devices whose health has changed in this way, and forget them."""
+        stale: set[str] = set().union(*(source.changed for source in self._sources))
+        for source in self._sources:
+            source.changed = set()
+        groups = (self._scanned.table.sets.get(device_id) for device_id in self._holds.take())
+        return stale.union(*(group.members for group in groups if group is not None))
+
+    def _provision(self) -> None:
+        """Create the binder devices and phones that are missing. Raises HostError."""
+        if self._device_provisioner is not None and (created := self._device_provisioner.provision()):
+            LOG.info("provisioned binder devices", extra={"devices": created})
+        if self._phones is not None:
+            full, self._full = self._full, False
+            self._phones.update_host(self._scanned, full=full)
+
+
+def _mounted_for_other_api(provisioner: PhoneProvisioner | None) -> Collection[str]:
+    return () if provisioner is None else provisioner.other_api

@@ -1,0 +1,103 @@
+"""A binderfs for each phone of a ResourceClaim: mounted when the claim is prepared, and removed when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from aosp_plugin.binder.devices.phones import phone_number
+from aosp_plugin.binder.driver import detached
+from aosp_plugin.binder.driver.implementation import implementation
+from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.binder.provision.mount import exclusive
+from aosp_plugin.binder.provision.phones import PhoneProvisioner
+
+
+class ClaimedPhoneProvisioner(PhoneProvisioner):
+    """Mounts phones one by one; a call costs the same however many there are. For one worker thread."""
+
+    source = phone_mount.CLAIM_SOURCE
+
+    def mount(self, phone: str) -> bool:
+        """Mount a binderfs for ``phone``, unless it has one. Return whether it was mounted. Raises HostError."""
+        with self._errors():
+            return self._host.call(lambda directory: self._mount_one(directory, phone), self._directory())
+
+    def unmount(self, phone: str) -> None:
+        """Unmount the binderfs of ``phone``, and remove its directory. Containers keep it. Idempotent.
+
+        What is in its place instead stays. Raises HostError.
+        """
+        with self._errors():
+            self._host.call(lambda directory: self._unmount_one(directory, phone), self._directory())
+
+    def survey(self) -> dict[str, str]:
+        """Return the phones that have a binderfs, with the source of it; set ``foreign`` and ``other_api``.
+
+        Raises HostError.
+        """
+        with self._errors():
+            return self._host.call(self._survey, self._directory())
+
+    def mounted(self) -> list[str]:
+        """Return the phones that may have a binderfs: those with a directory. Raises HostError."""
+        with self._errors():
+            return self._host.call(_phones_in, self._directory())
+
+    def driver(self) -> str:
+        """Return the implementation of the driver, c or rust; empty if unknown. Raises HostError.
+
+        A binderfs that is not attached to any directory is created for it.
+        """
+        with self._errors(), detached.create(self._host_directory, self.source) as mount:
+            return implementation(f"/proc/self/fd/{mount}")
+
+    def _mount_one(self, directory: str, phone: str) -> bool:
+        path = f"{directory}/{phone}"
+        with exclusive(directory):
+            if self._require_own(phone, path) is not None:
+                return False
+            if not os.path.lexists(directory):
+                detached.check_mountable(directory)
+                os.makedirs(directory)
+            self._devices[phone] = phone_mount.attach_new(path, self.source)
+            return True
+
+    def _unmount_one(self, directory: str, phone: str) -> None:
+        path = f"{directory}/{phone}"
+        with exclusive(directory):
+            self.obstacles.pop(phone, None)
+            try:
+                if self._require_own(phone, path) is not None:
+                    phone_mount.unmount_all(path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(path)
+            except phone_mount.ForeignMountError:
+                self.foreign |= {phone}
+            self._devices.pop(phone, None)
+            self.other_api -= {phone}
+
+    def _survey(self, directory: str) -> dict[str, str]:
+        own = phone_mount.own_mounts(phone_mount.read_mount_table())
+        sources: dict[str, str] = {}
+        foreign: set[str] = set()
+        self._devices = {}
+        for phone in _phones_in(directory):
+            path = f"{directory}/{phone}"
+            try:
+                device = self._own_device(path, own)
+            except phone_mount.ForeignMountError:
+                foreign.add(phone)
+                continue
+            if device is not None:
+                sources[phone], self._devices[phone] = own[path][device], device
+        self.foreign = frozenset(foreign)
+        self.other_api = frozenset(phone for phone, source in sources.items() if source != self.source)
+        return sources
+
+
+def _phones_in(directory: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(directory) if phone_number(name) is not None]
+    except FileNotFoundError:
+        return []

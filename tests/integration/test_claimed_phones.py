@@ -1,0 +1,306 @@
+"""Phones for ResourceClaims, mounted on demand; a tmpfs, really mounted, stands in for binderfs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.binder.driver import binderfs, detached, implementation
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.errors import BinderMissingError
+from aosp_plugin.config import PHONE_DEFAULTS, Api, Isolation, Phones, Resource, SharedDevice
+from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.backend import ClaimParameters
+from tests.support import Clock
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from aosp_plugin.framework.edits import ContainerEdits
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+TRIPLE = ("binder", "hwbinder", "vndbinder")
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones, which does not exist yet."""
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
+        yield mounts
+
+
+def started(directory: Mounts, count: int = 3, api: Api = Api.DRA, **keys: Any) -> ClaimsBackend:
+    """Return a backend after its first scan and host update."""
+    phones = Phones(count=count, directory=str(directory.path))
+    resource = Resource(phones=phones, api=api, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
+    backend = ClaimsBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"), clock=Clock())
+    backend.scan()
+    with contextlib.suppress(BackendError):
+        backend.update_host()
+    return backend
+
+
+def reasons(backend: ClaimsBackend) -> dict[str, str]:
+    """Scan everything, and return the reason of each device, empty if it is healthy."""
+    backend.scan()
+    return {device.id: device.reason for device in backend.devices()}
+
+
+def parameters(source: Any = "claim", **content: Any) -> list[ClaimParameters]:
+    return [ClaimParameters(source, {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", **content})]
+
+
+def mounts_of(edits: ContainerEdits) -> dict[str, str]:
+    assert all(mount.read_only for mount in edits.mounts)
+    return {mount.container_path: mount.host_path for mount in edits.mounts}
+
+
+def nodes_of(edits: Sequence[ContainerEdits]) -> list[list[str]]:
+    return [[node.container_path for node in part.devices] for part in edits]
+
+
+def test_phones_are_healthy_although_nothing_is_mounted(directory: Mounts) -> None:
+    backend = started(directory, 12)
+    assert [device.id for device in backend.devices()] == [f"phone{number}" for number in range(12)]
+    assert all(device.healthy for device in backend.devices())
+    assert not directory.path.exists()
+    assert not backend.pre_start_required
+
+
+def test_claim_gets_a_binderfs_of_its_own_and_nothing_else_is_mounted(directory: Mounts) -> None:
+    backend = started(directory)
+    (edits,) = backend.prepare(["phone1"], [])
+    phone = f"{directory.path}/phone1"
+    assert directory.mounted() == {"phone1": 1}
+    assert sorted(binderfs.devices_in(phone)) == sorted(TRIPLE)
+    assert [node.host_path for node in edits.devices] == [f"{phone}/{name}" for name in TRIPLE]
+    assert mounts_of(edits) == {
+        **{f"{phone}/{name}": f"{phone}/{name}" for name in TRIPLE},
+        **{f"/dev/{name}": f"{phone}/{name}" for name in TRIPLE},
+        "/dev/binderfs": phone,
+        "/dev/binderfs/binder-control": "/dev/null",
+    }
+    assert edits.environment == {
+        "BINDER_VISIBLE_DEVICES": "binder,hwbinder,vndbinder",
+        "PATH": "/system/bin:/system/xbin",
+    }
+    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+
+
+def test_prepare_again_leaves_the_phone_as_it_is(directory: Mounts) -> None:
+    backend = started(directory)
+    edits = backend.prepare(["phone1"], [])
+    before = os.stat(directory.path / "phone1")
+    assert backend.prepare(["phone1"], []) == edits
+    assert started(directory).prepare(["phone1"], []) == edits  # by a process that was started later
+    assert os.path.samestat(os.stat(directory.path / "phone1"), before)
+
+
+def test_unprepare_removes_the_phone_and_its_directory(directory: Mounts) -> None:
+    backend = started(directory)
+    backend.prepare(["phone0"], [])
+    backend.prepare(["phone1"], [])
+    for _ in range(2):
+        backend.unprepare(["phone1", "phone2", "unknown"])
+        assert os.listdir(directory.path) == ["phone0"]
+        assert directory.mounted() == {"phone0": 1}
+        assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+
+
+def test_each_claim_gets_a_fresh_phone(directory: Mounts) -> None:
+    backend = started(directory)
+    backend.prepare(["phone0"], [])
+    (directory.path / "phone0/binder").unlink()
+    (directory.path / "phone0/left").touch()
+    backend.unprepare(["phone0"])
+    backend.prepare(["phone0"], [])
+    assert sorted(binderfs.devices_in(str(directory.path / "phone0"))) == sorted(TRIPLE)
+
+
+def test_lost_mount_of_a_prepared_phone_is_mounted_again(directory: Mounts) -> None:
+    backend = started(directory)
+    backend.prepare(["phone0"], [])
+    directory.unmount("phone0")
+    assert reasons(backend)["phone0"] == "missing"
+    backend.update_host()
+    assert reasons(backend)["phone0"] == ""
+    assert directory.mounted() == {"phone0": 1}
+
+
+def test_mounts_of_a_killed_process_are_removed_unless_a_claim_has_them(directory: Mounts) -> None:
+    killed = started(directory, 4)
+    for phone in ("phone0", "phone1", "phone3"):
+        killed.prepare([phone], [])
+    backend = started(directory, 3)  # the count was lowered meanwhile
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone3": 1}
+    backend.prepare(["phone1"], [])
+    backend.retain({"phone1", "phone3"})
+    assert directory.mounted() == {"phone1": 1, "phone3": 1}
+    backend.retain({"phone1"})
+    assert os.listdir(directory.path) == ["phone1"]
+    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+
+
+def test_claim_keeps_a_phone_beyond_the_count_which_is_not_offered(directory: Mounts) -> None:
+    edits = started(directory, 3).prepare(["phone2"], [])
+    backend = started(directory, 1)
+    assert backend.prepare(["phone2"], []) == edits
+    assert reasons(backend) == {"phone0": "", "phone2": "surplus"}
+    backend.unprepare(["phone2"])
+    assert reasons(backend) == {"phone0": ""}
+
+
+def test_something_foreign_in_the_place_of_a_phone_is_never_touched(directory: Mounts) -> None:
+    directory.path.mkdir()
+    (directory.path / "phone0").touch()
+    (directory.path / "phone1").mkdir()
+    directory.mount_tmpfs_with("phone1", *TRIPLE)
+    backend = started(directory)
+    assert reasons(backend) == {"phone0": "foreign-mount", "phone1": "foreign-mount", "phone2": ""}
+    for phone in ("phone0", "phone1"):
+        with pytest.raises(UnhealthyDeviceError, match=rf"phone.*{phone}"):
+            backend.prepare([phone], [])
+    backend.unprepare(["phone0", "phone1"])
+    backend.retain([])
+    assert directory.mounted() == {"phone1": 1}
+    (directory.path / "phone0").unlink()
+    directory.unmount("phone1")
+    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "")
+    backend.prepare(["phone0"], [])
+
+
+def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_directory: str) -> None:
+        raise BinderMissingError("this kernel has no binderfs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detached, "check_mountable", refuse)
+        backend = started(directory, 2)
+        assert reasons(backend) == {"phone0": "binderfs-unavailable", "phone1": "binderfs-unavailable"}
+        assert backend.devices()[0].why == "binderfs-unavailable: this kernel has no binderfs"
+        with pytest.raises(BackendError, match="this kernel has no binderfs"):
+            backend.update_host()
+        with pytest.raises(UnhealthyDeviceError, match="this kernel has no binderfs"):
+            backend.prepare(["phone0"], [])
+    backend.scan([])
+    assert all(device.healthy for device in backend.devices())
+    backend.update_host()
+
+
+def test_phone_whose_binderfs_cannot_be_mounted_is_not_prepared(
+    directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = started(directory)
+    with monkeypatch.context() as patch:
+
+        def fail(*_arguments: object) -> None:
+            raise BinderMissingError("no minor")
+
+        patch.setattr(detached, "attach", fail)
+        with pytest.raises(UnhealthyDeviceError, match="'phone0' could not be mounted: no minor"):
+            backend.prepare(["phone0"], [])
+    assert os.listdir(directory.path) == []
+    backend.prepare(["phone0"], [])
+
+
+def test_required_device_is_required_before_anything_is_mounted(directory: Mounts) -> None:
+    gpu = str(directory.path.parent / "gpu")
+    backend = started(directory, shared_devices=(SharedDevice(path=gpu, required=True),))
+    assert reasons(backend) == dict.fromkeys(["phone0", "phone1", "phone2"], "requirement-missing")
+    with pytest.raises(UnhealthyDeviceError, match=re.escape(f"requirement-missing: {gpu}")):
+        backend.prepare(["phone0"], [])
+    assert directory.mounted() == {}
+
+
+def test_unknown_ids_are_refused(directory: Mounts) -> None:
+    with pytest.raises(UnknownDeviceError, match=r"unknown device '../phone0'"):
+        started(directory).prepare(["../phone0"], [])
+
+
+def test_shared_and_spread_devices_come_with_the_phone(directory: Mounts) -> None:
+    backend = started(directory, shared_devices=("/dev/null:/dev/x",), spread_devices=("/dev/zero", "/dev/full"))
+    (edits,) = backend.prepare(["phone1"], [])
+    assert [node.container_path for node in edits.devices][3:] == ["/dev/zero", "/dev/x"]
+    assert backend.attributes("phone1")["spreadDevice"] == "zero"
+    assert backend.attributes("phone2")["spreadDevice"] == "full"
+
+
+def test_several_phones_of_a_request_require_paths_of_their_own(directory: Mounts) -> None:
+    backend = started(directory)
+    error = r"^a request has 2 phones, whose 6 binder devices would have the same paths in a container: use a request"
+    with pytest.raises(InvalidRequestError, match=error):
+        backend.prepare(["phone0", "phone1"], [])
+    assert os.listdir(directory.path) == []  # nothing is left of it
+    paths = [f"/dev/{letter}{name}" for letter in "ab" for name in TRIPLE]
+    with pytest.raises(InvalidRequestError, match=error):
+        backend.prepare(["phone0", "phone1"], parameters(containerPaths=paths[:5]))
+    first, second = backend.prepare(["phone1", "phone0"], parameters(containerPaths=paths))
+    assert [path for path in mounts_of(second) if path.startswith("/dev/")] == paths[:3]
+    assert [path for path in mounts_of(first) if path.startswith("/dev/")] == paths[3:]
+    assert second.environment["BINDER_VISIBLE_DEVICES"].startswith("phone0/binder,phone0/hwbinder")
+    assert not first.environment
+
+
+def test_parameters_change_what_the_container_gets(directory: Mounts) -> None:
+    backend = started(directory, isolation=Isolation.STRICT)
+    given = parameters("class", allowedDevices=["/dev/*"], environment={"A": "1", "B": "1"}, containerPaths=["/dev/x"])
+    given += parameters(environment={"B": "2"}, devices=["/dev/fuse"] if os.path.exists("/dev/fuse") else [])
+    (edits,) = backend.prepare(["phone0"], given)
+    phone = f"{directory.path}/phone0"
+    assert [path for path in mounts_of(edits) if not path.startswith(phone)] == ["/dev/x"]
+    assert {**edits.environment, "A": "1", "B": "2"} == edits.environment
+    assert os.path.exists("/dev/fuse") == ("/dev/fuse" in nodes_of([edits])[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (
+            {"containerPaths": ["/dev/binderfs/x"]},
+            "containerPaths: .* '/dev/binderfs/x' conflicts with '/dev/binderfs'",
+        ),
+        ({"containerPaths": ["/dev/x", "/dev/x/y"]}, "containerPaths: .* '/dev/x/y' conflicts with '/dev/x'"),
+        ({"devices": ["/dev/binder"]}, "devices: .* '/dev/binder' conflicts with '/dev/binder'"),
+    ],
+)
+def test_paths_of_parameters_must_be_free_in_the_container(
+    content: dict[str, Any], error: str, directory: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = started(directory)
+    monkeypatch.setattr(ClaimsBackend, "_further_devices", lambda _self, given: given.devices)
+    with pytest.raises(InvalidRequestError, match=f"^parameters of the DeviceClass: {error}"):
+        backend.prepare(["phone0"], parameters("class", **content))
+    assert os.listdir(directory.path) == []
+
+
+def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) -> None:
+    backend = started(directory)
+    backend.prepare(["phone1"], [])
+    binder = f"{directory.path}/phone1/binder"
+    allowed = "is not allowed; allowed: character and block devices that are not binder devices"
+    for path in (str(directory.path), binder):
+        with pytest.raises(InvalidRequestError, match=f"^parameters of the DeviceClass: devices: {path} {allowed}"):
+            backend.prepare(["phone0"], parameters("class", devices=[path]))
+    with pytest.raises(
+        UnhealthyDeviceError, match=r"^parameters of the DeviceClass: devices: /dev/none: .*No such file"
+    ):
+        backend.prepare(["phone0"], parameters("class", devices=["/dev/none"]))
+    assert directory.mounted() == {"phone1": 1}
+
+
+def test_attributes_of_a_phone(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(implementation.MAGIC, 0x01021994, implementation.RUST)
+    attributes = started(directory).attributes("phone2")
+    kernel = ".".join(os.uname().release.partition("-")[0].split(".")[:3])
+    assert attributes == {"number": 2, "binderDevices": 3, "driver": "rust", "kernelVersion": kernel}
+    assert started(directory).attributes("phone7") == {}
