@@ -118,7 +118,7 @@ class Checkpoint:
             os.rename(self.path, rejected)
         except OSError as error:
             raise CheckpointError(f"cannot rename the checkpoint {self.path}: {error.strerror}") from error
-        LOG.error("checkpoint rejected", extra={"path": self.path, "error": problem, "moved_to": rejected})
+        LOG.error("checkpoint of the claims rejected, renamed", extra={"path": rejected, "error": problem})
 
 
 def _encode(data: _Data) -> bytes:

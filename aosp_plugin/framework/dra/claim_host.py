@@ -178,7 +178,8 @@ class ClaimHost:
             claims = {**self.records, **self._carried()}
             if claims:
                 self._checkpoint.save(claims)
-                LOG.warning("checkpoint recovered", extra={"path": self._checkpoint.path, "claims": len(claims)})
+                fields = {"path": self._checkpoint.path, "claims": len(claims)}
+                LOG.warning("checkpoint of the claims lost, written again", extra=fields)
                 self._repaired("checkpoint", True)  # noqa: FBT003 - a callback
         self._set_records(claims)
 
@@ -225,7 +226,8 @@ class ClaimHost:
         try:
             self._release(record)
         except (OSError, PluginError) as error:
-            LOG.error("rollback of a claim failed, retrying", extra={"claim": record.label, "error": str(error)})  # noqa: TRY400 - an expected error
+            fields = {"claim": record.full_name, "uid": record.uid, "error": str(error)}
+            LOG.error("claim rollback failed, retrying", extra=fields)  # noqa: TRY400 - an expected error
 
     def _release(self, record: ClaimRecord) -> None:
         self._described.pop(record.uid, None)
@@ -236,7 +238,8 @@ class ClaimHost:
     def _repair(self, record: ClaimRecord, *, rewrite: bool) -> None:
         if not record.completed:
             self._release(record)
-            LOG.info("interrupted preparation rolled back", extra={"claim": record.label})
+            fields = {"claim": record.full_name, "uid": record.uid}
+            LOG.warning("claim preparation was interrupted, rolled back", extra=fields)
             return
         described = self._described.get(record.uid)
         if rewrite or described is None:
@@ -252,7 +255,8 @@ class ClaimHost:
         except (OSError, PluginError):
             self._repaired("mount", False)  # noqa: FBT003 - a callback
             raise
-        LOG.warning("devices of a claim prepared again", extra={"claim": record.label})
+        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
+        LOG.warning("devices of a claim lost, prepared again", extra=fields)
         self._repaired("mount", True)  # noqa: FBT003 - a callback
 
     def _write_lost(self, uid: str, described: Described) -> None:
@@ -261,7 +265,7 @@ class ClaimHost:
         except PluginError:
             self._repaired("spec", False)  # noqa: FBT003 - a callback
             raise
-        LOG.warning("CDI spec of a claim restored", extra={"path": self._specs.path(uid)})
+        LOG.warning("CDI spec of a claim lost, written again", extra={"uid": uid, "path": self._specs.path(uid)})
         self._repaired("spec", True)  # noqa: FBT003 - a callback
 
     def _remove_orphan(self, uid: str) -> None:
@@ -271,7 +275,7 @@ class ClaimHost:
         if carried is not None and (free := [device_id for device_id in carried.ids if device_id not in taken]):
             self._backend.unprepare(free)
         self._specs.remove(uid)
-        LOG.info("CDI spec without a claim removed", extra={"path": self._specs.path(uid)})
+        LOG.info("CDI spec without a prepared claim removed", extra={"uid": uid, "path": self._specs.path(uid)})
 
     def _save(self, claims: Mapping[str, ClaimRecord]) -> None:
         self._checkpoint.save(claims)
@@ -289,9 +293,7 @@ class ClaimHost:
     def _set_problems(self, problems: Mapping[str, str]) -> None:
         for uid, problem in problems.items():
             if self.problems.get(uid) != problem:
-                record = self.records.get(uid)
-                claim = record.label if record is not None else uid or "without a record"
-                LOG.error("repair of a claim failed, retrying", extra={"claim": claim, "error": problem})
+                LOG.error("claim repair failed, retrying", extra={"uid": uid, "error": problem})
         for uid in self.problems.keys() - problems.keys():
-            LOG.info("repair of a claim recovered", extra={"claim": uid or "without a record"})
+            LOG.info("claim repair recovered", extra={"uid": uid})
         self.problems = MappingProxyType(dict(problems))

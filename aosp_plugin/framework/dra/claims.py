@@ -167,7 +167,8 @@ class Claims:
         finally:
             self._observer.unprepared("ok" if ok else "failed", time.monotonic() - started)
             self._repaired("claim", ok=ok)
-        LOG.warning("claim that is gone unprepared", extra={"claim": record.label, "device": ",".join(record.ids)})
+        fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
+        LOG.warning("claim does not exist any more, unprepared", extra=fields)
 
     async def _prepare(self, reference: ClaimReference, end: float) -> Sequence[PreparedDevice] | str:
         started = time.monotonic()
@@ -177,15 +178,15 @@ class Claims:
             ok = True
         except (OSError, PluginError) as error:
             return str(error)
-        except Exception as error:
-            LOG.exception("preparation failed unexpectedly", extra={"claim": _label(reference)})
-            return f"internal error: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - it is logged, and the answer
+            return _unexpected(reference, error)
         finally:
             self._observer.prepared("ok" if ok else "failed", time.monotonic() - started)
         LOG.info(
             "claim prepared",
             extra={
-                "claim": _label(reference),
+                "claim": f"{reference.namespace}/{reference.name}",
+                "uid": reference.uid,
                 "device": ",".join(device.device for device in devices),
                 "duration_ms": milliseconds(time.monotonic() - started),
             },
@@ -217,14 +218,19 @@ class Claims:
             ok = True
         except (OSError, PluginError) as error:
             return str(error)
-        except Exception as error:
-            LOG.exception("unpreparation failed unexpectedly", extra={"claim": _label(reference)})
-            return f"internal error: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - it is logged, and the answer
+            return _unexpected(reference, error)
         finally:
             self._observer.unprepared("ok" if ok else "failed", time.monotonic() - started)
         if released:
-            duration = milliseconds(time.monotonic() - started)
-            LOG.info("claim unprepared", extra={"claim": _label(reference), "duration_ms": duration})
+            LOG.info(
+                "claim unprepared",
+                extra={
+                    "claim": f"{reference.namespace}/{reference.name}",
+                    "uid": reference.uid,
+                    "duration_ms": milliseconds(time.monotonic() - started),
+                },
+            )
         return ""
 
     def _in_loop(self, function: Callable[[], None]) -> None:
@@ -240,5 +246,8 @@ class Claims:
         self._observer.reconciled(kind, "ok" if ok else "failed")
 
 
-def _label(reference: ClaimReference) -> str:
-    return f"{reference.namespace}/{reference.name} (UID {reference.uid})"
+def _unexpected(reference: ClaimReference, error: Exception) -> str:
+    """Log an error that is a bug; return the answer to the kubelet."""
+    fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid}
+    LOG.error("claim failed unexpectedly", extra=fields, exc_info=error)
+    return f"internal error: {type(error).__name__}: {error}"

@@ -125,7 +125,8 @@ class Preparation:
             gone = isinstance(error, NotFoundError) and error.reason == "NotFound"
             if existing is None or gone:
                 raise
-            LOG.warning("claim prepared according to its record", extra={"claim": existing.label, "error": str(error)})
+            fields = {"claim": existing.full_name, "uid": uid, "error": str(error)}
+            LOG.warning("claim not available, prepared according to its record", extra=fields)
             return existing.with_state("started")
         except ValueError as error:
             raise ClaimError(str(error)) from error
@@ -134,9 +135,8 @@ class Preparation:
     async def _wait(self, wanted: ClaimRecord, conflict: Conflict) -> tuple[PreparedDevice, ...]:
         """Prepare the claim when the other ones that have its devices are unprepared."""
         timings, started = self._parts.timings, time.monotonic()
-        LOG.info(
-            "claim waits for a device of another claim", extra={"claim": wanted.label, "other": conflict.other.label}
-        )
+        fields = {"claim": wanted.full_name, "uid": wanted.uid, "other": conflict.other.label}
+        LOG.info("claim waits for a device that another claim has", extra=fields)
         watch = _GoneWatch(self._parts, started)
         try:
             while True:
@@ -161,6 +161,7 @@ class _GoneWatch:
         self._parts = parts
         self._next = started
         self._gone: tuple[str, float] | None = None
+        self._logged = ""
 
     async def ask(self, other: ClaimRecord, seconds: float) -> None:
         """Ask the API server for the claim, if it is time to; wait for at most ``seconds``."""
@@ -181,7 +182,13 @@ class _GoneWatch:
             try:
                 await self._parts.release(other)
             except (OSError, PluginError) as error:
-                LOG.error("claim that is gone cannot be unprepared", extra={"claim": other.label, "error": str(error)})  # noqa: TRY400 - an expected error
+                self._failed(other, str(error))
+
+    def _failed(self, other: ClaimRecord, error: str) -> None:
+        if error != self._logged:
+            fields = {"claim": other.full_name, "uid": other.uid, "error": error}
+            LOG.error("claim does not exist any more, and cannot be unprepared", extra=fields)
+        self._logged = error
 
 
 def _refusal(wanted: ClaimRecord, other: ClaimRecord, seconds: float) -> str:

@@ -82,6 +82,7 @@ class Reconciler:
         self._asked: dict[str, float] = {}
         self._gone: dict[str, tuple[ClaimRecord, float]] = {}
         self._failures: dict[str, str] = {}
+        self._repair_due = self._ask_due = time.monotonic()
 
     @property
     def problem(self) -> str:
@@ -94,25 +95,30 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile until ``stop`` is set. Failures are logged, retried, and in ``problem``."""
-        due = time.monotonic()
         while not self._stop.is_set():
-            pause = min(due - time.monotonic(), self._files.interval)
+            pause = min(self._repair_due - time.monotonic(), self._files.interval)
             await wait_any(self._files.changed, self._requested, self._stop, timeout=max(0.0, pause))
             if self._stop.is_set():
                 return
-            if self._requested.is_set() or time.monotonic() >= due:
-                ok = await self.round()
-                due = time.monotonic() + (self._timings.round if ok else min(self._timings.retry, self._timings.round))
+            if self._requested.is_set() or time.monotonic() >= self._repair_due:
+                await self.round()
             else:
                 await debounce(self._files.changed, QUIET, CAP)
                 await self._call(self._restore_files)
 
-    async def round(self) -> bool:
-        """Repair what is on the host, and ask the API server for claims; return whether the host could be repaired."""
+    async def round(self) -> None:
+        """Repair what is on the host; ask the API server for claims, about all of them after ``trigger``."""
         everything = self._requested.is_set()
         self._requested.clear()
         self._files.changed.clear()
-        ok = await self._call(self._repair)
+        repaired = await self._call(self._repair) and not self._claims.problem
+        now = time.monotonic()
+        self._repair_due = now + (self._timings.round if repaired else min(self._timings.retry, self._timings.round))
+        if everything or now >= self._ask_due:
+            self._ask_due = now + self._timings.round
+            await self._ask_for_claims(everything=everything)
+
+    async def _ask_for_claims(self, *, everything: bool) -> None:
         records = self._claims.prepared
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in records}
         self._gone = {uid: gone for uid, gone in self._gone.items() if records.get(uid) == gone[0]}
@@ -122,8 +128,7 @@ class Reconciler:
         for start in range(0, len(chosen), AT_ONCE):
             answers = await asyncio.gather(*map(self._ask, chosen[start : start + AT_ONCE]))
             if self._stop.is_set() or all(answer is None for answer in answers):
-                return ok  # the API server does not answer
-        return ok and not self._claims.problem
+                return  # the API server does not answer
 
     def _chosen(self, records: Sequence[ClaimRecord]) -> Sequence[ClaimRecord]:
         """Return the claims to ask for: those that were gone, and some of the others, the longest unasked first."""

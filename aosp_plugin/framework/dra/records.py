@@ -78,9 +78,14 @@ class ClaimRecord(msgspec.Struct, frozen=True):
         return self.state == "completed"
 
     @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def label(self) -> str:
-        """The claim as messages name it."""
-        return f"{self.namespace}/{self.name} (UID {self.uid})"
+        """The claim as error messages name it."""
+        return f"{self.full_name} (UID {self.uid})"
 
     def with_state(self, state: Literal["started", "completed"]) -> ClaimRecord:
         """Return the same record in another state."""
