@@ -8,7 +8,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel test-cluster \
-  test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench \
+  test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench bench-dra \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
@@ -91,6 +91,10 @@ fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ sec
 BENCH ?= run
 bench: $(VENV)/.installed ## Run benchmarks (docs/benchmark.md): BENCH="growth", BENCH="fleet", BENCH="run --help"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
+
+BENCH_DRA ?=
+bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.figures $(BENCH_DRA)
 
 docs: $(VENV)/.installed ## Generate docs/configuration.md from the configuration keys
 	$(BIN)/python -m hack.configuration_docs

@@ -38,14 +38,22 @@ class ControlPlane:
         self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
         client = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
         self.api = Api(ADDRESS, PORT, self.authority.root.certificate, client)
+        self._programs = programs
+        self._audit: list[str] = []
         self.use(programs)
 
     def use(self, programs: Path) -> None:
         """Use the binaries of another directory from the next start on, for an upgrade. Nothing may be running."""
+        self._programs = programs
         self.etcd = self._daemon(programs, "etcd", self._etcd())
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
         self.scheduler = self._daemon(programs, "kube-scheduler", self._scheduler())
+
+    def log_requests(self, policy: Path, log: Path) -> None:
+        """Have the API server log requests from its next start on, as an audit policy says. It must not be running."""
+        self._audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+        self.use(self._programs)
 
     @property
     def daemons(self) -> tuple[Daemon, ...]:
@@ -116,6 +124,7 @@ class ControlPlane:
             f"--kubelet-client-certificate={client.certificate}",
             f"--kubelet-client-key={client.key}",
             "--kubelet-preferred-address-types=InternalIP",
+            *self._audit,
         ]
 
     def _controller_manager(self) -> list[str]:

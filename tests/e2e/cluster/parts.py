@@ -46,6 +46,8 @@ class Parts:
     gbinder: Path | None = None
     promtool: Path | None = None
     """None if no selected group evaluates alerts."""
+    dra_driver: Path | None = None
+    """Upstream's DRA driver in Go; None except for benchmarks."""
 
     def arguments(self) -> list[str]:
         """Return the options that :func:`from_arguments` reads."""
@@ -58,11 +60,11 @@ class Parts:
         return Parts(newest=paths.pop("newest", None), **paths)
 
 
-def collect(*, newest: bool, binder: bool = False, promtool: bool = False) -> Parts:
+def collect(*, newest: bool, binder: bool = False, promtool: bool = False, dra_driver: bool = False) -> Parts:
     """Return all parts; what the cache does not have is installed or built.
 
     ``newest``: also the newest Kubernetes. ``binder``: also a machine with a real binder driver, if there can be one.
-    ``promtool``: also what evaluates alerts.
+    ``promtool``: also what evaluates alerts. ``dra_driver``: also upstream's DRA driver.
     """
     if os.geteuid() != 0:
         raise packages.MissingError("a cluster requires root")
@@ -78,6 +80,7 @@ def collect(*, newest: bool, binder: bool = False, promtool: bool = False) -> Pa
         crds=deploy.operator_crds(),
         image=node.plugin_image(),
         promtool=Path(deploy.promtool()) if promtool else None,
+        dra_driver=node.dra_driver() if dra_driver else None,
         **(_binder() if binder else {}),
     )
 
