@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.phones import Phones, binder_devices
+from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Problem, Reason
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.errors import HostError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.backend.holds import Holds
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
@@ -108,6 +110,10 @@ class ClaimedPhones(Phones):
                 self.release(mounted)
             raise
         return mounted
+
+    def read(self, phone: str) -> Sequence[BinderDevice]:
+        """Return the existing binder devices of a prepared phone. Raises HostError."""
+        return [device for device in self._claimed.read(phone) if device.kind is Kind.BINDERFS]
 
     def release(self, phones: Iterable[str]) -> None:
         """Remove these phones, unless a pod has them through the other API. Raises HostError."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claimed_phones import ClaimedPhones
+from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
 from aosp_plugin.binder.devices.phones import PhoneLayout, phone_number
@@ -29,7 +30,6 @@ from aosp_plugin.errors import (
     BackendError,
     HostError,
     InvalidRequestError,
-    PluginError,
     UnhealthyDeviceError,
     UnknownDeviceError,
 )
@@ -161,19 +161,32 @@ class ClaimsBackend(BinderBackend):
         if self._claimed is None:
             return []
         try:
-            mounted = self._claimed.prepare([group.id for group in groups])
-            self.scan([])
-        except (HostError, PluginError, OSError) as error:
+            return self._claimed.prepare([group.id for group in groups])
+        except HostError as error:
             ids = ", ".join(group.id for group in groups)
             raise UnhealthyDeviceError(f"device {ids!r} could not be mounted: {error}") from error
-        return mounted
+
+    def _device(self, group: DeviceSet) -> AllocatedDevice:
+        """Return what a container gets with a prepared device. Raises UnhealthyDeviceError.
+
+        The binder devices of a phone are read alone, because a scan would read the state of the driver as well.
+        """
+        if self._claimed is None:
+            return self._usable(group, self._scanned)
+        try:
+            members = self._claimed.read(group.id)
+        except HostError as error:
+            raise UnhealthyDeviceError(str(error)) from error
+        if len(members) < len(group.members):
+            raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: its binder devices are missing")
+        return AllocatedDevice(group.id, members, self._scanned.shared.spread.device(group.number))
 
     def _edits_of(
         self, ids: Sequence[str], groups: Sequence[DeviceSet], parameters: Parameters, further: Sequence[str]
     ) -> list[ContainerEdits]:
         """Return what a container gets with each of the devices ``ids``. Raises AllocationError."""
         scanned = self._scanned
-        devices = [self._usable(group, scanned) for group in groups]
+        devices = [self._device(group) for group in groups]
         taken = self._edits.paths_without(devices, scanned.shared)
         if parameters.container_paths is None:
             taken += self._resource.container_paths
@@ -205,13 +218,15 @@ class ClaimsBackend(BinderBackend):
 
     def _resolved(self, edits: ContainerEdits) -> ContainerEdits:
         """Return the edits with paths of the host without links, which a CDI spec requires. Raises AllocationError."""
+        host_paths = {*(node.host_path for node in edits.devices), *(mount.host_path for mount in edits.mounts)}
         try:
-            return edits._replace(
-                devices=[node._replace(host_path=self._host.resolve(node.host_path)) for node in edits.devices],
-                mounts=[mount._replace(host_path=self._host.resolve(mount.host_path)) for mount in edits.mounts],
-            )
+            resolved = {path: self._host.resolve(path) for path in host_paths}
         except (OSError, HostError) as error:
             raise UnhealthyDeviceError(str(error)) from error
+        return edits._replace(
+            devices=[node._replace(host_path=resolved[node.host_path]) for node in edits.devices],
+            mounts=[mount._replace(host_path=resolved[mount.host_path]) for mount in edits.mounts],
+        )
 
     def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
         if self._holds.problem(group) is not None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phones import phone_number
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.discovery.scanner import DeviceReader
 from aosp_plugin.binder.driver import detached
+from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.driver.implementation import implementation
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
 
 class ClaimedPhoneProvisioner(PhoneProvisioner):
@@ -44,6 +52,13 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         with self._errors():
             return self._host.call(_phones_in, self._directory())
 
+    def read(self, phone: str) -> Sequence[BinderDevice]:
+        """Read the binder devices of a phone that was mounted by the last call that concerned it. Raises HostError."""
+        with self._errors():
+            driver = Driver(frozenset({self._devices[phone]}))
+            reader = DeviceReader(self._host, driver, self._host_directory)
+            return reader.read_all([f"{phone}/{name}" for name in PHONE_BINDER_DEVICES])
+
     def driver(self) -> str:
         """Return the implementation of the driver, c or rust; empty if unknown. Raises HostError.
 
@@ -55,7 +70,8 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
     def _mount_one(self, directory: str, phone: str) -> bool:
         path = f"{directory}/{phone}"
         with exclusive(directory):
-            if self._require_own(phone, path) is not None:
+            if (device := self._require_own(phone, path)) is not None:
+                self._devices[phone] = device
                 return False
             if not os.path.lexists(directory):
                 detached.check_mountable(directory)
