@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.recreation import Recreator
     from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.health import Problem
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
@@ -66,7 +67,7 @@ class ClaimsBackend(BinderBackend):
         super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
         self.creates_devices = resource.provision is not None
         self._claimed = self._phones if isinstance(self._phones, ClaimedPhones) else None
-        self._prepared: set[str] = set()
+        self._prepared: dict[str, Sequence[BinderDevice]] = {}
         self._driver = ""
         self._kernel_version = kernel_version(os.uname().release)
 
@@ -114,12 +115,20 @@ class ClaimsBackend(BinderBackend):
             table = self._scanned.table
             for group in self._sets_of([device_id for device_id in ids if device_id in table.sets], table):
                 self._recreate(group, self._recreator)
-        self._prepared.difference_update(ids)
+        for device_id in ids:
+            self._prepared.pop(device_id, None)
+
+    def is_prepared(self, ids: Sequence[str]) -> bool:
+        """Return whether these devices have the binder devices with which they were prepared."""
+        try:
+            return all(self._prepared.get(group.id) == self._device(group).members for group in self._groups(ids))
+        except AllocationError:
+            return False
 
     def retain(self, ids: Collection[str]) -> None:
         """Release all devices but ``ids``, as ``unprepare`` does. Raises BackendError."""
         try:
-            known = self._prepared if self._claimed is None else self._claimed.existing()
+            known = {*self._prepared} if self._claimed is None else self._claimed.existing()
         except HostError as error:
             raise BackendError(str(error)) from error
         if released := natural_sort([*known.difference(ids)]):
@@ -195,7 +204,7 @@ class ClaimsBackend(BinderBackend):
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:
             self._log_reuse([device for device in devices if device.id not in self._prepared])
-        self._prepared.update(ids)
+        self._prepared |= {device.id: device.members for device in devices}
         shared = scanned.shared._replace(devices=(*scanned.shared.devices, *added))
         edits = zip((device.id for device in devices), self._edits.for_claim(devices, shared, parameters), strict=True)
         by_id = dict(edits)

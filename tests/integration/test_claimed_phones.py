@@ -135,6 +135,24 @@ def test_lost_mount_of_a_prepared_phone_is_mounted_again(directory: Mounts) -> N
     assert directory.mounted() == {"phone0": 1}
 
 
+def test_prepared_phone_is_as_it_was_until_its_mount_is_lost(directory: Mounts) -> None:
+    backend = started(directory)
+    assert not backend.is_prepared(["phone0"])
+    backend.prepare(["phone0"], [])
+    backend.scan()
+    backend.update_host()
+    assert backend.is_prepared(["phone0"])
+    directory.unmount("phone0")
+    assert not backend.is_prepared(["phone0"])
+    reasons(backend)
+    backend.update_host()  # mounts it again, and the claim's CDI spec has to be written again
+    assert not backend.is_prepared(["phone0"])
+    backend.prepare(["phone0"], [])
+    assert backend.is_prepared(["phone0"])
+    backend.unprepare(["phone0"])
+    assert not backend.is_prepared(["phone0"])
+
+
 def test_mounts_of_a_killed_process_are_removed_unless_a_claim_has_them(directory: Mounts) -> None:
     killed = started(directory, 4)
     for phone in ("phone0", "phone1", "phone3"):

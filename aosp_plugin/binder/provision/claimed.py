@@ -53,7 +53,12 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
             return self._host.call(_phones_in, self._directory())
 
     def read(self, phone: str) -> Sequence[BinderDevice]:
-        """Read the binder devices of a phone that was mounted by the last call that concerned it. Raises HostError."""
+        """Read the binder devices of a phone; none if it was not mounted by the last call that concerned it.
+
+        Those on another file system have another kind than BINDERFS. Raises HostError.
+        """
+        if phone not in self._devices:
+            return ()
         with self._errors():
             driver = Driver(frozenset({self._devices[phone]}))
             reader = DeviceReader(self._host, driver, self._host_directory)

@@ -1,0 +1,168 @@
+"""Found devices for ResourceClaims. Plain files stand in for binder devices, so their recreation is faked."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend import create_backend
+from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
+from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.errors import DevicesExhaustedError, HostError
+from aosp_plugin.binder.provision import recreate
+from aosp_plugin.config import Api, NumberedSets, Recreate, Resource
+from aosp_plugin.errors import UnhealthyDeviceError, UnknownDeviceError
+from aosp_plugin.framework.backend import ClaimParameters
+from tests.backends import scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from tests.support import DeviceDirectory
+
+PATHS = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters", "containerPaths": ["/dev/a", "/dev/b"]}
+
+
+def backend_of(devices: DeviceDirectory, **keys: Any) -> ClaimsBackend:
+    """Return a backend after its first scan."""
+    plain: dict[str, Any] = {"device_dir": str(devices.directory), "verify": Verify.FILE, "shared_devices": ()}
+    backend = create_backend(Host(), Resource(api=Api.DRA, **plain, **keys), cdi_dir="/none")
+    assert isinstance(backend, ClaimsBackend)
+    backend.scan()
+    return backend
+
+
+@pytest.fixture
+def devices(device_directory: DeviceDirectory) -> DeviceDirectory:
+    device_directory.add(*range(6))
+    return device_directory
+
+
+@pytest.fixture
+def recreated(monkeypatch: pytest.MonkeyPatch) -> list[str | HostError]:
+    """Return the names of the devices that are recreated. An error in it is raised by the next recreation instead."""
+    names: list[str | HostError] = []
+
+    def recreate_device(device: BinderDevice, _host: Host) -> None:
+        if names and isinstance(error := names[-1], HostError):
+            names.pop()
+            raise error
+        names.append(device.name)
+
+    monkeypatch.setattr(recreate, "recreate_device", recreate_device)
+    monkeypatch.setattr(recreate, "sweep", lambda *_: 0)
+    monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
+    return names
+
+
+def test_each_device_of_a_request_brings_its_own_part(devices: DeviceDirectory) -> None:
+    backend = backend_of(devices, container_paths=("/dev/x", "/dev/y"))
+    second, first = backend.prepare(["aosp_binder3", "aosp_binder2"], [])
+    assert [node.container_path for node in first.devices] == ["/dev/aosp_binder2"]
+    assert [node.container_path for node in second.devices] == ["/dev/aosp_binder3"]
+    assert [mount.container_path for mount in (*first.mounts, *second.mounts)] == ["/dev/x", "/dev/y"]
+    assert first.environment["BINDER_VISIBLE_DEVICES"] == "aosp_binder2,aosp_binder3"
+    assert not second.environment
+
+
+def test_parameters_replace_the_container_paths(devices: DeviceDirectory) -> None:
+    backend = backend_of(devices, sets=NumberedSets(size=3), container_paths=("/dev/x", "/dev/y", "/dev/z"))
+    (edits,) = backend.prepare(["aosp_binder3"], [ClaimParameters("claim", PATHS)])
+    assert [mount.container_path for mount in edits.mounts] == ["/dev/a", "/dev/b"]
+
+
+def test_paths_of_the_host_have_no_links(devices: DeviceDirectory, tmp_path: Path) -> None:
+    """A runtime does not follow the links in a CDI spec."""
+    target = tmp_path / "elsewhere"
+    target.touch()
+    (devices.directory / "aosp_binder7").symlink_to(target)
+    backend = backend_of(devices)
+    (edits,) = backend.prepare(["aosp_binder7"], [])
+    assert [(node.host_path, node.container_path) for node in edits.devices] == [(str(target), "/dev/aosp_binder7")]
+
+
+def test_devices_are_recreated_when_the_claim_is_over(
+    devices: DeviceDirectory, recreated: list[str | HostError]
+) -> None:
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    assert not backend.pre_start_required
+    backend.prepare(["aosp_binder1", "aosp_binder2"], [])
+    backend.prepare(["aosp_binder1", "aosp_binder2"], [])
+    assert recreated == []
+    backend.unprepare(["aosp_binder1", "aosp_binder2", "unknown"])
+    assert recreated == ["aosp_binder1", "aosp_binder2"]
+    backend.prepare(["aosp_binder3"], [])
+    backend.retain([])
+    assert recreated == ["aosp_binder1", "aosp_binder2", "aosp_binder3"]
+
+
+def test_device_that_cannot_be_recreated_is_not_prepared_until_it_is(
+    devices: DeviceDirectory, recreated: list[str | HostError]
+) -> None:
+    """The pod ends nevertheless: its device does not wait for the recreation."""
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    backend.prepare(["aosp_binder1"], [])
+    recreated.append(DevicesExhaustedError("max= is reached"))
+    backend.unprepare(["aosp_binder1"])
+    assert backend.seconds_until_scan() == 0.0
+    assert scan(backend)["aosp_binder1"] == "not-recreated"
+    with pytest.raises(UnhealthyDeviceError, match="not-recreated"):
+        backend.prepare(["aosp_binder1"], [])
+    backend.update_host()
+    assert recreated == ["aosp_binder1"]
+    assert scan(backend)["aosp_binder1"] == ""
+    backend.prepare(["aosp_binder1"], [])
+
+
+def test_reuse_without_recreation_is_logged_once(devices: DeviceDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    backend = backend_of(devices)
+    for _ in range(2):
+        backend.prepare(["aosp_binder1"], [])
+    assert not caplog.records
+    backend.unprepare(["aosp_binder1"])
+    backend.prepare(["aosp_binder1"], [])
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "device allocated again without recreation"
+    ]
+
+
+def test_claim_of_a_missing_device_is_refused(devices: DeviceDirectory) -> None:
+    backend = backend_of(devices)
+    with pytest.raises(UnknownDeviceError, match="unknown device 'aosp_binder9'"):
+        backend.prepare(["aosp_binder9"], [])
+    backend.prepare(["aosp_binder1"], [])
+    assert backend.is_prepared(["aosp_binder1"])
+    devices.remove(1)
+    backend.scan()
+    assert not backend.is_prepared(["aosp_binder1"])
+    with pytest.raises(UnhealthyDeviceError, match="missing"):
+        backend.prepare(["aosp_binder1"], [])
+
+
+def test_attributes_of_a_found_device(devices: DeviceDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_version(os.uname().release)
+    attributes = backend_of(devices, sets=NumberedSets(size=2)).attributes("aosp_binder4")
+    assert attributes == {"number": 4, "binderDevices": 2, "kernelVersion": kernel}
+    monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.CDEV)
+    assert backend_of(devices).attributes("aosp_binder4")["driver"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("6.18.44-generic", "6.18.44"),
+        ("6.1-rc2", "6.1.0"),
+        ("5.10.0", "5.10.0"),
+        ("5.15.167.4-microsoft", "5.15.167"),
+        ("next", ""),
+    ],
+)
+def test_version_of_the_kernel_is_a_semantic_version(release: str, version: str) -> None:
+    assert kernel_version(release) == version
