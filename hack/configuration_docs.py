@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generate docs/configuration.md from the configuration keys: ``make docs``."""
+"""Generate docs/configuration.md and the schema of claim parameters from the keys: ``make docs``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aosp_plugin import config
+from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+TARGET = _DOCS / "configuration.md"
+
+PARAMETERS_TARGET = _DOCS / "phone-parameters.schema.json"
 
 _WIDTH = 120
 
@@ -87,6 +92,35 @@ Set these keys at the top level of the file only.
 """
 
 
+_PARAMETERS = """\
+## Parameters of claims
+
+With `api: dra`, a DeviceClass or a ResourceClaim can have parameters for the driver, in `config` with the driver's
+name: NAME.DOMAIN of the resource, such as `phone.aosp.io` for `aosp.io/phone`. A key of the claim takes precedence over
+the same key of the class, and that over the configuration. A claim with wrong parameters is not prepared,
+and its pod has an event with the cause. `docs/phone-parameters.schema.json` is the JSON schema.
+
+```yaml
+opaque:
+  driver: phone.aosp.io
+  parameters:
+    apiVersion: {version}
+    kind: {kind}
+    environment: {{PHONE_LOCALE: de-DE}}
+```
+
+The variable of `visible_devices_env` cannot be set. Container paths and devices must not conflict with each other, nor
+with what the container gets anyway. A request of several phones (`count: 2`) requires container paths for all of them.
+A request for each phone, which different containers can name, requires nothing.
+
+"""
+
+
+def parameters_schema() -> str:
+    """Return the text of the schema file of the parameters of claims."""
+    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
+
+
 def page() -> str:
     """Return the text of the page."""
     resource = {name: key for name, key in config.KEYS.items() if name in config.RESOURCE_KEYS}
@@ -100,6 +134,8 @@ def page() -> str:
                 _index(resource, process),
                 *sections,
                 _section("resources", resources, "one resource with the keys of the top level"),
+                _PARAMETERS.format(version=API_VERSION, kind=KIND),
+                _parameters(),
             ]
         ).rstrip()
         + "\n"
@@ -141,6 +177,13 @@ def _struct(struct: type[msgspec.Struct]) -> str:
     return "\n".join(["| key | default | description | example |", "|---|---|---|---|", *rows, "", ""])
 
 
+def _parameters() -> str:
+    rows = [
+        f"| `{name}` | {key.help} Allowed: {key.allowed}. | `{key.example}` |" for name, key in PARAMETER_KEYS.items()
+    ]
+    return "\n".join(["| key | description | example |", "|---|---|---|", *rows, ""])
+
+
 def _sources(name: str, key: config.Key) -> list[str]:
     flags = [f"flag `{config.flag(name)}`"] if key.flag else []
     variables = [f"variable `{config.variable(name)}`"] if key.variable else []
@@ -158,8 +201,9 @@ def _code(value: Any) -> str:
 
 
 def main() -> None:
-    """Write the page."""
+    """Write both files."""
     TARGET.write_text(page(), encoding="utf-8")
+    PARAMETERS_TARGET.write_text(parameters_schema(), encoding="utf-8")
 
 
 if __name__ == "__main__":

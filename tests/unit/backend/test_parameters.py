@@ -1,0 +1,210 @@
+"""The opaque parameters of claims and classes: errors name where they are, the key, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aosp_plugin.backend.parameters import (
+    API_VERSION,
+    KIND,
+    PARAMETER_KEYS,
+    Parameters,
+    effective_parameters,
+    require_free,
+    schema,
+)
+from aosp_plugin.errors import InvalidRequestError
+from aosp_plugin.framework.backend import ClaimParameters
+from hack import configuration_docs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VISIBLE = "BINDER_VISIBLE_DEVICES"
+
+
+def of_class(**content: Any) -> ClaimParameters:
+    return ClaimParameters("class", {"apiVersion": API_VERSION, "kind": KIND, **content})
+
+
+def of_claim(**content: Any) -> ClaimParameters:
+    return ClaimParameters("claim", {"apiVersion": API_VERSION, "kind": KIND, **content})
+
+
+def error_of(*parameters: ClaimParameters) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        effective_parameters(parameters, VISIBLE)
+    return str(caught.value)
+
+
+def test_without_parameters_the_configuration_counts() -> None:
+    assert effective_parameters([]) == Parameters()
+    assert effective_parameters([of_class(), of_claim()]) == Parameters()
+
+
+def test_claim_takes_precedence_over_class_key_by_key() -> None:
+    merged = effective_parameters(
+        [
+            of_class(
+                containerPaths=["/dev/a"],
+                environment={"A": "class", "B": "class"},
+                devices=["/dev/kvm", "/dev/fuse"],
+                allowedDevices=["/dev/snd/*", "/dev/fuse"],
+            ),
+            of_claim(environment={"B": "claim", "C": "claim"}, devices=["/dev/snd/timer", "/dev/fuse"]),
+        ]
+    )
+    assert merged.container_paths == ("/dev/a",)
+    assert merged.environment == {"A": "class", "B": "claim", "C": "claim"}
+    assert merged.devices == ("/dev/kvm", "/dev/fuse", "/dev/snd/timer")
+    assert merged.sources["containerPaths"].startswith("parameters of the DeviceClass")
+    assert merged.sources["devices"] == "parameters of the ResourceClaim: devices"
+
+
+def test_later_parameters_take_precedence_over_earlier_ones() -> None:
+    first, second = of_claim(containerPaths=["/dev/a"]), of_claim(containerPaths=[])
+    assert effective_parameters([first, second]).container_paths == ()
+    assert effective_parameters([second, first]).container_paths == ("/dev/a",)
+
+
+LONG_PATH = "/dev/" + 251 * "x"
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (
+            {"containerPaths": "/dev/binder"},
+            "containerPaths: '/dev/binder' is not allowed; allowed: a list of up to 64",
+        ),
+        ({"containerPaths": ["binder"]}, "containerPaths: [binder]"),
+        ({"containerPaths": ["/dev/../etc/passwd"]}, "containerPaths: ['/dev/../etc/passwd'] is not allowed; allowed"),
+        ({"containerPaths": ["/dev//x"]}, "containerPaths: ['/dev//x'] is not allowed"),
+        ({"containerPaths": ["/dev/x", "/dev/x"]}, "containerPaths: ['/dev/x', '/dev/x'] is not allowed"),
+        ({"containerPaths": ["/dev/x\n"]}, 'containerPaths: ["/dev/x\\n"] is not allowed'),
+        ({"containerPaths": [LONG_PATH]}, "is not allowed; allowed: a list of up to 64 absolute paths"),
+        ({"containerPaths": [f"/dev/{number}" for number in range(65)]}, "is not allowed; allowed: a list of up to 64"),
+        ({"containerPaths": None}, "containerPaths: null is not allowed"),
+        (
+            {"containerPaths": ["/proc/x"]},
+            "containerPaths: the container path '/proc/x' is not allowed: the container ",
+        ),
+        ({"containerPaths": ["/dev"]}, "the container runtime or the kubelet provides /dev/console"),
+        ({"environment": ["A=1"]}, "environment: ['A=1'] is not allowed; allowed: a mapping of up to 64 names"),
+        ({"environment": {"A": 1}}, "environment: {A: 1} is not allowed"),
+        ({"environment": {"A B": "1"}}, "environment: {'A B': '1'} is not allowed"),
+        ({"environment": {"": "1"}}, "environment: {'': '1'} is not allowed"),
+        ({"environment": {"A": "1\n2"}}, 'environment: {A: "1\\n2"} is not allowed'),
+        ({"environment": {"A": "x" * 4097}}, "is not allowed; allowed: a mapping"),
+        ({"environment": {f"A{number}": "" for number in range(65)}}, "is not allowed; allowed: a mapping of up to 64"),
+        ({"environment": {VISIBLE: "all"}}, f"environment: the variable {VISIBLE} is not allowed: the plugin sets it"),
+        ({"devices": ["/dev/snd/*"]}, "devices: ['/dev/snd/*'] is not allowed; allowed: a list of up to 64 absolute "),
+        ({"devices": [{"path": "/dev/fuse"}]}, "devices: [{path: '/dev/fuse'}] is not allowed"),
+        (
+            {"devices": ["/dev/null"]},
+            "devices: the container path '/dev/null' is not allowed: the container runtime or",
+        ),
+        ({"allowedDevices": ["/dev/**"]}, "allowedDevices: ['/dev/**'] is not allowed; allowed: a list of up to 64"),
+        ({"allowedDevices": ["snd"]}, "allowedDevices: ['snd'] is not allowed"),
+        ({"container_paths": []}, "container_paths: unknown key; did you mean containerPaths?"),
+        ({"image": "x"}, "image: unknown key; the keys are allowedDevices, containerPaths, devices, environment"),
+    ],
+)
+def test_bad_value_is_refused(content: dict[str, Any], error: str) -> None:
+    text = error_of(of_class(**content))
+    assert text.startswith("parameters of the DeviceClass: ")
+    assert error.replace("[binder]", "['binder']") in text
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ("text", "'text' is not allowed; allowed: a mapping with kind: PhoneParameters"),
+        (None, "null is not allowed; allowed: a mapping with kind: PhoneParameters"),
+        ({}, "apiVersion: required key is missing; allowed: phone.aosp.io/v1alpha1"),
+        (
+            {"apiVersion": "phone.aosp.io/v1", "kind": KIND},
+            "apiVersion: 'phone.aosp.io/v1' is not supported; allowed: ",
+        ),
+        ({"apiVersion": API_VERSION}, "kind: required key is missing; allowed: PhoneParameters"),
+        ({"apiVersion": API_VERSION, "kind": "GpuConfig"}, "kind: 'GpuConfig' is not supported; allowed: PhoneParame"),
+    ],
+)
+def test_parameters_of_another_version_or_kind_are_refused(content: Any, error: str) -> None:
+    text = error_of(of_class(), ClaimParameters("claim", content))
+    assert text.startswith(f"parameters of the ResourceClaim: {error}")
+
+
+def test_devices_of_a_claim_must_be_allowed_by_the_class() -> None:
+    claim = of_claim(devices=["/dev/snd/timer"])
+    place = "parameters of the ResourceClaim: devices: '/dev/snd/timer' is not allowed; allowed: "
+    assert error_of(claim) == f"{place}no devices, because the DeviceClass has no allowedDevices"
+    assert error_of(of_class(allowedDevices=["/dev/dri/*", "/dev/*"]), claim) == f"{place}/dev/dri/*, /dev/*"
+    assert effective_parameters([of_class(allowedDevices=["/dev/s?d/t*"]), claim]).devices == ("/dev/snd/timer",)
+
+
+@pytest.mark.parametrize("path", ["/dev/sndx", "/dev/snd/a/b", "/dev/snd/.hidden", "/dev/snd"])
+def test_a_wildcard_does_not_leave_its_part_of_the_path(path: str) -> None:
+    assert "is not allowed" in error_of(of_class(allowedDevices=["/dev/snd/*"]), of_claim(devices=[path]))
+
+
+def test_a_claim_cannot_allow_devices() -> None:
+    error = "parameters of the ResourceClaim: allowedDevices: only a DeviceClass can set it"
+    assert error_of(of_claim(allowedDevices=["/dev/*"], devices=["/dev/mem"])) == error
+
+
+def test_order_of_the_parameters_does_not_let_a_claim_allow_devices() -> None:
+    """A claim that came first would be checked against no patterns."""
+    assert "is not allowed" in error_of(of_claim(devices=["/dev/mem"]), of_class(allowedDevices=["/dev/mem"]))
+
+
+@pytest.mark.parametrize(
+    ("paths", "devices", "conflict"),
+    [
+        (["/dev/a", "/dev/a/b"], [], "'/dev/a/b' conflicts with '/dev/a'"),
+        (["/dev/taken"], [], "'/dev/taken' conflicts with '/dev/taken'"),
+        (["/dev/taken/x"], [], "'/dev/taken/x' conflicts with '/dev/taken'"),
+        (["/dev/fuse"], ["/dev/fuse"], "'/dev/fuse' conflicts with '/dev/fuse'"),
+        ([], ["/dev/taken"], "'/dev/taken' conflicts with '/dev/taken'"),
+    ],
+)
+def test_container_paths_must_be_free(paths: Sequence[str], devices: Sequence[str], conflict: str) -> None:
+    parameters = effective_parameters([of_class(containerPaths=paths, devices=devices)])
+    with pytest.raises(InvalidRequestError, match=re.escape(conflict)):
+        require_free(parameters, parameters.devices, ["/dev/taken"])
+    require_free(parameters, [], []) if len(paths) < 2 else None
+
+
+@settings(max_examples=300)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text() | st.sampled_from([*PARAMETER_KEYS]), part),
+        max_leaves=8,
+    )
+)
+def test_any_json_has_parameters_or_an_error_on_one_line(content: Any) -> None:
+    if isinstance(content, dict):
+        content = {"apiVersion": API_VERSION, "kind": KIND, **content}
+    text = "parameters of the ResourceClaim: "
+    try:
+        effective_parameters([ClaimParameters("claim", content)], VISIBLE)
+    except InvalidRequestError as error:
+        text = str(error)
+    assert text.startswith("parameters of the ResourceClaim: ")
+    assert text.isprintable()
+
+
+def test_examples_are_allowed_and_match_the_published_schema() -> None:
+    text = configuration_docs.PARAMETERS_TARGET.read_text(encoding="utf-8")
+    assert text == configuration_docs.parameters_schema(), "run make docs"
+    assert msgspec.json.decode(text) == schema()
+    assert schema()["additionalProperties"] is False
+    assert schema()["required"] == ["apiVersion", "kind"]
+    assert {*schema()["properties"]} == {"apiVersion", "kind", *PARAMETER_KEYS}
