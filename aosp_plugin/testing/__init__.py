@@ -81,8 +81,10 @@ and ``stop`` break connections, and ``behaviour=Behaviour.BUGGY`` has a bug that
 
 :mod:`aosp_plugin.testing.podresources_server` serves the podresources API, which returns the devices of each pod.
 
-Not modelled: the topology manager (its policy is ``none``), the plugin watcher's ``plugins_registry``, and running
-containers: when a pod is admitted again, the kubelet treats it as after a reboot.
+:mod:`aosp_plugin.testing.dra_kubelet` has the kubelet's other half, for DRA drivers: :class:`DraKubelet`.
+
+Not modelled: the topology manager (its policy is ``none``), and running containers: when a pod is admitted again, the
+kubelet treats it as after a reboot.
 
 The package loads its modules on first use, so that pytest can load the fixtures without gRPC.
 """
@@ -94,6 +96,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aosp_plugin.testing.behaviour import Behaviour
+    from aosp_plugin.testing.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
     from aosp_plugin.testing.events import Event
     from aosp_plugin.testing.faults import Faults
     from aosp_plugin.testing.kubelet import Kubelet
@@ -116,6 +119,11 @@ __all__ = [
     "Container",
     "ContainerAllocation",
     "DeviceSpec",
+    "DraClaim",
+    "DraKubelet",
+    "DraPod",
+    "DraTimings",
+    "DraVersion",
     "Event",
     "Faults",
     "Kubelet",
@@ -127,6 +135,11 @@ __all__ = [
 
 _MODULES = {
     "Behaviour": "behaviour",
+    "DraClaim": "dra_kubelet",
+    "DraKubelet": "dra_kubelet",
+    "DraPod": "dra_kubelet",
+    "DraTimings": "dra_kubelet",
+    "DraVersion": "dra_kubelet",
     "Event": "events",
     "Faults": "faults",
     "Kubelet": "kubelet",

@@ -31,6 +31,26 @@ class Event(NamedTuple):
     container-started        pod, container
     container-failed         pod, container, reason, message
     ======================== ==================================================================================
+
+    Those of :class:`~aosp_plugin.testing.dra_kubelet.DraKubelet`, besides the first two:
+
+    ======================== ==================================================================================
+    registration-started     endpoint: the path of the socket
+    registration-failed      endpoint, reason
+    driver-registered        driver, endpoint
+    driver-deregistered      driver, endpoint
+    driver-connected         driver, endpoint
+    driver-disconnected      driver, endpoint
+    driver-called            driver, method, claims (UIDs)
+    health-reported          driver, devices (their number)
+    claim-prepared           claim, uid
+    claim-unprepared         claim, uid
+    pod-prepared             pod
+    pod-waiting              pod, reason: its claims could not be prepared
+    pod-unprepared           pod
+    slices-wiped             driver; empty for all drivers
+    slices-not-wiped         driver, reason
+    ======================== ==================================================================================
     """
 
     name: str

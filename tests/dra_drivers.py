@@ -1,0 +1,125 @@
+"""A DRA driver's kubelet side with a scripted handler, for tests against the stand-in kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from aosp_plugin.framework.dra.health import PreparedHealth
+from aosp_plugin.framework.dra.interfaces import PreparedDevice
+from aosp_plugin.framework.dra.kubelet_service import KubeletService, Timings
+from aosp_plugin.framework.dra.observer import DraObserver
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.testing import DraClaim, DraPod, DraTimings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from typing import Literal
+
+    from aosp_plugin.framework.dra.interfaces import ClaimReference
+
+DRIVER = "phone.example.com"
+
+FAST_KUBELET = DraTimings(reconcile=0.01, health_retry=0.02, first_retry=0.02, last_retry=0.05)
+"""A kubelet that does at once what a kubelet does periodically."""
+
+PATIENT = Timings(patience=30.0, stop=0.2)
+"""A driver that does not give up its socket in a test."""
+
+HASTY = Timings(patience=0.1, max_patience=0.2, stop=0.2)
+"""A driver that soon gives up a socket that is not registered."""
+
+
+class Handler:
+    """Prepares each claim with one device of its name; tests replace ``prepare_hook`` and ``unprepare_hook``."""
+
+    def __init__(self) -> None:
+        self.prepared: list[str] = []
+        """Names of the claims, one for each time that the preparation has ended."""
+        self.unprepared: list[str] = []
+        self.seconds: list[float] = []
+        """The time that was given for each request."""
+        self.hook: Callable[[], object] = lambda: None
+        """Called, and awaited if it returns an awaitable, before each request is handled."""
+
+    async def prepare(
+        self, claims: Sequence[ClaimReference], seconds: float
+    ) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        """Prepare the claims."""
+        await self._begin(seconds)
+        self.prepared += [claim.name for claim in claims]
+        return {
+            claim.uid: [PreparedDevice(("phone",), "node/00000", claim.name, (f"example.com/phone={claim.uid}",))]
+            for claim in claims
+        }
+
+    async def unprepare(self, claims: Sequence[ClaimReference], seconds: float) -> Mapping[str, str]:
+        """Unprepare the claims."""
+        await self._begin(seconds)
+        self.unprepared += [claim.name for claim in claims]
+        return {claim.uid: "" for claim in claims}
+
+    async def _begin(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        result = self.hook()
+        if asyncio.isfuture(result) or asyncio.iscoroutine(result):
+            await result
+
+
+class Events(DraObserver):
+    """Records registrations."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def registration(self, result: Literal["ok", "failed"]) -> None:
+        """Record an answer."""
+        self.seen.append(result)
+
+    def unregistered(self) -> None:
+        """Record the end of a registration."""
+        self.seen.append("unregistered")
+
+
+class Driver:
+    """A running driver."""
+
+    def __init__(self, service: KubeletService, handler: Handler, health: PreparedHealth, events: Events) -> None:
+        self.service = service
+        self.handler = handler
+        self.health = health
+        self.events = events
+
+
+@contextlib.asynccontextmanager
+async def running_driver(
+    directory: str, *, name: str = DRIVER, timings: Timings = PATIENT, files: FileEvents | None = None
+) -> AsyncIterator[Driver]:
+    """Run a driver inside the context."""
+    own_files = files or FileEvents()
+    stop, handler, health, events = asyncio.Event(), Handler(), PreparedHealth(), Events()
+    service = KubeletService(
+        name,
+        directory,
+        handler,
+        health=health,
+        files=own_files.subscribe(),
+        stop=stop,
+        observer=events,
+        timings=timings,
+    )
+    running = asyncio.create_task(service.run())
+    try:
+        yield Driver(service, handler, health, events)
+    finally:
+        stop.set()
+        await running
+        await service.close()
+        if files is None:
+            own_files.close()
+
+
+def pod(name: str, *claims: str, driver: str = DRIVER) -> DraPod:
+    """Return a pod with claims of a driver; the UID of a claim is ``uid-NAME``."""
+    return DraPod(name, tuple(DraClaim(claim, f"uid-{claim}", (driver,)) for claim in claims or (name,)))
