@@ -38,6 +38,8 @@ class Handler:
         self.prepared: list[str] = []
         """Names of the claims, one for each time that the preparation has ended."""
         self.unprepared: list[str] = []
+        self.ended = asyncio.Event()
+        """Set when a preparation has ended."""
         self.seconds: list[float] = []
         """The time that was given for each request."""
         self.hook: Callable[[], object] = lambda: None
@@ -49,6 +51,7 @@ class Handler:
         """Prepare the claims."""
         await self._begin(seconds)
         self.prepared += [claim.name for claim in claims]
+        self.ended.set()
         return {
             claim.uid: [PreparedDevice(("phone",), "node/00000", claim.name, (f"example.com/phone={claim.uid}",))]
             for claim in claims

@@ -15,7 +15,7 @@ from aosp_plugin.framework.dra.kubelet_service import Timings
 from aosp_plugin.framework.sockets import listener
 from aosp_plugin.testing import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
-from tests.support import PATIENCE
+from tests.support import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,7 @@ async def connected(kubelet: DraKubelet, driver: Driver, name: str = DRIVER) -> 
 
 async def problem(driver: Driver, text: str) -> None:
     """Wait until the driver has a problem that contains ``text``."""
-    async with asyncio.timeout(PATIENCE):
-        while text not in driver.service.problem:
-            await asyncio.sleep(0.01)
+    await until(lambda: text in driver.service.problem)
 
 
 @pytest.mark.parametrize("version", DraVersion)
@@ -119,7 +117,9 @@ async def replace_directory(path: str) -> None:
 
 @pytest.mark.parametrize("damage", [delete_socket, replace_socket, replace_directory])
 @pytest.mark.parametrize("version", DraVersion)
-async def test_driver_registers_another_socket(registry: str, version: DraVersion, damage: Callable[[str], object]) -> None:
+async def test_driver_registers_another_socket(
+    registry: str, version: DraVersion, damage: Callable[[str], object]
+) -> None:
     """After it lost the first one."""
     async with kubelet_at(registry, version) as kubelet, running_driver(registry) as driver:
         await connected(kubelet, driver)
@@ -164,7 +164,9 @@ async def test_lost_confirmation_is_repeated(registry: str, version: DraVersion)
     async with kubelet_at(registry, version) as kubelet:
         kubelet.faults.skip_notify = True
         async with running_driver(registry, timings=HASTY) as driver:
-            await kubelet.wait_for(lambda k: k.registrations[-1:] and k.registrations[-1].outcome != "pending", PATIENCE)
+            await kubelet.wait_for(
+                lambda k: any("failed to send" in each.outcome for each in k.registrations), PATIENCE
+            )
             kubelet.faults.skip_notify = False
             await connected(kubelet, driver)
 

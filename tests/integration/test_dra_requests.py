@@ -1,0 +1,327 @@
+"""A DRA driver answers the kubelet's requests for claims and health, whatever its handler or the kubelet does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from aosp_plugin.framework.api import dra_health_pb2 as health_pb
+from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.dra import claim_servicer
+from aosp_plugin.framework.dra.health import HealthServicer, PreparedHealth
+from aosp_plugin.framework.dra.interfaces import DeviceHealth
+from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.observer import REQUEST
+from aosp_plugin.testing import DraKubelet, DraVersion
+from aosp_plugin.testing.dra_kubelet import ClaimsError
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
+from tests.support import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from aosp_plugin.framework.dra.interfaces import PreparedDevice
+
+
+@contextlib.asynccontextmanager
+async def registered(
+    directory: str, version: DraVersion = DraVersion.V1_37, *, call: float = PATIENCE, period: float = 10.0
+) -> AsyncIterator[tuple[DraKubelet, Driver]]:
+    """Run a kubelet and a driver that it has registered; ``call`` is the kubelet's deadline for requests."""
+    timings = FAST_KUBELET._replace(call=call)
+    async with (
+        DraKubelet(directory, version=version, timings=timings, watch_health=True) as kubelet,
+        running_driver(directory, timings=PATIENT._replace(health_period=period)) as driver,
+    ):
+        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        yield kubelet, driver
+
+
+@contextlib.asynccontextmanager
+async def connection(directory: str, driver: Driver) -> AsyncIterator[grpc.aio.Channel]:
+    """Connect to the driver's socket."""
+    async with grpc.aio.insecure_channel(f"unix:{directory}/{driver.service.endpoint}") as channel:
+        yield channel
+
+
+def prepare(
+    channel: grpc.aio.Channel, *names: str, timeout: float | None = None, service: str = claim_servicer.SERVICES[0]
+) -> grpc.aio.UnaryUnaryCall[pb.NodePrepareResourcesRequest, pb.NodePrepareResourcesResponse]:
+    """Call NodePrepareResources for claims."""
+    claims = [pb.Claim(namespace="default", name=name, uid=f"uid-{name}") for name in names]
+    return channel.unary_unary(
+        f"/{service}/NodePrepareResources",
+        request_serializer=pb.NodePrepareResourcesRequest.SerializeToString,
+        response_deserializer=pb.NodePrepareResourcesResponse.FromString,
+    )(pb.NodePrepareResourcesRequest(claims=claims), timeout=timeout)
+
+
+@pytest.mark.parametrize("service", claim_servicer.SERVICES)
+async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str) -> None:
+    """In both versions; also for a claim that is named twice, and for no claim."""
+    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
+        response = await prepare(channel, "a", "b", "a", service=service)
+        assert set(response.claims) == {"uid-a", "uid-b"}
+        device = pb.Device(
+            request_names=["phone"], pool_name="node/00000", device_name="a", cdi_device_ids=["example.com/phone=uid-a"]
+        )
+        assert response.claims["uid-a"] == pb.NodePrepareResourceResponse(devices=[device])
+        assert not (await prepare(channel, service=service)).claims
+        assert driver.handler.prepared == ["a", "b"]
+
+
+async def test_errors_are_those_of_their_claims(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim without a result has an error, and results for other claims are left out."""
+
+    async def answer(*_: object) -> Mapping[str, Sequence[PreparedDevice] | str]:
+        return {"uid-a": "no phone is left", "uid-b": (), "uid-x": ()}
+
+    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
+        monkeypatch.setattr(driver.handler, "prepare", answer)
+        monkeypatch.setattr(driver.service._claims, "_handler", driver.handler)
+        claims = (await prepare(channel, "a", "b", "c")).claims
+        assert {uid: each.error for uid, each in claims.items()} == {
+            "uid-a": "no phone is left",
+            "uid-b": "",
+            "uid-c": "internal error: the driver has no answer for this claim",
+        }
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PluginError("no space"), "no space"),
+        (OSError(28, "No space left on device"), r"\[Errno 28\] No space left on device"),
+        (ValueError("x"), "internal error: ValueError: x"),
+    ],
+)
+async def test_error_of_the_handler_is_the_answer(
+    kubelet_dir: str, caplog: pytest.LogCaptureFixture, error: Exception, text: str
+) -> None:
+    """For Prepare and Unprepare. An unexpected one is logged with its traceback. The next request succeeds."""
+
+    def fail() -> None:
+        raise error
+
+    game = pod("game", "a", "b")
+    async with registered(kubelet_dir) as (kubelet, driver):
+        driver.handler.hook = fail
+        with pytest.raises(ClaimsError, match=f"NodePrepareResources failed for ResourceClaim [ab]: {text}$"):
+            await kubelet.prepare(game)
+        driver.handler.hook = lambda: None
+        await kubelet.prepare(game)
+        driver.handler.hook = fail
+        with pytest.raises(ClaimsError, match=f"NodeUnprepareResources failed for ResourceClaim [ab]: {text}$"):
+            await kubelet.unprepare(game)
+        driver.handler.hook = lambda: None
+        await kubelet.unprepare(game)
+        assert (driver.handler.prepared, driver.handler.unprepared) == (["a", "b"], ["a", "b"])
+    tracebacks = [record for record in caplog.records if record.message == "request failed unexpectedly"]
+    assert len(tracebacks) == (2 if isinstance(error, ValueError) else 0)
+    assert all(record.exc_info for record in tracebacks)
+    failed = [vars(record) for record in caplog.records if record.message == "claim failed"]
+    assert {(each["claim"], each["uid"]) for each in failed} == {("default/a", "uid-a"), ("default/b", "uid-b")}
+
+
+async def test_handler_has_the_time_of_the_kubelet(kubelet_dir: str) -> None:
+    """Less a margin to answer; a client without a deadline does not count, nor does one that waits for longer."""
+    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
+        for timeout in (None, 3600.0, 45.0, 5.0):
+            await prepare(channel, "a", timeout=timeout)
+        assert [round(seconds) for seconds in driver.handler.seconds] == [43, 43, 43, 4]
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_handler_that_hangs_is_answered_for_and_goes_on(kubelet_dir: str, version: DraVersion) -> None:
+    """The pod gets an error instead of a deadline, and the work ends nevertheless."""
+    released = asyncio.Event()
+    async with registered(kubelet_dir, version, call=0.5) as (kubelet, driver):
+        driver.handler.hook = released.wait
+        with pytest.raises(ClaimsError, match=r"ResourceClaim game: not completed after 0\.[0-9] s, and going on$"):
+            await kubelet.prepare(pod("game"))
+        driver.handler.hook = lambda: None
+        await kubelet.prepare(pod("other"))
+        released.set()
+        await asyncio.sleep(0)
+        await kubelet.prepare(pod("third"))
+        assert driver.handler.prepared == ["other", "game", "third"]
+
+
+async def test_client_that_cancels_does_not_end_the_work(kubelet_dir: str) -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await released.wait()
+
+    async with registered(kubelet_dir) as (kubelet, driver), connection(kubelet_dir, driver) as channel:
+        driver.handler.hook = wait
+        call = prepare(channel, "a")
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        released.set()
+        driver.handler.hook = lambda: None
+        await kubelet.prepare(pod("b"))
+        assert driver.handler.prepared == ["a", "b"]
+
+
+async def test_kubelet_that_is_killed_does_not_end_the_work(kubelet_dir: str) -> None:
+    """The next kubelet repeats the request."""
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await released.wait()
+
+    async with registered(kubelet_dir) as (kubelet, driver):
+        driver.handler.hook = wait
+        running = asyncio.create_task(kubelet.prepare(pod("game")))
+        await begun.wait()
+        await kubelet.stop()
+        with pytest.raises(ClaimsError):
+            await running
+        released.set()
+        await asyncio.wait_for(driver.handler.ended.wait(), PATIENCE)
+        assert driver.handler.prepared == ["game"]
+        await kubelet.start()
+        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        await kubelet.prepare(pod("game"))
+        assert driver.handler.prepared == ["game", "game"]
+
+
+async def test_work_that_goes_on_is_cancelled_at_the_end(kubelet_dir: str) -> None:
+    """A handler leaves no claim half prepared when it is cancelled."""
+    begun, cancelled = asyncio.Event(), []
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    async with registered(kubelet_dir) as (kubelet, driver):
+        driver.handler.hook = wait
+        running = asyncio.create_task(kubelet.prepare(pod("game")))
+        await begun.wait()
+        await kubelet.stop()
+        await asyncio.wait({running})
+    assert cancelled == [True]
+
+
+async def test_requests_run_side_by_side(kubelet_dir: str) -> None:
+    begun, both = [], asyncio.Event()
+
+    async def wait() -> None:
+        begun.append(True)
+        if len(begun) == 2:
+            both.set()
+        await both.wait()
+
+    async with registered(kubelet_dir) as (kubelet, driver):
+        driver.handler.hook = wait
+        await asyncio.gather(kubelet.prepare(pod("a")), kubelet.prepare(pod("b")))
+
+
+async def test_each_request_has_a_number_of_its_own(kubelet_dir: str) -> None:
+    """It is that of all log events of the request, also of those of the handler."""
+    numbers = []
+    async with registered(kubelet_dir) as (kubelet, driver):
+        driver.handler.hook = lambda: numbers.append(REQUEST.get())
+        for name in "ab":
+            await kubelet.prepare(pod(name))
+    assert len(set(numbers)) == 2
+    assert all(numbers)
+    assert REQUEST.get() == ""
+
+
+SICK = DeviceHealth("node/00000", "game", healthy=False, message="the node is gone")
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_health_reaches_the_kubelet_at_once_and_after_changes(kubelet_dir: str, version: DraVersion) -> None:
+    """And again with the next kubelet."""
+    async with registered(kubelet_dir, version) as (kubelet, driver):
+        driver.health.publish([SICK])
+        await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Unhealthy", PATIENCE)
+        message = kubelet.health(DRIVER, *SICK[:2]).message
+        assert message == (SICK.message if version.knows_health_message else "")
+        driver.health.publish([SICK._replace(healthy=True, message="")])
+        await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
+        await kubelet.restart()
+        await kubelet.wait_for(lambda k: k.health(DRIVER, *SICK[:2]).health == "Healthy", PATIENCE)
+
+
+async def test_health_is_repeated(kubelet_dir: str) -> None:
+    """A kubelet considers a health unknown that it has not heard of for some time."""
+    reports: list[str] = []
+    timings = FAST_KUBELET
+    async with (
+        DraKubelet(kubelet_dir, timings=timings, on_event=lambda event: reports.append(event.name)) as kubelet,
+        running_driver(kubelet_dir, timings=PATIENT._replace(health_period=0.01)),
+    ):
+        await kubelet.wait_for(lambda _: reports.count("health-reported") > 3, PATIENCE)
+        assert [view.health_streams for view in kubelet.drivers[DRIVER]] == [1]
+
+
+def watch(channel: grpc.aio.Channel, service: str) -> grpc.aio.UnaryStreamCall[object, object]:
+    """Call NodeWatchResources."""
+    return channel.unary_stream(
+        f"/{service}/NodeWatchResources",
+        request_serializer=health_pb.NodeWatchResourcesRequest.SerializeToString,
+        response_deserializer=health_pb.NodeWatchResourcesResponse.FromString,
+    )(health_pb.NodeWatchResourcesRequest())
+
+
+async def test_any_number_of_health_streams_is_served(kubelet_dir: str) -> None:
+    """In both versions side by side; the end of one does not end the others, and the end of the driver ends all."""
+    async with registered(kubelet_dir) as (_, driver), connection(kubelet_dir, driver) as channel:
+        streams = [watch(channel, service) for service in ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth") * 2]
+        for stream in streams:
+            assert await stream.read() == health_pb.NodeWatchResourcesResponse()
+        streams.pop().cancel()
+        driver.health.publish([SICK])
+        for stream in streams:
+            (device,) = (await stream.read()).devices  # type: ignore[attr-defined]
+            assert (device.health, device.health_check_timeout_seconds) == (health_pb.UNHEALTHY, 30)
+        ended = asyncio.gather(*(stream.read() for stream in streams))
+        driver.service._stop.set()
+        assert await ended == [grpc.aio.EOF] * 3  # type: ignore[attr-defined]
+
+
+async def test_health_of_many_devices_is_split() -> None:
+    """The kubelet receives at most 4 MiB in a message."""
+    health = PreparedHealth()
+    health.publish([DeviceHealth("n" * 253, f"{n:063}", healthy=False, message="x" * 1000) for n in range(10_000)])
+    servicer = HealthServicer(health)
+    responses = servicer._watch(health_pb.NodeWatchResourcesRequest(), None)  # type: ignore[arg-type]
+    sizes = []
+    async for response in responses:
+        sizes.append((len(response.devices), response.ByteSize() < 4 * 1024 * 1024))
+        if sum(count for count, _ in sizes) == 10_000:
+            servicer.finish()
+    assert sizes == [(4096, True), (4096, True), (1808, True)]
+
+
+async def test_unchanged_health_is_no_change() -> None:
+    health = PreparedHealth()
+    health.publish([SICK])
+    revision, superseded = health.revision, health.superseded(health.revision)
+    health.publish([SICK])
+    assert (health.revision, superseded.is_set()) == (revision, False)
+    health.publish([])
+    assert superseded.is_set()
+    assert health.superseded(revision).is_set()
+
+
+@pytest.fixture(autouse=True)
+def log_levels(caplog: pytest.LogCaptureFixture) -> None:
+    """Record all events."""
+    caplog.set_level(logging.DEBUG, "aosp_plugin")
