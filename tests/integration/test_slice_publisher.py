@@ -1,0 +1,381 @@
+"""The publisher of ResourceSlices with the stand-in API server: what it publishes, and what it repairs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
+from aosp_plugin.framework.dra.slice_follower import FollowTimings
+from aosp_plugin.framework.inventory import Device
+from aosp_plugin.testing.apiserver import ApiServer, Hang
+from tests.slices import (
+    DRIVER,
+    NODE,
+    NODE_PATH,
+    SLICES,
+    WATCH_ONLY,
+    Publishing,
+    phones,
+    publishing,
+    slice_name,
+    slice_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from aosp_plugin.framework.apiserver.answers import WatchEvent
+
+SOON = FollowTimings(relist=0.2, relist_after_break=(0.1, 0.2))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        yield server
+
+
+async def at_rest(running: Publishing) -> None:
+    """Wait until the publisher has compared everything, and everything is as it should be."""
+    lists, nodes = running.server.count("list", "resourceslices"), running.server.count("get", "nodes")
+    running.publisher.check()
+    await running.server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
+    await running.server.wait_for(lambda s: s.count("get", "nodes") > nodes)
+    await running.confirmed()
+
+
+async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -> None:
+    async with publishing(server, phones(70)) as running:
+        uid = server.objects.get(NODE_PATH)["metadata"]["uid"]
+        slices = running.slices()
+    assert [each["metadata"]["name"] for each in slices] == [slice_name(0), slice_name(1)]
+    assert [len(each["spec"]["devices"]) for each in slices] == [64, 6]
+    for each in slices:
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
+    assert running.observer.counts[-1] == (2, 2)
+
+
+async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:
+    async with publishing(server) as running:
+        await server.wait_for(lambda s: s.open_watches)
+        await at_rest_without_devices(running)
+        assert not running.publisher.confirmed
+        assert running.publisher.problem == "the API server has not confirmed all ResourceSlices yet"
+
+
+async def at_rest_without_devices(running: Publishing) -> None:
+    lists = running.server.count("list", "resourceslices")
+    running.publisher.check()
+    await running.server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
+    assert not running.slices()
+
+
+async def test_a_driver_without_devices_publishes_an_empty_slice(server: ApiServer) -> None:
+    async with publishing(server, []) as running:
+        (empty,) = running.slices()
+        assert not empty["spec"].get("devices")
+        await running.published(phones(1))
+        assert server.count("create", "resourceslices") == 1
+
+
+async def test_slices_that_are_as_they_should_be_are_not_written(server: ApiServer) -> None:
+    async with publishing(server, phones(70)):
+        pass
+    before = server.count("create", "resourceslices")
+    async with publishing(server, phones(70)) as running:
+        assert running.writes() == before
+
+
+async def test_at_rest_nothing_is_written_whatever_reason_there_is_to_look(server: ApiServer) -> None:
+    async with publishing(server, phones(70, phone1="missing"), timings=SOON) as running:
+        writes = running.writes()
+        running.inventory.republish()
+        running.inventory.publish(phones(70, phone1="missing"))
+        for _ in range(3):
+            await at_rest(running)
+        server.end_watches()
+        server.drop_connections()
+        await server.wait_for(lambda s: s.open_watches)
+        await at_rest(running)
+        assert running.writes() == writes
+
+
+async def test_only_the_slice_of_a_device_that_changes_is_written(server: ApiServer) -> None:
+    async with publishing(server, phones(200)) as running:
+        versions = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in running.slices()}
+        await running.published(phones(200, phone70="missing"))
+        after = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in running.slices()}
+        assert {name for name in after if after[name] != versions[name]} == {slice_name(1)}
+        assert server.count("update", "resourceslices") == 1
+
+
+async def test_a_changed_attribute_is_published_with_the_next_change_of_devices(server: ApiServer) -> None:
+    kernel = {"kernel": "6.1"}
+    async with publishing(server, phones(1), attributes=lambda _: kernel) as running:
+        kernel["kernel"] = "6.12"
+        running.inventory.republish()
+        await server.wait_for(lambda s: s.count("update", "resourceslices"))
+        (device,) = running.slices()[0]["spec"]["devices"]
+        assert device["attributes"]["kernel"] == {"string": "6.12"}
+
+
+async def test_the_wipe_of_a_kubelet_that_starts_is_repaired_by_the_watch_alone(server: ApiServer) -> None:
+    async with publishing(server, phones(200)) as running:
+        assert running.wipe() == 4
+        await running.shown([f"phone{number}" for number in range(200)])
+        assert server.count("list", "resourceslices") == 1
+        assert running.observer.repairs == {"deleted": 4}
+        assert server.count("create", "resourceslices") == 8
+
+
+async def test_three_wipes_in_a_row_are_repaired_and_a_fourth_is_a_fight_that_is_reported(server: ApiServer) -> None:
+    async with publishing(server, phones(2)) as running:
+        for _ in range(3):
+            running.wipe()
+            await running.shown(["phone0", "phone1"])
+            assert not running.publisher.problem
+        running.wipe()
+        await running.problem(f"another client deletes or changes the ResourceSlice {slice_name(0)} again and again")
+        await running.shown(["phone0", "phone1"])
+
+
+async def test_a_kubelet_that_wipes_again_and_again_gets_the_slices_back_each_time(server: ApiServer) -> None:
+    async with publishing(server, phones(2)) as running:
+        for _ in range(6):
+            assert running.wipe() == 1
+            await running.shown(["phone0", "phone1"])
+        assert running.observer.repairs == {"deleted": 6}
+
+
+async def test_a_foreign_change_is_repaired(server: ApiServer) -> None:
+    async with publishing(server, phones(2)) as running:
+        running.edit(0, lambda found: found["spec"]["devices"].pop())
+        await running.shown(["phone0", "phone1"])
+        running.edit(0, lambda found: found["metadata"].pop("ownerReferences"))
+        await server.wait_for(lambda s: "ownerReferences" in s.objects.get(slice_path(0))["metadata"])
+        await running.confirmed()
+        assert running.observer.repairs == {"changed": 2}
+
+
+async def test_labels_and_annotations_of_others_stay(server: ApiServer) -> None:
+    async with publishing(server, phones(1)) as running:
+        running.edit(0, lambda found: found["metadata"].update(labels={"team": "a"}, annotations={"b": "c"}))
+        await at_rest(running)
+        assert running.writes() == 1
+        await running.published(phones(2))
+        metadata = server.objects.get(slice_path(0))["metadata"]
+        assert (metadata["labels"], metadata["annotations"]) == ({"team": "a"}, {"b": "c"})
+
+
+async def test_slices_of_other_nodes_and_drivers_are_left_alone(server: ApiServer) -> None:
+    others = foreign_slices(server)
+    async with publishing(server, phones(1)):
+        pass
+    assert {server.objects.get(path)["metadata"]["resourceVersion"] for path in others} == set(others.values())
+
+
+def foreign_slices(server: ApiServer) -> dict[str, str]:
+    """Create slices of another driver and of another node; return their versions by path."""
+    versions = {}
+    for name, driver, node in (("other-driver", "gpu.example.com", NODE), ("other-node", DRIVER, "other")):
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
+        created = server.objects.create(SLICES, {"metadata": {"name": name}, "spec": spec})
+        versions[paths.object_path(SLICES, name)] = created["metadata"]["resourceVersion"]
+    return versions
+
+
+class WithoutSelectors(ApiClient):
+    """A client whose API server does not apply field selectors, such as one behind a proxy that drops queries."""
+
+    async def list(self, path: str, *, field_selector: str = "") -> ObjectList:  # noqa: ARG002
+        """List all slices."""
+        return await super().list(path)
+
+    def watch(self, path: str, *, field_selector: str = "", **options: Any) -> AsyncGenerator[WatchEvent, None]:  # noqa: ARG002
+        """Watch all slices."""
+        return super().watch(path, **options)
+
+
+async def test_slices_of_others_are_not_even_touched_if_the_server_ignores_field_selectors(server: ApiServer) -> None:
+    others = foreign_slices(server)
+    async with publishing(server, phones(1), client_type=WithoutSelectors) as running:
+        await at_rest(running)
+        foreign_slices_path = next(iter(others))
+        found = server.objects.get(foreign_slices_path)
+        found["spec"]["devices"] = []
+        others[foreign_slices_path] = server.objects.update(foreign_slices_path, found)["metadata"]["resourceVersion"]
+        await at_rest(running)
+    assert {server.objects.get(path)["metadata"]["resourceVersion"] for path in others} == set(others.values())
+
+
+async def test_obsolete_slices_are_deleted(server: ApiServer) -> None:
+    async with publishing(server, phones(200)) as running:
+        await running.published(phones(10))
+        assert [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)]
+    spec = {
+        **server.objects.get(slice_path(0))["spec"],
+        "pool": {"name": "x", "generation": 1, "resourceSliceCount": 1},
+    }
+    server.objects.create(SLICES, {"metadata": {"name": "of-an-earlier-version"}, "spec": spec})
+    async with publishing(server, phones(10)) as running:
+        await server.wait_for(lambda _: [each["metadata"]["name"] for each in running.slices()] == [slice_name(0)])
+
+
+async def test_an_obsolete_slice_that_has_changed_is_read_again_before_it_is_deleted(server: ApiServer) -> None:
+    async with publishing(server, phones(70)) as running:
+        hang = server.faults.add(Hang(), verb="delete")
+        running.inventory.publish(phones(1))
+        await server.wait_for(lambda _: hang.hits)
+        running.edit(1, lambda found: found["metadata"].update(labels={"a": "b"}))
+        hang.remove()
+        await server.wait_for(lambda _: len(running.slices()) == 1)
+        codes = [record.code for record in server.log if record.verb == "delete"]
+        assert codes[0] == 409
+
+
+async def test_a_slice_of_another_pool_under_our_name_is_replaced(server: ApiServer) -> None:
+    async with publishing(server, phones(1)):
+        spec = {**server.objects.get(slice_path(0))["spec"]}
+    server.objects.delete(slice_path(0))
+    spec["pool"] = {**spec["pool"], "name": "another"}
+    server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})
+    async with publishing(server, phones(1)) as running:
+        assert running.slices()[0]["spec"]["pool"]["name"] == f"{NODE}/00000"
+
+
+async def test_a_slice_of_another_driver_under_our_name_is_reported_and_left_alone(server: ApiServer) -> None:
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "nodeName": NODE, "pool": pool}
+    version = server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})["metadata"]
+    async with publishing(server) as running:
+        running.inventory.publish(phones(70))
+        await running.problem("the ResourceSlice is of another driver or of another node")
+        await server.wait_for(lambda s: s.objects.find(slice_path(1)))
+        assert server.objects.get(slice_path(0))["metadata"] == version
+
+
+async def test_an_unhealthy_device_gets_a_taint_and_its_time_stays(server: ApiServer) -> None:
+    async with publishing(server, phones(3, phone1="missing")) as running:
+        assert running.taints() == {"phone0": [], "phone1": ["missing"], "phone2": []}
+        time = "2026-01-01T00:00:00Z"
+        running.edit(0, lambda found: found["spec"]["devices"][1]["taints"][0].update(timeAdded=time))
+        await running.published(phones(4, phone1="missing"))
+        devices = server.objects.get(slice_path(0))["spec"]["devices"]
+        assert devices[1]["taints"][0]["timeAdded"] == time
+        assert running.observer.repairs == {}
+
+
+async def test_a_device_that_recovers_loses_its_taint(server: ApiServer) -> None:
+    async with publishing(server, phones(2, phone1="missing")) as running:
+        await running.published(phones(2))
+        assert running.taints() == {"phone0": [], "phone1": []}
+
+
+async def test_a_server_without_taints_never_has_an_unhealthy_device_not_even_for_a_moment() -> None:
+    async with ApiServer(minor=34) as server, publishing(server, phones(3, phone1="missing")) as running:
+        await running.published(phones(3, phone1="missing", phone2="missing"))
+        await running.published(phones(3, phone2="missing"))
+        await running.published(phones(3))
+        published = [
+            [device["name"] for device in change.object["spec"]["devices"]]
+            for change in server.store.history
+            if change.kind.plural == "resourceslices"
+        ]
+        expected = [["phone0", "phone2"], ["phone0"], ["phone0", "phone1"], ["phone0", "phone1", "phone2"]]
+        assert published == expected
+
+
+async def test_whether_taints_are_kept_is_asked_once_and_only_where_a_device_is_unhealthy() -> None:
+    async with ApiServer(minor=34) as server, publishing(server, phones(3)) as running:
+        assert server.count("create", "resourceslices") == 1
+        for reason in ("missing", "replaced", "missing"):
+            await running.published(phones(3, phone1=reason))
+            await running.published(phones(3))
+        assert server.count("create", "resourceslices") == 2
+
+
+async def test_taints_that_are_dropped_all_the_same_are_noticed_in_the_answer(server: ApiServer) -> None:
+    async with publishing(server, phones(3, phone1="missing")) as running:
+        server.store.drop_fields = frozenset({"taints"})  # another API server, with the gate off
+        await running.published(phones(3, phone1="missing", phone2="missing"))
+        assert running.taints() == {"phone0": []}
+        writes = running.writes()
+        await at_rest(running)
+        assert running.writes() == writes
+
+
+async def test_taints_are_tried_again_after_the_api_server_has_restarted() -> None:
+    async with ApiServer(minor=34) as server, publishing(server, phones(2, phone1="missing"), timings=SOON) as running:
+        assert running.taints() == {"phone0": []}
+        await server.stop()
+        server.store.drop_fields = frozenset()
+        await server.start()
+        await server.wait_for(lambda _: running.taints() == {"phone0": [], "phone1": ["missing"]})
+
+
+async def test_other_fields_that_the_server_drops_are_done_without() -> None:
+    async with ApiServer(drop_fields=["attributes"]) as server, publishing(server, phones(2)) as running:
+        assert server.count("create", "resourceslices") == 1
+        await at_rest(running)
+        assert running.writes() == 1
+        running.edit(0, lambda found: found["spec"]["devices"].pop())
+        await running.shown(["phone0", "phone1"])
+
+
+async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_they_are_published_again(
+    server: ApiServer,
+) -> None:
+    async with publishing(server, phones(70)) as running:
+        running.publisher.withhold("the device plugin offers them on this node")
+        await running.shown([])
+        await server.wait_for(lambda _: len(running.slices()) == 1)
+        assert "the device plugin offers them on this node" in running.publisher.problem
+        running.publisher.withhold("")
+        await running.shown([device.id for device in phones(70)])
+        assert not running.publisher.problem
+
+
+async def test_devices_that_are_left_out_are_a_problem(server: ApiServer) -> None:
+    devices = [Device(f"{kind}{number}") for kind in ("tty", "usb") for number in range(40)]
+    async with publishing(server) as running:
+        running.inventory.publish(devices)
+        await running.problem("16 devices are in no ResourceSlice, such as usb24")
+        await running.published(devices[:64])
+        await running.fine()
+
+
+async def test_at_the_end_the_slices_stay(server: ApiServer) -> None:
+    async with publishing(server, phones(2)) as running:
+        pass
+    assert len(running.slices()) == 1
+    assert server.count("delete") == server.count("deletecollection") == 0
+
+
+async def test_the_end_does_not_wait_for_the_api_server(server: ApiServer) -> None:
+    async with publishing(server, phones(2)) as running:
+        hang = server.faults.add(Hang())
+        running.inventory.publish(phones(3))
+        await server.wait_for(lambda _: hang.hits)
+        running.stop.set()
+        async with asyncio.timeout(5):
+            await server.wait_for(lambda s: not s.open_watches)
+
+
+async def test_a_slice_whose_finalizers_remain_after_its_deletion_is_reported_and_then_created_again(
+    server: ApiServer,
+) -> None:
+    async with publishing(server, phones(1), timings=WATCH_ONLY) as running:
+        running.edit(0, lambda found: found["metadata"].update(finalizers=["example.com/keep"]))
+        running.wipe()
+        await running.problem("is being deleted, but its finalizers remain")
+        assert not running.publisher.confirmed
+        running.edit(0, lambda found: found["metadata"].update(finalizers=[]))
+        await running.fine()
+        assert "deletionTimestamp" not in server.objects.get(slice_path(0))["metadata"]
+        assert server.count("create", "resourceslices") == 2

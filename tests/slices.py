@@ -1,0 +1,175 @@
+"""A publisher of ResourceSlices with the stand-in API server, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.dra.observer import DraObserver
+from aosp_plugin.framework.dra.publisher import SlicePublisher
+from aosp_plugin.framework.dra.slice_follower import FollowTimings
+from aosp_plugin.framework.inventory import Device, Inventory
+from tests.support import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from aosp_plugin.framework.dra.slices import Attributes
+    from aosp_plugin.testing.apiserver import ApiServer
+
+DRIVER, NODE = "phone.aosp.io", "worker"
+NODE_PATH = paths.object_path(paths.NODES, NODE)
+SLICES = paths.RESOURCE_SLICES
+OURS = f"spec.nodeName={NODE},spec.driver={DRIVER}"
+
+WATCH_ONLY = FollowTimings(relist=600.0, relist_after_break=(600.0, 600.0))
+"""No list without a reason, so that a test shows what the watch does alone."""
+
+
+def phones(count: int, **reasons: str) -> list[Device]:
+    """Return devices phone0.. with the reasons why some are unhealthy."""
+    return [Device(f"phone{number}", reasons.get(f"phone{number}", "")) for number in range(count)]
+
+
+def slice_name(block: int) -> str:
+    """Return the name of a slice of phones."""
+    return f"{block:05}-{DRIVER}-{NODE}"
+
+
+def slice_path(block: int) -> str:
+    """Return the path of a slice of phones."""
+    return paths.object_path(SLICES, slice_name(block))
+
+
+class SliceObserver(DraObserver):
+    """Counts repairs by reason."""
+
+    def __init__(self) -> None:
+        self.repairs: collections.Counter[str] = collections.Counter()
+        self.counts: list[tuple[int, int]] = []
+        self.changed = asyncio.Event()
+
+    def slices(self, wanted: int, confirmed: int) -> None:
+        """Note the counts."""
+        self.counts.append((wanted, confirmed))
+        self.changed.set()
+
+    def slices_repaired(self, reason: str) -> None:
+        """Count a repair."""
+        self.repairs[reason] += 1
+
+
+class Publishing:
+    """A publisher that runs, with its inventory and its API server."""
+
+    def __init__(
+        self,
+        server: ApiServer,
+        client: ApiClient,
+        attributes: Attributes,
+        timings: FollowTimings,
+    ) -> None:
+        self.server = server
+        self.inventory = Inventory()
+        self.stop = asyncio.Event()
+        self.observer = SliceObserver()
+        self.publisher = SlicePublisher(
+            client,
+            DRIVER,
+            NODE,
+            self.inventory,
+            attributes,
+            self.stop,
+            self.observer,
+            timings=timings,
+            rng=random.Random(1),  # noqa: S311 - repeatable
+        )
+
+    async def confirmed(self) -> None:
+        """Wait until every slice is confirmed."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.publisher.confirmed:
+                self.observer.changed.clear()
+                await self.observer.changed.wait()
+
+    async def problem(self, text: str) -> None:
+        """Wait until the problem contains a text."""
+        await until(lambda: text in self.publisher.problem)
+
+    async def fine(self) -> None:
+        """Wait until there is no problem."""
+        await until(lambda: not self.publisher.problem)
+
+    async def published(self, devices: Sequence[Device]) -> None:
+        """Publish devices, and wait until all slices are confirmed."""
+        self.inventory.publish(devices)
+        await self.shown([device.id for device in devices if device.healthy])
+
+    async def shown(self, names: Sequence[str]) -> None:
+        """Wait until the API server has exactly these devices without a taint, and the publisher knows it."""
+        await self.server.wait_for(lambda _: sorted(self.free()) == sorted(names))
+        await self.confirmed()
+
+    def free(self) -> list[str]:
+        """Return the devices that a scheduler would give away."""
+        return [name for name, taints in self.taints().items() if not taints]
+
+    def taints(self) -> Mapping[str, list[str]]:
+        """Return the values of the taints of each device that is published."""
+        return {
+            device["name"]: [taint.get("value", "") for taint in device.get("taints", [])]
+            for each in self.slices()
+            for device in each["spec"].get("devices") or []
+        }
+
+    def slices(self) -> Sequence[dict[str, Any]]:
+        """Return the driver's slices."""
+        return self.server.objects.list(SLICES, OURS)
+
+    def wipe(self) -> int:
+        """Delete the slices of the node, as a kubelet that starts."""
+        return self.server.objects.delete_collection(SLICES, f"spec.nodeName={NODE}")
+
+    def edit(self, block: int, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change a slice, as another client."""
+        found = self.server.objects.get(slice_path(block))
+        change(found)
+        self.server.objects.update(slice_path(block), found)
+
+    def writes(self) -> int:
+        """Return the number of requests that write slices."""
+        return sum(self.server.count(verb, "resourceslices") for verb in ("create", "update", "delete"))
+
+
+@contextlib.asynccontextmanager
+async def publishing(
+    server: ApiServer,
+    devices: Sequence[Device] | None = None,
+    *,
+    attributes: Attributes = lambda _: {},
+    timings: FollowTimings = WATCH_ONLY,
+    limits: ApiLimits = DEFAULT_LIMITS,
+    client_type: type[ApiClient] = ApiClient,
+    node: bool = True,
+) -> AsyncIterator[Publishing]:
+    """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
+    if node and server.objects.find(NODE_PATH) is None:
+        server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+    async with client_type(StaticCredentials(server.url), limits=limits) as client:
+        running = Publishing(server, client, attributes, timings)
+        task = asyncio.create_task(running.publisher.run())
+        try:
+            if devices is not None:
+                await running.published(devices)
+            yield running
+        finally:
+            running.stop.set()
+            async with asyncio.timeout(10):
+                await task
