@@ -50,6 +50,8 @@ class DirectoryBackend(Backend):
         self.directory = directory
         self.directory.mkdir(exist_ok=True)
         self.ids = [f"phone{number}" for number in range(count)]
+        self.reasons: dict[str, str] = {}
+        """Why a phone is unhealthy, by ID."""
         self.fail: set[str] = set()
         self.hang: set[str] = set()
         self.hanging = threading.Event()
@@ -62,7 +64,7 @@ class DirectoryBackend(Backend):
 
     def devices(self) -> Sequence[Device]:
         """Return all phones."""
-        return [Device(device_id) for device_id in self.ids]
+        return [Device(device_id, self.reasons.get(device_id, "")) for device_id in self.ids]
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Refuse: this backend is for claims."""

@@ -14,7 +14,7 @@ from aosp_plugin.daemon.report import State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aosp_plugin.daemon.report import DeviceReport, LeakReport, PodContainer, Report, ResourceReport
+    from aosp_plugin.daemon.report import DeviceReport, DriverReport, LeakReport, PodContainer, Report, ResourceReport
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""
@@ -77,11 +77,21 @@ def _registration(resource: ResourceReport, now: float) -> str:
     if not resource.registered:
         return f"NOT registered with the kubelet for {since}"
     if resource.kubelet_allocatable is None:
-        return f"registered with the kubelet for {since}"
+        return f"registered with the kubelet for {since}{_driver(resource.driver)}"
     total = resource.counts.total - resource.truncated
     return (
         f"registered with the kubelet for {since}, which can allocate {resource.kubelet_allocatable:,} of {total:,} "
         "devices"
+    )
+
+
+def _driver(driver: DriverReport | None) -> str:
+    """Return what a DRA driver has published and prepared; empty for a device plugin."""
+    if driver is None:
+        return ""
+    return (
+        f" as DRA driver {driver.name}, with {driver.slices_confirmed:,} of {driver.slices:,} ResourceSlices and "
+        f"{driver.claims:,} prepared claim{'s' * (driver.claims != 1)}"
     )
 
 

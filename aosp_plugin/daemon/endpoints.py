@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import threading
 import time
 from functools import partial
@@ -20,6 +19,7 @@ from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
 from aosp_plugin.daemon.report import Known, Report
 from aosp_plugin.daemon.resource_report import resource_report
+from aosp_plugin.daemon.servers import node_name
 from aosp_plugin.framework.service.http import Answer, in_loop
 from aosp_plugin.framework.service.serving import probe_routes
 
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
     from aosp_plugin.config import Config
     from aosp_plugin.daemon.observation import Observation
     from aosp_plugin.daemon.resource_report import ResourceStatus
-    from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.podresources_client import Allocations
+    from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
     from aosp_plugin.framework.service.metrics import Metrics
-
-NODE_VARIABLE = "NODE_NAME"
-"""Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
 
 _COMPRESSION_LEVEL = 1
 """gzip's lowest level. It shrinks a report to a twentieth; the highest level gains less than a tenth for several times
@@ -53,15 +50,15 @@ class Routes(NamedTuple):
 
 
 def routes(
-    plugins: Sequence[DevicePlugin], files: FileEvents, observation: Observation, *, stuck: Callable[[], str]
+    servers: Sequence[ResourceServer], files: FileEvents, observation: Observation, *, stuck: Callable[[], str]
 ) -> Routes:
-    """Return the routes. Must be called in the event loop of the plugins.
+    """Return the routes. Must be called in the event loop of the servers.
 
     ``stuck`` returns what is wrong with the event loop, and is called in other threads.
     """
-    collect = in_loop(partial(observation.status, plugins))
+    collect = in_loop(partial(observation.status, servers))
     return Routes(
-        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(plugins, stuck)},
+        probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers, stuck)},
         status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling).answer},
     )
 
@@ -84,7 +81,7 @@ class StatusRoute:
         """``collect`` returns the allocations and the status of each resource, in any thread."""
         self._collect = collect
         self._polling = polling
-        self._node = os.environ.get(NODE_VARIABLE) or os.uname().nodename
+        self._node = node_name()
         self._started = time.time()
         self._lock = threading.Lock()
         self._state: tuple[object, ...] = ()

@@ -1,4 +1,4 @@
-"""Everything that serves one configuration: HTTP servers, plugins, leak detection.
+"""Everything that serves one configuration: HTTP servers, device plugins and DRA drivers, leak detection.
 
 A generation is built completely, and can fail, while the one before it still serves. See ``serve`` for the replacement.
 """
@@ -15,9 +15,9 @@ from aosp_plugin import __version__
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.observation import Observation
+from aosp_plugin.daemon.servers import create_server, device_plugins
 from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
-from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
     from aosp_plugin.daemon.leak_detector import LeakDetector
+    from aosp_plugin.framework.resource_server import ResourceServer
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Generation:
         self.config = config
         self.names = ",".join(resource.resource_name for resource in config.resources)
         self.listeners: dict[tuple[str, int], socket.socket] = {}
-        self._plugin_tasks: list[asyncio.Task[None]] = []
+        self._server_tasks: list[asyncio.Task[None]] = []
         self._background: list[asyncio.Task[None]] = []
         self._replaced = False
         with contextlib.ExitStack() as stack:
@@ -63,12 +64,12 @@ class Generation:
             observation = Observation(
                 config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: files.polling
             )
-            self.plugins = [
-                DevicePlugin(backend, kubelet_dir=config.kubelet_dir, files=files, observer=observation.observer(name))
-                for name, backend in self._backends.items()
+            self.servers = [
+                create_server(config, resource, backend, files, observation)
+                for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
-            self._kubelet_view = KubeletView(self.plugins, pod_resources)
-            routes = endpoints.routes(self.plugins, files, observation, stuck=stuck)
+            self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
+            routes = endpoints.routes(self.servers, files, observation, stuck=stuck)
             self._served = endpoints.by_address(config, routes)
             self._stack = stack.pop_all()
 
@@ -100,7 +101,7 @@ class Generation:
         with contextlib.suppress(*tolerated):
             check = partial(check_phone_directories, self.config)
             await self._worker.run(check, CHECK_TIMEOUT, label="check of the directories of phones")
-        scans = [plugin.prepare(require_devices=self.config.require_devices) for plugin in self.plugins]
+        scans = [server.prepare(require_devices=self.config.require_devices) for server in self.servers]
         results = await asyncio.gather(*scans, return_exceptions=True)
         errors = [error for error in results if isinstance(error, Exception) and not isinstance(error, tolerated)]
         if errors:
@@ -111,10 +112,10 @@ class Generation:
             await self._worker.run(check, CHECK_TIMEOUT, label="host check")
 
     def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool) -> None:
-        """Start the plugins and all else as ``tasks``; an error of one of them is raised there."""
+        """Start the servers and all else as ``tasks``; an error of one of them is raised there."""
         LOG.info("starting", extra={"version": __version__, "resources": self.names})
-        self._plugin_tasks = [
-            tasks.create_task(self._run(plugin, require_devices=require_devices)) for plugin in self.plugins
+        self._server_tasks = [
+            tasks.create_task(self._run(server, require_devices=require_devices)) for server in self.servers
         ]
         self._background = [
             tasks.create_task(self._kubelet_view.run()),
@@ -123,26 +124,26 @@ class Generation:
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
 
-    async def _run(self, plugin: DevicePlugin, *, require_devices: bool) -> None:
+    async def _run(self, server: ResourceServer, *, require_devices: bool) -> None:
         try:
-            await plugin.run(require_devices=require_devices)
+            await server.run(require_devices=require_devices)
         except (PluginError, HostError, OSError) as error:
             if not self._replaced:
                 raise
-            extra = {"resource": plugin.resource_name, "error": str(error)}
+            extra = {"resource": server.resource_name, "error": str(error)}
             LOG.error("cleanup of the previous configuration failed", extra=extra)  # noqa: TRY400 - no traceback
 
     def rescan(self) -> None:
         """Forget the history of all devices, and scan them."""
-        for backend, plugin in zip(self._backends.values(), self.plugins, strict=True):
+        for backend, server in zip(self._backends.values(), self.servers, strict=True):
             backend.reset()
-            plugin.rescan()
+            server.rescan()
 
     async def stop(self, *, replaced: bool) -> None:
-        """End all tasks and servers. If the generation is ``replaced``, errors of its plugins are only logged."""
+        """End all tasks and servers. If the generation is ``replaced``, errors of its servers are only logged."""
         self._replaced = replaced
-        stop_all(self.plugins)
-        await _ended(self._plugin_tasks)
+        stop_all(self.servers)
+        await _ended(self._server_tasks)
         for task in self._background:
             task.cancel()
         await _ended(self._background)
@@ -151,7 +152,7 @@ class Generation:
 
     async def discard(self) -> None:
         """Release all resources of a generation that has not been started."""
-        await asyncio.gather(*(plugin.discard() for plugin in self.plugins), return_exceptions=True)
+        await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
         self._stack.close()
 
 

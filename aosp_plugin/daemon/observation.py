@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Resource
     from aosp_plugin.daemon.leaks import Leaks
-    from aosp_plugin.framework import DevicePlugin
+    from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
+    from aosp_plugin.framework.resource_server import ResourceServer
 
 
 class Detector(Protocol):
@@ -82,13 +83,17 @@ class Observation:
         """Return the observer for the plugin of a resource."""
         return Observers(self.metrics.observer(resource), self._ages[resource])
 
-    async def status(self, plugins: Sequence[DevicePlugin]) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
-        """Return which pods have which devices, and the status of each plugin. For the plugins' event loop."""
-        allocations = await self._pod_resources.current()
-        return allocations, tuple(self._resource_status(plugin, allocations) for plugin in plugins)
+    def dra_observer(self, resource: str) -> DraObserver:
+        """Return the observer for the DRA driver of a resource; call ``observer`` for it first."""
+        return self.metrics.dra_observer(resource)
 
-    def _resource_status(self, plugin: DevicePlugin, allocations: Allocations) -> ResourceStatus:
-        name, unready = plugin.resource_name, plugin.unready
+    async def status(self, servers: Sequence[ResourceServer]) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
+        """Return which pods have which devices, and the status of each resource. For the event loop of the servers."""
+        allocations = await self._pod_resources.current()
+        return allocations, tuple(self._resource_status(server, allocations) for server in servers)
+
+    def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
+        name, unready = server.resource_name, server.unready
         ages, scans = self._ages[name], self._leak_scans(name)
         if not allocations.problem:
             ages.allocated(allocations.owners[name])
@@ -97,17 +102,18 @@ class Observation:
         ages.has_problem(problem=bool(unready))
         return ResourceStatus(
             name=name,
-            snapshot=plugin.inventory.snapshot,
+            snapshot=server.inventory.snapshot,
             unready=unready,
-            notice=plugin.notice,
+            notice=server.notice,
             leaks=scans,
             binder_devices=self._binder_devices[name],
             since=ages.since,
-            kubelet_allocatable=plugin.confirmation.allocatable,
-            kubelet_published=None if plugin.confirmation.unknown else plugin.confirmation.published,
+            kubelet_allocatable=server.confirmation.allocatable,
+            kubelet_published=None if server.confirmation.unknown else server.confirmation.published,
             expected=self._expected.get(name),
             spread_devices=self._spread_devices[name],
             known_spread_devices=self._backends[name].known_spread_devices,
+            driver=server.driver,
         )
 
     def _leak_scans(self, resource: str) -> LeakScans | None:

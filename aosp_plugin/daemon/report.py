@@ -98,6 +98,18 @@ class Counts(Struct, frozen=True, gc=False):
     """Devices that pods have and that no longer exist. They are not part of ``total``."""
 
 
+class DriverReport(Struct, frozen=True, gc=False):
+    """The DRA driver of a resource with ``api: dra``."""
+
+    name: str
+    slices: int
+    """Number of ResourceSlices that should exist."""
+    slices_confirmed: int
+    """Number of those that the API server has as they should be."""
+    claims: int
+    """Number of prepared claims."""
+
+
 class ResourceReport(Struct, frozen=True, gc=False):
     """One resource."""
 
@@ -132,6 +144,8 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """Why leak detection is off, incomplete or out of date; empty if it is complete."""
     leaks_scanned: float | None
     """When the last leak scan ended, in seconds since the epoch; None before."""
+    driver: DriverReport | None = None
+    """None for a resource that is served by the device plugin API."""
 
 
 class Known(Struct, frozen=True, gc=False):

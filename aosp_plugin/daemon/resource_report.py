@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.daemon.ages import Since
-from aosp_plugin.daemon.report import Counts, DeviceReport, LeakReport, PodContainer, ResourceReport, State
+from aosp_plugin.daemon.report import (
+    Counts,
+    DeviceReport,
+    DriverReport,
+    LeakReport,
+    PodContainer,
+    ResourceReport,
+    State,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aosp_plugin.daemon.leaks import Holder, Leaks
+    from aosp_plugin.framework.dra.interfaces import DriverState
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
     from aosp_plugin.framework.service.metrics import LeakDetectionState
@@ -53,6 +62,8 @@ class ResourceStatus(NamedTuple):
     """Returns the path of the spread device of each device by its ID. It depends on the snapshot and on the next field,
     by which two statuses are compared."""
     known_spread_devices: tuple[str, ...] = ()
+    driver: DriverState | None = None
+    """None for a device plugin."""
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
@@ -90,6 +101,7 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
         leaks_known=leaks.latest is not None,
         leaks_problem=_leaks_problem(status.leaks),
         leaks_scanned=leaks.scanned,
+        driver=DriverReport(*status.driver) if status.driver else None,
     )
 
 

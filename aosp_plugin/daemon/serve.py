@@ -64,7 +64,7 @@ class Daemon:
             heartbeat.cancel()
 
     def _unready(self) -> list[str]:
-        return [plugin.unready for plugin in self._generation.plugins] if self._generation else ["starting"]
+        return [server.unready for server in self._generation.servers] if self._generation else ["starting"]
 
     async def _first_generation(self, tasks: asyncio.TaskGroup) -> None:
         """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
@@ -74,7 +74,7 @@ class Daemon:
         await generation.listen({})
         generation.serve_http()
         self._generation = generation
-        if len(generation.plugins) > 1:
+        if len(generation.servers) > 1:
             await generation.prepare(strict=False)
         generation.start(tasks, require_devices=config.require_devices)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+    from aosp_plugin.framework.dra.interfaces import DriverState
     from aosp_plugin.framework.inventory import Inventory
 
 
@@ -17,6 +18,10 @@ class ResourceServer(Protocol):
     inventory: Inventory
     confirmation: Confirmation
     """What the kubelet has of the devices; always unknown for a DRA driver, whose devices are in ResourceSlices."""
+
+    @property
+    def driver(self) -> DriverState | None:
+        """What a DRA driver has published and prepared; None for a device plugin."""
 
     @property
     def registered(self) -> bool:

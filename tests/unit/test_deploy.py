@@ -14,7 +14,7 @@ import yaml
 
 from aosp_plugin import config
 from aosp_plugin.binder.provision import bulk
-from aosp_plugin.daemon.endpoints import NODE_VARIABLE
+from aosp_plugin.daemon.servers import NODE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -98,23 +98,30 @@ export class Resource {
     this.showNotes();
   }
 
-  // Whether the kubelet had fewer healthy devices than the plugin had published when it answered.
+  // Whether the kubelet had fewer healthy devices than the plugin had published when it answered, or the API server has
+  // fewer ResourceSlices than it should have.
   get lacking() {
+    const { driver } = this.report;
+    if (driver !== null) return driver.slices_confirmed < driver.slices;
     const { kubelet_allocatable: allocatable, kubelet_published: published } = this.report;
     return allocatable !== null && allocatable < published;
   }
 
   get registration() {
-    const { registered, kubelet_allocatable: allocatable, counts, truncated } = this.report;
+    const { registered, kubelet_allocatable: allocatable, counts, driver, truncated } = this.report;
     if (!registered) return "Not registered";
+    if (driver !== null) return `${number(driver.slices_confirmed)} of ${number(driver.slices)} ResourceSlices published`;
     if (allocatable === null) return "Registered with the kubelet";
     return `The kubelet can allocate ${number(allocatable)} of ${number(counts.total - truncated)}`;
   }
 
   // Says what is wrong with leak detection or provisioning, and how old the result of leak detection is.
   showNotes() {
-    const { counts, expected, leaks_problem: leaksProblem, leaks_scanned: scanned } = this.report;
+    const { counts, driver, expected, leaks_problem: leaksProblem, leaks_scanned: scanned } = this.report;
     const notes = [];
+    if (driver !== null) {
+      notes.push(`DRA driver ${driver.name}, ${number(driver.claims)} prepared claim${driver.claims === 1 ? "" : "s"}. `);
+    }
     if (expected !== null && counts.total < expected) {
       notes.push(`${number(expected)} devices are provisioned, ${number(counts.total)} exist. `);
     }

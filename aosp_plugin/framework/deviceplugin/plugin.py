@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.aio import complete_unless, leaves
+from aosp_plugin.framework.aio import complete_unless, run_and_close
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
@@ -26,6 +26,8 @@ class DevicePlugin:
 
     The backend has a worker thread of its own, see ``Backend``.
     """
+
+    driver = None
 
     def __init__(
         self,
@@ -152,20 +154,12 @@ class DevicePlugin:
         KubeletError if the plugin can never be registered. Later scans may fail. Raises WorkerTimeoutError at the end
         if ``Backend.close`` does not return in time. Several errors are raised as a group.
         """
-        failures: list[BaseException] = []
         with working_for(self.resource_name):
-            try:
-                if await complete_unless(self._stop, self._scanned.start(require_devices=require_devices)):
-                    await self._serve()
-            except Exception as error:  # noqa: BLE001 - raised below
-                failures += leaves(error)
-            finally:
-                try:
-                    await self._close(close_backend=True)
-                except Exception as error:  # noqa: BLE001 - raised below
-                    failures += leaves(error)
-                if failures:
-                    raise failures[0] if len(failures) == 1 else BaseExceptionGroup("several failures", failures)
+            await run_and_close(self._run(require_devices=require_devices), self._close(close_backend=True))
+
+    async def _run(self, *, require_devices: bool) -> None:
+        if await complete_unless(self._stop, self._scanned.start(require_devices=require_devices)):
+            await self._serve()
 
     def _set_overridden(self, overridden: bool) -> None:  # noqa: FBT001 - a callback
         """Leave kubelet and host to a later plugin, or take the host back; the new registration does the same."""

@@ -38,6 +38,19 @@ class DeviceHealth(NamedTuple):
     """Why it is unhealthy; empty if it is healthy."""
 
 
+class DriverState(NamedTuple):
+    """What a driver has published and prepared."""
+
+    name: str
+    """Name of the driver, such as phone.aosp.io."""
+    slices: int
+    """Number of ResourceSlices that should exist."""
+    slices_confirmed: int
+    """Number of those that the API server has as they should be."""
+    claims: int
+    """Number of prepared claims."""
+
+
 class ClaimHandler(Protocol):
     """Prepares and unprepares claims for the kubelet. All methods run in the event loop.
 

@@ -88,6 +88,11 @@ class SlicePublisher:
         return self._writer.confirmed
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """The number of slices that should exist, and of those that are confirmed. May be read in any thread."""
+        return self._writer.counts
+
+    @property
     def problem(self) -> str:
         """Why slices may be missing, outdated or incomplete; empty if none is known. May be read in any thread."""
         withheld = f"no devices are published: {self._withheld}" if self._withheld else ""

@@ -73,6 +73,11 @@ class SliceWriter:
         return wanted is not None and len(self._confirmed) == len(wanted)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """The number of wanted slices, and of those that are confirmed. May be read in any thread."""
+        return len(self._wanted or {}), len(self._confirmed)
+
+    @property
     def problem(self) -> str:
         """Why slices are not as they should be; empty if nothing is known. May be read in any thread."""
         failures = list(self._failures.values())
@@ -276,7 +281,7 @@ class SliceWriter:
             self._stuck.ends()
 
     def _report(self) -> None:
-        counts = len(self._wanted or {}), len(self._confirmed)
+        counts = self.counts
         if counts != self._reported:
             self._reported = counts
             self._observer.slices(*counts)

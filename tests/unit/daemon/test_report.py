@@ -202,6 +202,7 @@ def test_json_has_these_fields() -> None:
         "leaks_known": True,
         "leaks_problem": "",
         "leaks_scanned": 8.0,
+        "driver": None,
     }
     assert Report.__struct_fields__ == ("version", "node", "started", "watching", "allocations", "resources")
 

@@ -1,0 +1,85 @@
+"""A node for the tests of whole DRA drivers: stand-ins for API server and kubelet, and the driver's directories."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
+from aosp_plugin.testing.dra_kubelet import DraClaim, DraKubelet, DraVersion
+from tests.claims import DRIVER, NODE, claim_object
+from tests.support import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.testing.apiserver import ApiServer
+
+CLAIMS = paths.resource_claims("default")
+ON_NODE = f"spec.nodeName={NODE}"
+
+
+class DraNode:
+    """One node with its kubelet, which deletes the node's ResourceSlices when it starts."""
+
+    def __init__(self, directory: Path, server: ApiServer, version: DraVersion = DraVersion.V1_37) -> None:
+        self.directory = directory
+        self.server = server
+        self.node_uid = server.objects.create(paths.NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
+        self.kubelet = DraKubelet(directory / "registry", version=version, wipe=self._wipe)
+
+    async def _wipe(self, driver: str) -> None:
+        selector = f"{ON_NODE},spec.driver={driver}" if driver else ON_NODE
+        self.server.objects.delete_collection(paths.RESOURCE_SLICES, selector)
+
+    @property
+    def slices(self) -> Sequence[dict[str, Any]]:
+        """The node's ResourceSlices."""
+        return self.server.objects.list(paths.RESOURCE_SLICES)
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of all published devices."""
+        return [device["name"] for each in self.slices for device in each["spec"].get("devices", ())]
+
+    @property
+    def specs(self) -> list[str]:
+        """The names of the CDI specs."""
+        return sorted(path.name for path in self.directory.joinpath("cdi").glob("*.json"))
+
+    def create_claim(self, name: str, devices: Sequence[str], *config: Any) -> DraClaim:
+        """Create an allocated ResourceClaim with a request ``main`` for these device IDs."""
+        claim = claim_object(name, {"main": devices}, *config)
+        return DraClaim.from_object(self.server.objects.create(CLAIMS, claim))
+
+    def delete_claim(self, claim: DraClaim) -> None:
+        """Delete a ResourceClaim, as after its pod."""
+        self.server.objects.delete(paths.object_path(CLAIMS, claim.name))
+
+    def driver(self, backend: Backend, **arguments: Any) -> DraDriver:
+        """Return a driver of this node that does not run yet."""
+        directories = DraDirectories(*(str(self.directory / name) for name in ("registry", "state", "cdi")))
+        credentials = StaticCredentials(self.server.url)
+        return DraDriver(backend, node_name=NODE, directories=directories, credentials=credentials, **arguments)
+
+    @contextlib.asynccontextmanager
+    async def running(self, backend: Backend, **arguments: Any) -> AsyncIterator[DraDriver]:
+        """Run a driver inside the context, from the time when it is ready."""
+        driver = self.driver(backend, **arguments)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(driver.run())
+            try:
+                await self.ready(driver)
+                yield driver
+            finally:
+                driver.stop()
+
+    async def ready(self, driver: DraDriver) -> None:
+        """Wait until the kubelet has registered the driver, and the API server has its slices."""
+        await self.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
+        await until(lambda: not driver.unready)

@@ -1,0 +1,133 @@
+"""A whole DRA driver with a stand-in kubelet and a stand-in API server, over real sockets and files."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing.apiserver import ApiServer
+from aosp_plugin.testing.dra_kubelet import DraPod, DraVersion
+from tests.claims import DRIVER, DirectoryBackend
+from tests.dra_node import DraNode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from aosp_plugin.framework.dra.driver import DraDriver
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Return a directory with a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def backend(directory: Path) -> DirectoryBackend:
+    return DirectoryBackend(directory / "phones", count=4)
+
+
+@pytest.fixture
+async def node(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[DraNode]:
+    version = getattr(request, "param", DraVersion.V1_37)
+    async with ApiServer() as server:
+        node = DraNode(directory, server, version)
+        async with node.kubelet:
+            yield node
+
+
+@pytest.fixture
+async def driver(node: DraNode, backend: DirectoryBackend) -> AsyncIterator[DraDriver]:
+    async with node.running(backend) as driver:
+        yield driver
+
+
+@pytest.mark.parametrize("node", list(DraVersion), indirect=True)
+async def test_a_pod_gets_its_device_with_each_version_of_the_kubelet(
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend
+) -> None:
+    assert node.devices == ["phone0", "phone1", "phone2", "phone3"]
+    claim = node.create_claim("a", ["phone2"])
+    pod = DraPod("game", (claim,))
+    await node.kubelet.prepare(pod)
+    assert node.kubelet.cdi_devices(pod) == (f"{DRIVER}/claim={claim.uid}-phone2",)
+    assert backend.mounted == {"phone2"}
+    assert driver.driver.claims == 1
+    await node.kubelet.unprepare(pod)
+    assert (backend.mounted, node.specs) == (set(), [])
+
+
+@pytest.mark.usefixtures("driver")
+async def test_slices_that_a_starting_kubelet_deletes_come_back(node: DraNode) -> None:
+    before = {each["metadata"]["uid"] for each in node.slices}
+    await node.kubelet.restart()
+    await node.server.wait_for(
+        lambda _: node.devices and not before & {each["metadata"]["uid"] for each in node.slices}
+    )
+    assert len(node.devices) == 4
+
+
+async def test_a_restarted_driver_keeps_prepared_claims(node: DraNode, backend: DirectoryBackend) -> None:
+    claim = node.create_claim("a", ["phone1"])
+    pod = DraPod("game", (claim,))
+    async with node.running(backend):
+        await node.kubelet.prepare(pod)
+    assert backend.mounted == {"phone1"}
+    async with node.running(backend) as driver:
+        assert driver.driver.claims == 1
+        await node.kubelet.unprepare(pod)
+        assert backend.mounted == set()
+
+
+async def test_the_driver_is_ready_only_when_its_slices_are_confirmed(node: DraNode, backend: DirectoryBackend) -> None:
+    await node.server.stop()
+    driver = node.driver(backend)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driver.run())
+        await node.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
+        assert driver.registered
+        assert driver.unready
+        await node.server.restart()
+        await node.ready(driver)
+        driver.stop()
+
+
+async def test_a_driver_that_stops_leaves_slices_and_claims_to_the_next_process(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    async with node.running(backend):
+        await node.kubelet.prepare(DraPod("game", (node.create_claim("a", ["phone1"]),)))
+    assert len(node.devices) == 4
+    assert len(node.specs) == 1
+    assert not list(node.directory.joinpath("registry").iterdir())
+
+
+async def test_a_device_that_turns_unhealthy_gets_a_taint_and_its_pod_is_informed(
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend
+) -> None:
+    pod = DraPod("game", (node.create_claim("a", ["phone1"]),))
+    await node.kubelet.prepare(pod)
+    backend.reasons["phone1"] = "missing"
+    driver.rescan()
+    device = node.kubelet.devices(pod)[0]
+    await node.kubelet.wait_for(
+        lambda kubelet: kubelet.health(DRIVER, device.pool, device.device).health == "Unhealthy"
+    )
+    await node.server.wait_for(
+        lambda _: any(each.get("taints") for slice_ in node.slices for each in slice_["spec"]["devices"])
+    )
+
+
+async def test_withheld_devices_are_in_no_slice_until_they_are_published_again(
+    node: DraNode, driver: DraDriver
+) -> None:
+    driver.withhold("a device plugin serves them")
+    await node.server.wait_for(lambda _: not node.devices)
+    assert "a device plugin serves them" in driver.unready
+    driver.withhold("")
+    await node.server.wait_for(lambda _: len(node.devices) == 4)
