@@ -15,6 +15,7 @@ from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.claim_host import ClaimHost
 from aosp_plugin.framework.dra.claim_source import Claim
+from aosp_plugin.framework.dra.claim_state import ClaimState
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.interfaces import ClaimReference
 from aosp_plugin.framework.dra.observer import DraObserver
@@ -244,13 +245,13 @@ class Node(NamedTuple):
 
     def host(self) -> ClaimHost:
         """Return the claims as a new process has them."""
-        return ClaimHost(
-            self.backend,
+        state = ClaimState(
             DRIVER,
             state_directory=str(self.state),
             cdi_directory=str(self.cdi),
             boot_id_file=str(self.root / "boot_id"),
         )
+        return ClaimHost(self.backend, state)
 
     def boot(self, boot: str) -> None:
         """Set the boot ID."""

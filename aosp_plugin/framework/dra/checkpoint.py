@@ -66,50 +66,51 @@ class Checkpoint:
         self._boot = boot
         self._directory = directory
         self.path = os.path.join(directory, FILE_NAME)
-        self._identity: tuple[int, ...] | None = None
+        self._content = b""
         self._claims = _NO_CLAIMS
-        self._swept = False
 
     def load(self) -> Loaded:
-        """Read the file, unless it is the one that was read or written last.
+        """Read the file. One that cannot be used is moved aside, with the suffix ``.rejected``.
 
-        A file that cannot be used is moved aside, with the suffix ``.rejected``. Raises CheckpointError.
+        Raises CheckpointError. The content is compared, and not the status of the file: a file that replaces it may
+        have the same inode, size and time.
         """
         try:
-            identity = _identity(os.stat(self.path))
-            if identity == self._identity:
-                return Loaded(self._claims, "file")
             with open(self.path, "rb") as file:
                 content = file.read()
         except FileNotFoundError:
-            self._identity = None
             return Loaded(_NO_CLAIMS, "missing")
         except OSError as error:
             raise CheckpointError(f"cannot read the checkpoint {self.path}: {error.strerror}") from error
-        self._identity = None
+        if content == self._content:
+            return Loaded(self._claims, "file")
         problem, data = _decode(content)
         if data is None:
             self._move_aside(problem)
             return Loaded(_NO_CLAIMS, "rejected")
         if data.boot != self._boot:
             return Loaded(_NO_CLAIMS, "other boot")
-        self._identity = identity
-        self._claims = MappingProxyType({claim.uid: claim for claim in data.claims})
+        self._set(content, {claim.uid: claim for claim in data.claims})
         return Loaded(self._claims, "file")
 
     def save(self, claims: Mapping[str, ClaimRecord]) -> None:
         """Replace the file. Raises CheckpointError; the previous file is then complete."""
+        content = _encode(_Data(self._boot, list(claims.values())))
         try:
-            if not self._swept:
-                atomic_file.sweep(self._directory, r"checkpoint\.json")
-                self._swept = True
-            status = atomic_file.replace(self.path, _encode(_Data(self._boot, list(claims.values()))), _MODE)
+            atomic_file.replace(self.path, content, _MODE)
         except OSError as error:
             raise CheckpointError(
                 f"cannot write the checkpoint {self.path}: {error.strerror}; its file system must be writable and "
                 "have free space"
             ) from error
-        self._identity = _identity(status)
+        self._set(content, claims)
+
+    def sweep(self) -> None:
+        """Remove the temporary files that killed processes left. Raises OSError."""
+        atomic_file.sweep(self._directory, r"checkpoint\.json")
+
+    def _set(self, content: bytes, claims: Mapping[str, ClaimRecord]) -> None:
+        self._content = content
         self._claims = MappingProxyType(dict(claims))
 
     def _move_aside(self, problem: str) -> None:
@@ -138,8 +139,3 @@ def _decode(content: bytes) -> tuple[str, _Data | None]:
         return "", msgspec.json.decode(envelope.data, type=_Data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"it cannot be decoded: {error}", None
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return what distinguishes a file from one that replaces or changes it."""
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

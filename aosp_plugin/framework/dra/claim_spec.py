@@ -78,7 +78,6 @@ class ClaimSpecs:
         # As the CDI library names them (pkg/cdi/spec.go, GenerateTransientSpecName): <vendor>-<class>_<id>.
         self._stem = f"{self._kind.replace('/', '-')}_"
         self._file_name = re.compile(rf"{re.escape(self._stem)}({_UID.pattern})\.json")
-        self._swept = False
 
     def path(self, uid: str) -> str:
         """Return the path of the spec of a claim."""
@@ -117,10 +116,11 @@ class ClaimSpecs:
         path = self.path(uid)
         with translate_errors(path):
             atomic_file.make_directory(self.directory)
-            if not self._swept:
-                atomic_file.sweep(self.directory, self._file_name.pattern)
-                self._swept = True
             atomic_file.replace(path, content)
+
+    def sweep(self) -> None:
+        """Remove the temporary files that killed processes left. Raises OSError."""
+        atomic_file.sweep(self.directory, self._file_name.pattern)
 
     def read(self, uid: str) -> bytes | None:
         """Return the content of the spec of a claim; None if it does not exist. Raises CdiError."""
@@ -131,6 +131,10 @@ class ClaimSpecs:
                     return file.read()
             except FileNotFoundError:
                 return None
+
+    def exists(self, uid: str) -> bool:
+        """Return whether a claim has a spec."""
+        return os.path.lexists(self.path(uid))
 
     def remove(self, uid: str) -> bool:
         """Remove the spec of a claim; return whether it existed. Raises CdiError."""

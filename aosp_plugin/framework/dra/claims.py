@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.dra.allocations import device_ids
 from aosp_plugin.framework.dra.claim_host import ClaimHost
+from aosp_plugin.framework.dra.claim_state import ClaimState
 from aosp_plugin.framework.dra.interfaces import DeviceHealth
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.dra.preparation import DEFAULT_TIMINGS, ClaimTimings, Parts, Preparation
@@ -63,8 +64,7 @@ class Claims:
         self._inventory = inventory
         self._observer = observer
         self._loop = asyncio.get_running_loop()
-        self.host = ClaimHost(
-            backend,
+        state = ClaimState(
             driver,
             state_directory=state_directory,
             cdi_directory=cdi_directory,
@@ -72,6 +72,7 @@ class Claims:
             repaired=lambda kind, ok: self._in_loop(partial(self._repaired, kind, ok=ok)),
             boot_id_file=boot_id_file,
         )
+        self.host = ClaimHost(backend, state)
         self._parts = Parts(
             host=self.host,
             worker=worker,

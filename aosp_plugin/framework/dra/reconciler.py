@@ -178,8 +178,7 @@ class Reconciler:
         self._claims.host.restore_files()
 
     def _watch(self) -> None:
-        host = self._claims.host
-        self._files.watch([host.state_directory, host.cdi_directory])
+        self._files.watch(self._claims.host.directories)
         self._files.changes()
         self._files.scanned()
 
