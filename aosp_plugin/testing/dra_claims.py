@@ -10,7 +10,7 @@ from aosp_plugin.framework.api import dra_pb2 as pb
 from aosp_plugin.testing.dra_drivers import DriverError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from aosp_plugin.testing.dra_drivers import Drivers, Setup
 
@@ -170,8 +170,7 @@ class DraManager:
     async def _prepare(self, driver: str, batch: list[ClaimInfo]) -> None:
         request = pb.NodePrepareResourcesRequest(claims=_claims(batch))
         response = await self._call(driver, "NodePrepareResources", request, pb.NodePrepareResourcesResponse)
-        by_uid = self._matched("NodePrepareResources", batch, response.claims)
-        for uid, info in by_uid.items():
+        for uid, info in self._matched("NodePrepareResources", batch, response.claims):
             if self._setup.version.resets_devices:
                 info.devices = [device for device in info.devices if device.driver != driver]
             info.devices += [
@@ -188,7 +187,8 @@ class DraManager:
     async def _unprepare(self, driver: str, batch: list[ClaimInfo]) -> None:
         request = pb.NodeUnprepareResourcesRequest(claims=_claims(batch))
         response = await self._call(driver, "NodeUnprepareResources", request, pb.NodeUnprepareResourcesResponse)
-        self._matched("NodeUnprepareResources", batch, response.claims)
+        for _ in self._matched("NodeUnprepareResources", batch, response.claims):
+            pass
 
     async def _call(self, driver: str, method: str, request: Any, response: Any) -> Any:
         """Call the driver; return its response. Raises ClaimsError."""
@@ -203,17 +203,17 @@ class DraManager:
         method: str,
         batch: Sequence[ClaimInfo],
         results: Mapping[str, pb.NodePrepareResourceResponse | pb.NodeUnprepareResourceResponse],
-    ) -> dict[str, ClaimInfo]:
-        """Return the claims by UID, if the response has a result without an error for each, and no other one."""
+    ) -> Iterator[tuple[str, ClaimInfo]]:
+        """Yield UID and claim of each result, in random order, up to the first error. Raises ClaimsError."""
         by_uid = {info.claim.uid: info for info in batch}
         for uid in self._setup.rng.sample(sorted(results), len(results)):
             if uid not in by_uid:
                 raise ClaimsError(f"{method} returned result for unknown claim UID {uid}")
             if results[uid].error:
                 raise ClaimsError(f"{method} failed for ResourceClaim {by_uid[uid].claim.name}: {results[uid].error}")
+            yield uid, by_uid[uid]
         if len(results) != len(batch):
             raise ClaimsError(f"{method} skipped {len(batch) - len(results)} ResourceClaims")
-        return by_uid
 
 
 def devices_of(pod: DraPod, request: str, infos: Mapping[tuple[str, str], ClaimInfo]) -> tuple[ClaimDevice, ...]:

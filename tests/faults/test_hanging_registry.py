@@ -1,0 +1,113 @@
+"""A DRA driver bears a directory plugins_registry that hangs, as on a network file system whose server is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.testing import DraKubelet
+from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
+from tests.hanging_fs import HangingFileSystem, available
+from tests.support import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OTHER = "tablet.example.com"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report a hang after a moment, and access the directory often."""
+    monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.1)
+
+
+@pytest.fixture
+def registry(kubelet_dir: str) -> Iterator[tuple[HangingFileSystem, str]]:
+    """Return a file system that hangs on request, and a path of the kubelet's directory that leads through it."""
+    if not available():
+        pytest.skip("mounts a FUSE file system, which requires root and /dev/fuse")
+    with tempfile.TemporaryDirectory() as directory, HangingFileSystem(f"{directory}/h") as file_system:
+        os.symlink(kubelet_dir, f"{file_system.source}/r")
+        yield file_system, f"{file_system.directory}/r"
+
+
+async def connected(kubelet: DraKubelet, driver: Driver, name: str = DRIVER) -> None:
+    """Wait until the kubelet has registered the driver."""
+    await kubelet.wait_for(lambda k: k.connected(name) and driver.service.registered, PATIENCE)
+
+
+async def test_registered_driver_answers_during_a_hang(
+    kubelet_dir: str, registry: tuple[HangingFileSystem, str]
+) -> None:
+    """The hang is a problem until it ends, and then the registration is the same."""
+    file_system, path = registry
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet, running_driver(path) as driver:
+        await connected(kubelet, driver)
+        with file_system.hanging():
+            await file_system.until_waiting()
+            await until(
+                lambda: "access to the kubelet's plugin directory has been hanging for" in driver.service.problem
+            )
+            await kubelet.prepare(pod("game"))
+            assert driver.service.registered
+        await until(lambda: not driver.service.problem)
+        assert len(kubelet.registrations) == 1
+
+
+async def test_hang_delays_no_other_driver(kubelet_dir: str, registry: tuple[HangingFileSystem, str]) -> None:
+    """One that registers during the hang, and one that the kubelet registers again."""
+    file_system, path = registry
+    async with (
+        DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet,
+        running_driver(path) as driver,
+        running_driver(kubelet_dir, name=OTHER) as other,
+    ):
+        await connected(kubelet, driver)
+        with file_system.hanging():
+            await file_system.until_waiting()
+            await kubelet.restart()
+            await connected(kubelet, driver)
+            await connected(kubelet, other, OTHER)
+            async with running_driver(kubelet_dir, name="watch.example.com") as third:
+                await connected(kubelet, third, "watch.example.com")
+
+
+async def test_driver_ends_during_a_hang(kubelet_dir: str, registry: tuple[HangingFileSystem, str]) -> None:
+    """Within its time. The socket is removed when the directory answers again."""
+    file_system, path = registry
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
+        try:
+            async with running_driver(path) as driver:
+                await connected(kubelet, driver)
+                file_system.hang()
+                await file_system.until_waiting()
+        finally:
+            file_system.release()
+        await kubelet.wait_for(lambda k: not k.drivers, PATIENCE)
+        assert os.listdir(kubelet_dir) == []
+
+
+async def test_driver_that_begins_during_a_hang_registers_after_it(
+    kubelet_dir: str, registry: tuple[HangingFileSystem, str]
+) -> None:
+    """And one that is stopped before it could register ends."""
+    file_system, path = registry
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
+        file_system.hang()
+        try:
+            async with running_driver(path, name=OTHER) as other:
+                await file_system.until_waiting()
+            assert not other.service.registered
+            async with running_driver(path) as driver:
+                await until(lambda: "has been hanging for" in driver.service.problem)
+                file_system.release()
+                await connected(kubelet, driver)
+                await asyncio.wait_for(until(lambda: not driver.service.problem), PATIENCE)
+        finally:
+            file_system.release()
