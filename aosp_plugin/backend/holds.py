@@ -30,9 +30,9 @@ class Holds:
         self.reported: frozenset[str] | None = None
         """The devices that pods have through the other API; None while unknown. Set by a single assignment."""
 
-    def report(self, ids: Collection[str] | None) -> None:
+    def report(self, ids: Collection[str]) -> None:
         """Set the devices that pods have through the other API, as IDs of that API, which may be those of replicas."""
-        self.reported = None if ids is None else frozenset(_REPLICA.sub("", device_id) for device_id in ids)
+        self.reported = frozenset(_REPLICA.sub("", device_id) for device_id in ids)
 
     @property
     def ids(self) -> frozenset[str]:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.discovery.health import Problem
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.binder.provision.phones import PhoneProvisioner
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.inventory import Device
 
@@ -72,7 +71,7 @@ class HostDevices(Backend):
         self._store = parts.device_store(host, resource, clock)
         self._device_provisioner = parts.device_provisioner(host, resource, clock)
         self._phone_provisioner = parts.phone_provisioner(host, resource, clock)
-        self._holds = Holds(partial(_mounted_for_other_api, self._phone_provisioner))
+        self._holds = Holds(self._mounted_for_other_api)
         self._phones = parts.phones(resource, self._phone_provisioner, self._store, self._holds, clock)
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
@@ -151,6 +150,11 @@ class HostDevices(Backend):
             self._spec.hand_over()
 
     @property
+    def api(self) -> Api:
+        """The API by which pods get the devices."""
+        return self._resource.api
+
+    @property
     def has_surplus(self) -> bool:
         """Whether there are phones beyond the configured count, which are removed when free. For any thread."""
         return self._phones is not None and self._phones.surplus
@@ -168,12 +172,13 @@ class HostDevices(Backend):
         """
         return self._holds.reported is None or bool(self._holds.ids)
 
-    def set_held(self, ids: Collection[str] | None) -> None:
-        """Set which devices pods have through the other API, as IDs of that API; None if unknown. For any thread.
+    def set_held(self, ids: Collection[str]) -> bool:
+        """Set which devices pods have through the other API, as IDs of that API. For any thread.
 
-        No further pod gets them until they are free.
+        No further pod gets them until they are free. Returns whether a scan is due, because that changes the devices.
         """
         self._holds.report(ids)
+        return self._holds.changed
 
     def reset(self) -> None:
         """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""
@@ -186,6 +191,11 @@ class HostDevices(Backend):
         return {
             device_id: existing(scanned.table.sets[device_id], scanned.tracked) for device_id in scanned.table.order
         }
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The IDs of the devices as of the last scan, without replicas. For any thread."""
+        return self._scanned.table.order
 
     @property
     def known_spread_devices(self) -> tuple[str, ...]:
@@ -258,6 +268,9 @@ class HostDevices(Backend):
         members = [scanned.tracked[name].device for name in group.members]
         return AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number))
 
+    def _mounted_for_other_api(self) -> Collection[str]:
+        return () if self._phone_provisioner is None else self._phone_provisioner.other_api
+
     def _names(self) -> Sequence[str]:
         """Return the names of the binder devices whose devices are listed, in natural order."""
         return self._store.names
@@ -284,7 +297,3 @@ class HostDevices(Backend):
         if self._phones is not None:
             full, self._full = self._full, False
             self._phones.update_host(self._scanned, full=full)
-
-
-def _mounted_for_other_api(provisioner: PhoneProvisioner | None) -> Collection[str]:
-    return () if provisioner is None else provisioner.other_api

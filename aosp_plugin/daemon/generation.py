@@ -59,7 +59,9 @@ class Generation:
             files = stack.enter_context(contextlib.closing(FileEvents()))
             self._backends = create_backends(config)
             self._leak_detector = _create_leak_detector(config, self._backends)
-            self._pod_resources = pod_resources = PodResources(config.pod_resources_socket, self._backends)
+            self._pod_resources = pod_resources = PodResources(
+                config.pod_resources_socket, self._backends, ids=lambda name: self._backends[name].ids
+            )
             stack.callback(pod_resources.close)
             observation = Observation(
                 config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: files.polling
@@ -119,7 +121,7 @@ class Generation:
         ]
         self._background = [
             tasks.create_task(self._kubelet_view.run()),
-            tasks.create_task(report_allocations(self._backends, self._pod_resources)),
+            tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
         ]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
@@ -138,6 +140,11 @@ class Generation:
         for backend, server in zip(self._backends.values(), self.servers, strict=True):
             backend.reset()
             server.rescan()
+
+    def _rescan_one(self, name: str) -> None:
+        for server in self.servers:
+            if server.resource_name == name:
+                server.rescan()
 
     async def stop(self, *, replaced: bool) -> None:
         """End all tasks and servers. If the generation is ``replaced``, errors of its servers are only logged."""

@@ -1,9 +1,9 @@
 """Client of the kubelet's podresources API: which pod has which device, and how many devices the kubelet has.
 
-List is called only on demand and at most once in ``MIN_INTERVAL``: the kubelet then releases the devices of finished
-pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that allocations need. The plugin
-works without the API: an old kubelet may not serve it, and its directory may not be mounted. The result is unknown
-then, with the reason.
+List is called only on demand, and for ``current`` at most once in ``MIN_INTERVAL``: the kubelet then releases the
+devices of finished pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that
+allocations need. The plugin works without the API: an old kubelet may not serve it, and its directory may not be
+mounted. The result is unknown then, with the reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
+from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import identify, open_channel
 from aosp_plugin.framework.worker import Worker
@@ -65,8 +66,12 @@ class Allocations(NamedTuple):
     problem: str = ""
     """Why the owners are unknown; empty if they are known."""
     owners: Mapping[str, Mapping[str, tuple[Owner, ...]]] = {}
-    """By resource name and device ID. A device has one owner; two briefly while one pod replaces another, and several
-    if it is replicated."""
+    """By resource name and device ID, through either API. A device has one owner; two briefly while one pod replaces
+    another, and several if it is replicated or its claim is shared."""
+    by_plugin: Mapping[str, frozenset[str]] = {}
+    """IDs of the devices that pods have through the device plugin API, by resource name."""
+    by_claim: Mapping[str, frozenset[str]] = {}
+    """IDs of the devices that pods have through ResourceClaims, by the name of the resource that the driver serves."""
     pods_known: bool = True
     """False if this kubelet has listed no pod since it started: it may have to get the pods from the API server first,
     and containers of them may run."""
@@ -84,10 +89,21 @@ class Allocatable(NamedTuple):
 class PodResources:
     """Queries the kubelet of this node. For one event loop."""
 
-    def __init__(self, socket: str, resources: Collection[str], clock: Callable[[], float] = time.monotonic) -> None:
-        """Query the API at the path ``socket`` for ``resources``; an empty path disables it."""
+    def __init__(
+        self,
+        socket: str,
+        resources: Collection[str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        ids: Callable[[str], Collection[str]] = lambda _resource: (),
+    ) -> None:
+        """Query the API at the path ``socket`` for ``resources``; an empty path disables it.
+
+        ``ids`` returns the known device IDs of a resource, in any thread.
+        """
         self._socket = socket
         self._resources = frozenset(resources)
+        self._ids = ids
         self._clock = clock
         self._worker = Worker("podresources")
         self._query: asyncio.Task[Allocations] | None = None
@@ -97,6 +113,11 @@ class PodResources:
         self._listed_by: SocketIdentity | None = None
         self.latest = Allocations("not queried yet")
         """What ``current`` returned last. May be read in any thread."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a path to query."""
+        return bool(self._socket)
 
     async def current(self) -> Allocations:
         """Return the owners as of a few seconds ago. Equal results are the same object."""
@@ -124,6 +145,10 @@ class PodResources:
             self._received = self._clock()
         return self._result if self._clock() - self._received <= MAX_AGE else _PENDING
 
+    async def query(self) -> Allocations:
+        """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
+        return await self._list() if self._socket else _DISABLED
+
     async def allocatable(self) -> Allocatable:
         """Query the number of healthy devices of each resource. It has the kubelet's state at the time of the call."""
         try:
@@ -141,7 +166,7 @@ class PodResources:
             return Allocations(str(error))
         if response.pod_resources:
             self._listed_by = kubelet
-        return Allocations(owners=owners_in(response, self._resources), pods_known=kubelet == self._listed_by)
+        return allocations_in(response, self._resources, self._ids)._replace(pods_known=kubelet == self._listed_by)
 
     async def _call(self, method: str, request: Message) -> Any:
         """Call a method over a new connection: one that failed before would wait for its backoff. Raises _QueryError.
@@ -180,18 +205,37 @@ _DISABLED = Allocations("disabled (pod_resources_socket is empty)")
 _PENDING = Allocations("the kubelet has not answered yet")
 
 
-def owners_in(
-    response: pb.ListPodResourcesResponse, resources: Collection[str]
-) -> dict[str, dict[str, tuple[Owner, ...]]]:
-    """Return the owners of each device of ``resources`` by resource name and device ID, in the kubelet's order."""
+def allocations_in(
+    response: pb.ListPodResourcesResponse,
+    resources: Collection[str],
+    ids: Callable[[str], Collection[str]] = lambda _resource: (),
+) -> Allocations:
+    """Return the owners of each device of ``resources``, in the kubelet's order, and by which API they have it.
+
+    ``ids`` returns the known device IDs of a resource.
+    """
     owners: dict[str, dict[str, tuple[Owner, ...]]] = {name: {} for name in resources}
+    by_plugin: dict[str, set[str]] = {name: set() for name in resources}
+    by_claim: dict[str, set[str]] = {name: set() for name in resources}
+    drivers = {names.driver_name(name): name for name in resources}
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
             for devices in container.devices:
                 if devices.resource_name in owners:
+                    by_plugin[devices.resource_name].update(devices.device_ids)
                     _add(owners[devices.resource_name], devices.device_ids, owner)
-    return owners
+            for claim in container.dynamic_resources:
+                for device in claim.claim_resources:
+                    if (resource := drivers.get(device.driver_name)) is not None:
+                        device_id = names.device_id(device.device_name, ids(resource))
+                        by_claim[resource].add(device_id)
+                        _add(owners[resource], [device_id], owner)
+    return Allocations(owners=owners, by_plugin=_frozen(by_plugin), by_claim=_frozen(by_claim))
+
+
+def _frozen(sets: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(ids) for name, ids in sets.items()}
 
 
 def _add(owners: dict[str, tuple[Owner, ...]], device_ids: Iterable[str], owner: Owner) -> None:
@@ -208,6 +252,18 @@ def devices_in(response: pb.AllocatableResourcesResponse, resources: Collection[
         if entry.resource_name in devices:
             devices[entry.resource_name].update(entry.device_ids)
     return {name: len(ids) for name, ids in devices.items()}
+
+
+def device_plugin_notice(answer: Allocatable, resource: str) -> str:
+    """Return why the devices of a resource must not be published as ResourceSlices; empty if they may, or if unknown.
+
+    As long as the kubelet has healthy devices of a device plugin, the scheduler prefers them to those of a DRA driver
+    (pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go), and both would give them to pods.
+    """
+    count = 0 if answer.problem else answer.devices.get(resource, 0)
+    if not count:
+        return ""
+    return f"a device plugin serves {count} devices of {resource} on this node: nothing is published until it has ended"
 
 
 def _describe(error: grpc.aio.AioRpcError) -> str:

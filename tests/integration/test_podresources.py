@@ -13,7 +13,16 @@ import pytest
 from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.podresources_client import MAX_AGE, MIN_INTERVAL, Allocations, Owner, owners_in
+from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.podresources_client import (
+    MAX_AGE,
+    MIN_INTERVAL,
+    Allocatable,
+    Allocations,
+    Owner,
+    allocations_in,
+    device_plugin_notice,
+)
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.sockets import identify
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
@@ -90,7 +99,12 @@ async def one_pod(_context: Any) -> pb.ListPodResourcesResponse:
     return response(("games", "phone-1", "android", RESOURCE, ["n1"]))
 
 
-ONE_POD = Allocations("", {RESOURCE: {"n1": (Owner("games", "phone-1", "android"),)}})
+ONE_POD = Allocations(
+    "",
+    {RESOURCE: {"n1": (Owner("games", "phone-1", "android"),)}},
+    by_plugin={RESOURCE: frozenset({"n1"})},
+    by_claim={RESOURCE: frozenset()},
+)
 
 
 # -- owners in a response
@@ -111,11 +125,44 @@ def test_owners_are_grouped_by_resource_and_device() -> None:
     containers.pod_resources[0].containers[0].devices.add(resource_name="x.io/one", device_ids=["n1"])
     containers.pod_resources[0].containers.add(name="d").devices.add(resource_name="x.io/one", device_ids=["n1"])
     first, other = Owner("b", "p", "c"), Owner("a", "q", "c")
-    assert owners_in(containers, ["x.io/one", "x.io/other", "x.io/none"]) == {
+    assert allocations_in(containers, ["x.io/one", "x.io/other", "x.io/none"]).owners == {
         "x.io/one": {"n1": (first, Owner("b", "p", "d"), other), "n2": (first,)},
         "x.io/other": {"n1": (other,)},
         "x.io/none": {},
     }
+
+
+def test_devices_of_claims_have_owners_too() -> None:
+    """The driver's name leads to the resource, and the name of a device to its ID. Other drivers are ignored."""
+    containers = response(("games", "old", "android", "aosp.io/phone", ["phone1"]))
+    container = containers.pod_resources.add(name="new", namespace="games").containers.add(name="android")
+    claim = container.dynamic_resources.add(claim_name="phone", claim_namespace="games")
+    for driver, device in (
+        ("phone.aosp.io", "phone2"),
+        ("binder.aosp.io", "aosp-binder7"),
+        ("binder.aosp.io", names.device_name("Binder-8")),
+        ("binder.aosp.io", "unknown--0123abcd"),
+        ("gpu.example.com", "phone3"),
+    ):
+        claim.claim_resources.add(driver_name=driver, pool_name="node/00000", device_name=device)
+    allocations = allocations_in(
+        containers, ["aosp.io/phone", "aosp.io/binder"], lambda name: ["Binder-8"] if name == "aosp.io/binder" else []
+    )
+    old, new = Owner("games", "old", "android"), Owner("games", "new", "android")
+    binder = ("aosp_binder7", "Binder-8", "unknown--0123abcd")
+    assert allocations.owners == {
+        "aosp.io/phone": {"phone1": (old,), "phone2": (new,)},
+        "aosp.io/binder": dict.fromkeys(binder, (new,)),
+    }
+    assert allocations.by_plugin == {"aosp.io/phone": {"phone1"}, "aosp.io/binder": frozenset()}
+    assert allocations.by_claim == {"aosp.io/phone": {"phone2"}, "aosp.io/binder": {*binder}}
+
+
+def test_devices_of_a_device_plugin_keep_a_driver_from_publishing() -> None:
+    notice = "a device plugin serves 3 devices of aosp.io/phone on this node: nothing is published until it has ended"
+    assert device_plugin_notice(Allocatable("", {"aosp.io/phone": 3}), "aosp.io/phone") == notice
+    for answer in (Allocatable("", {"aosp.io/phone": 0}), Allocatable("", {"a.io/x": 1}), Allocatable("too old")):
+        assert device_plugin_notice(answer, "aosp.io/phone") == ""
 
 
 async def refuse(context: Any) -> None:

@@ -3,7 +3,7 @@
 isort:skip_file
 The part of the kubelet's podresources API v1 (k8s.io/kubelet v0.36.0, pkg/apis/podresources/v1/api.proto) that this
 project and its tests read. Package, services, names and field numbers are the kubelet's; the comments are this
-project's. CPUs, memory and DRA resources are omitted: protobuf skips unknown fields.
+project's. CPUs and memory are omitted: protobuf skips unknown fields.
 
 After a change: make proto
 """

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
@@ -57,6 +61,16 @@ def device_name(device_id: str) -> str:
     digest = _digest(device_id)
     stem = re.sub(r"[^a-z0-9]+", "-", device_id.lower()).strip("-")[: MAX_DEVICE_NAME_LENGTH - _DIGEST_LENGTH - 2]
     return f"{stem.rstrip('-')}--{digest}" if stem else f"device--{digest}"
+
+
+def device_id(name: str, ids: Iterable[str] = ()) -> str:
+    """Return the ID of the device ``name`` in slices: the inverse of ``device_name``.
+
+    A name with a digest is looked up among ``ids``; it is returned itself if it is not the name of any of them.
+    """
+    if "--" not in name:
+        return name.replace("-", "_")
+    return next((known for known in ids if device_name(known) == name), name)
 
 
 def block_of(device_id: str) -> str:

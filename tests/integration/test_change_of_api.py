@@ -1,0 +1,176 @@
+"""A node that moves between the device plugin API and DRA: pods keep their devices, and no other pod gets them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend import BinderBackend, create_backend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.config import PHONE_DEFAULTS, Api, Config, Phones, Recreate, Resource
+from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories
+from aosp_plugin.errors import BackendError, ConfigError, UnhealthyDeviceError
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support import DeviceDirectory
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones, which does not exist yet."""
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounts:
+        yield mounts
+
+
+def started(directory: Mounts, api: Api, count: int = 3, **keys: Any) -> BinderBackend:
+    """Return the backend of a process that was started with this API, after its first host update."""
+    phones = Phones(count=count, directory=str(directory.path))
+    resource = Resource(phones=phones, api=api, **{**PHONE_DEFAULTS, "shared_devices": (), **keys})
+    backend = create_backend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"))
+    for _ in range(2):
+        backend.scan()
+        with contextlib.suppress(BackendError):
+            backend.update_host()
+    return backend
+
+
+def of_claims(directory: Mounts) -> ClaimsBackend:
+    backend = started(directory, Api.DRA)
+    assert isinstance(backend, ClaimsBackend)
+    return backend
+
+
+def reasons(backend: BinderBackend) -> dict[str, str]:
+    backend.scan([])
+    return {device.id: device.reason for device in backend.devices()}
+
+
+def file_systems(directory: Mounts) -> dict[str, int]:
+    """Return when a device of each phone was created, which tells its mount from a later one."""
+    phones = sorted(os.listdir(directory.path))
+    return {phone: os.stat(directory.path / phone / "binder").st_ctime_ns for phone in phones}
+
+
+@needs_root
+def test_claims_get_no_phone_that_a_pod_has_through_the_device_plugin(directory: Mounts) -> None:
+    started(directory, Api.DEVICE_PLUGIN)
+    before = file_systems(directory)
+    backend = of_claims(directory)
+    held = {f"phone{number}": "in-use-by-other-api" for number in range(3)}
+    assert reasons(backend) == held, "the kubelet has not said which are free"
+    assert backend.holds_undecided
+    backend.retain([])
+    backend.unprepare(["phone0"])
+    with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api: the kubelet has not answered yet"):
+        backend.prepare(["phone0"], [])
+    assert file_systems(directory) == before
+    assert backend.set_held({"phone1"})
+    assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    backend.retain([])
+    assert file_systems(directory) == {"phone1": before["phone1"]}
+    with pytest.raises(UnhealthyDeviceError, match="'phone1' is unhealthy: in-use-by-other-api"):
+        backend.prepare(["phone1"], [])
+    assert backend.set_held(())
+    assert set(reasons(backend).values()) == {""}
+    backend.unprepare(["phone1"])
+    assert directory.mounted() == {}
+
+
+@needs_root
+def test_a_free_phone_of_the_device_plugin_is_replaced_for_a_claim(directory: Mounts) -> None:
+    started(directory, Api.DEVICE_PLUGIN)
+    before = file_systems(directory)
+    backend = of_claims(directory)
+    backend.set_held(())
+    backend.prepare(["phone0"], [])
+    assert file_systems(directory)["phone0"] != before["phone0"]
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+
+
+@needs_root
+def test_replicas_of_the_device_plugin_are_one_phone(directory: Mounts) -> None:
+    backend = of_claims(directory)
+    backend.set_held({"phone1::0", "phone1::1"})
+    assert reasons(backend)["phone1"] == "in-use-by-other-api"
+
+
+@needs_root
+@pytest.mark.parametrize("recreate", list(Recreate))
+def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mounts) -> None:
+    claims = of_claims(directory)
+    for phone in ("phone0", "phone1"):
+        claims.prepare([phone], [])
+    before = file_systems(directory)
+    backend = started(directory, Api.DEVICE_PLUGIN, recreate=recreate)
+    assert reasons(backend) == {"phone0": "in-use-by-other-api", "phone1": "in-use-by-other-api", "phone2": ""}
+    assert backend.set_held({"phone1"})
+    backend.scan()
+    backend.update_host()
+    after = file_systems(directory)
+    assert (after["phone1"], after["phone0"] == before["phone0"]) == (before["phone1"], False)
+    assert reasons(backend) == {"phone0": "", "phone1": "in-use-by-other-api", "phone2": ""}
+    with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
+        backend.allocate(["phone1"])
+    backend.set_held(())
+    backend.scan()
+    backend.update_host()
+    assert set(reasons(backend).values()) == {""}
+    assert file_systems(directory)["phone1"] != before["phone1"]
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_found_devices_are_held_as_well(api: Api, device_directory: DeviceDirectory) -> None:
+    device_directory.add(0, 1)
+    keys: dict[str, Any] = {"device_dir": str(device_directory.directory), "verify": Verify.FILE, "shared_devices": ()}
+    backend = create_backend(Host(), Resource(api=api, **keys), cdi_dir="/none")
+    backend.scan()
+    assert backend.set_held({"aosp_binder1"})
+    assert backend.seconds_until_scan() == 0.0
+    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": "in-use-by-other-api"}
+    assert not backend.set_held({"aosp_binder1"})
+    if isinstance(backend, ClaimsBackend):
+        with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
+            backend.prepare(["aosp_binder1"], [])
+    else:
+        with pytest.raises(UnhealthyDeviceError, match="in-use-by-other-api"):
+            backend.allocate(["aosp_binder1"])
+    backend.set_held(())
+    assert reasons(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
+
+
+def test_same_devices_by_a_link_are_not_served_by_both_apis(device_directory: DeviceDirectory, tmp_path: Path) -> None:
+    device_directory.add(0)
+    (tmp_path / "link").symlink_to(device_directory.directory)
+    plain: dict[str, Any] = {"verify": Verify.FILE, "shared_devices": ()}
+    resources = (
+        Resource(resource_name="a.io/xx", device_dir=str(device_directory.directory), **plain),
+        Resource(resource_name="b.io/xx", device_dir=str(tmp_path / "link"), api=Api.DRA, **plain),
+    )
+    backends = {each.resource_name: create_backend(Host(), each, cdi_dir="/none") for each in resources}
+    for backend in backends.values():
+        backend.scan()
+    with pytest.raises(ConfigError, match=r"belongs to both a\.io/xx and b.io/xx"):
+        check_overlap(backends)
+
+
+def test_phones_by_a_link_are_not_served_by_both_apis(tmp_path: Path) -> None:
+    """Nothing is mounted yet, so no binder device would show it."""
+    (tmp_path / "phones").mkdir()
+    (tmp_path / "link").symlink_to("phones")
+    resources = tuple(
+        Resource(resource_name=name, phones=Phones(count=1, directory=str(tmp_path / path)), api=api)
+        for name, path, api in (("a.io/xx", "phones", Api.DRA), ("b.io/xx", "link", Api.DEVICE_PLUGIN))
+    )
+    with pytest.raises(ConfigError, match="give the phones of each resource a directory of their own"):
+        check_phone_directories(Config(resources=resources))
