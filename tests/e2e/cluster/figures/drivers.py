@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import re
 import sys
 import time
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 KUBELET: Final = Path("/run/kubelet")
 """A short path to the machine's kubelet directory, because the path of a socket has at most 107 bytes."""
+_NUMBERS: Final = itertools.count(1)
 _CONNECTED: Final = re.compile(r"I(\d{4} [\d:.]+) .*\"Connection changed\" .*driverName=\"(\S+)\" .*connected=true")
 
 
@@ -125,8 +126,11 @@ def found_devices(cluster: Cluster, *, api: str = "dra") -> Driver:
     return _plugin(cluster, "plugin, found devices", "device.aosp.io", "aosp_plugin", config)
 
 
-def phones(cluster: Cluster, count: int) -> Driver:
-    """Return the plugin with phones that it mounts on demand; a tmpfs is in place of each binderfs."""
+def phones(cluster: Cluster, count: int, parts: Path | None = None) -> Driver:
+    """Return the plugin with phones that it mounts on demand; a tmpfs is in place of each binderfs.
+
+    ``parts`` is a file to which the process writes at its end how long the parts of its work have taken.
+    """
     config = {
         "resource_name": "aosp.io/phone",
         "api": "dra",
@@ -134,23 +138,21 @@ def phones(cluster: Cluster, count: int) -> Driver:
         "listen": "127.0.0.1:9479",
         "phones": {"count": count, "directory": "/run/phones"},
     }
-    module = "tests.e2e.cluster.figures.tmpfs_phones"
-    return _plugin(cluster, "plugin, phones", "phone.aosp.io", module, config)
+    module = f"tests.e2e.cluster.figures.{'timed' if parts else 'tmpfs'}_phones"
+    return _plugin(cluster, "plugin, phones", "phone.aosp.io", module, config, {"FIGURES_PARTS": str(parts)})
 
 
-def _plugin(cluster: Cluster, title: str, name: str, module: str, config: dict[str, Any]) -> Driver:
-    accounts = cluster.directory / "accounts"
-    account_name = name.replace(".", "-")
-    if (accounts / account_name).exists():
-        account_name += "-off"
-    account = Account(cluster, account_name)
+def _plugin(
+    cluster: Cluster, title: str, name: str, module: str, config: dict[str, Any], more: dict[str, str] | None = None
+) -> Driver:
+    account = Account(cluster, f"{name}-{next(_NUMBERS)}")
     path = account.directory / "config.yaml"
     path.write_text(yaml.safe_dump({"version": "v1", "service_account_dir": str(account.directory)} | config))
     environment = {
         "NODE_NAME": cluster.machine.name,
         "KUBERNETES_SERVICE_HOST": ADDRESS,
         "KUBERNETES_SERVICE_PORT": str(PORT),
-        "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": str(PROJECT),
     }
     command = [sys.executable, "-m", module, "serve", f"--config={path}"]
-    return Driver(cluster, title, name, command, account, environment)
+    return Driver(cluster, title, name, command, account, environment | (more or {}))

@@ -48,16 +48,8 @@ def start(driver: Driver, slices: SliceRecorder, devices: int, results: Results)
 def latencies(cluster: Cluster, driver: Driver, devices: int, results: Results) -> None:
     """Prepare and unprepare claims one after the other, and then a claim for each device at once."""
     memory(driver, "at rest", results)
+    latencies_in_turn(cluster, driver, devices, results)
     with calls.Caller(driver.socket) as caller:
-        prepared: list[float] = []
-        unprepared: list[float] = []
-        for _ in range(2):
-            found = claims.create(cluster.api, driver.name, min(_IN_TURN, devices))
-            prepared += calls.in_turn(caller.prepare, found)
-            unprepared += calls.in_turn(caller.unprepare, found)
-            claims.remove(cluster.api, found)
-        results.add_latencies(f"Prepare, {len(prepared)} in a row", driver.title, prepared)
-        results.add_latencies(f"Unprepare, {len(unprepared)} in a row", driver.title, unprepared)
         found = claims.create(cluster.api, driver.name, devices)
         batch = calls.at_once(caller.prepare, found)
         _add_batch(f"Prepare, {devices} at once", driver, batch, results)
@@ -65,6 +57,20 @@ def latencies(cluster: Cluster, driver: Driver, devices: int, results: Results) 
         batch = calls.at_once(caller.unprepare, found)
         _add_batch(f"Unprepare, {devices} at once", driver, batch, results)
         claims.remove(cluster.api, found)
+
+
+def latencies_in_turn(cluster: Cluster, driver: Driver, devices: int, results: Results) -> None:
+    """Prepare claims one after the other, and unprepare them; twice."""
+    prepared: list[float] = []
+    unprepared: list[float] = []
+    with calls.Caller(driver.socket) as caller:
+        for _ in range(2):
+            found = claims.create(cluster.api, driver.name, min(_IN_TURN, devices))
+            prepared += calls.in_turn(caller.prepare, found)
+            unprepared += calls.in_turn(caller.unprepare, found)
+            claims.remove(cluster.api, found)
+    results.add_latencies(f"Prepare, {len(prepared)} in a row", driver.title, prepared)
+    results.add_latencies(f"Unprepare, {len(unprepared)} in a row", driver.title, unprepared)
 
 
 def _add_batch(row: str, driver: Driver, batch: calls.Batch, results: Results) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _PODS: Final = 5
 """Pods of each driver."""
-GO: Final = "go"
 FOUND: Final = "found"
 PHONES: Final = "phones"
 
@@ -37,7 +36,7 @@ def main() -> int:
     try:
         run = _Run(cluster, audit, options)
         run.run()
-        say(run.results.table())
+        say(f"{run.results.table()}\n\n{run.parts.table()}")
         if options.json:
             Path(options.json).write_text(json.dumps(run.results.as_json(), indent=1))
     except BaseException:
@@ -60,12 +59,13 @@ class _Run:
         os.symlink(cluster.machine.directory / "kubelet", drivers.KUBELET)
         self._drivers = [self._driver(name) for name in options.drivers.split(",")]
         self.results = Results([driver.title for driver in self._drivers])
+        self.parts = Results(["plugin, phones"])
         self._slices = SliceRecorder(cluster.api)
 
     def run(self) -> None:
         """Measure all, in the order in which it matters for memory: what does most comes last."""
         started = time.monotonic()
-        steps = (self._start, self._latencies, self._pods, self._repair, self._rest, self._off)
+        steps = (self._start, self._latencies, self._pods, self._repair, self._rest, self._off, self._parts)
         for step in steps:
             step()
             say(f"# {step.__name__.strip('_')}: {time.monotonic() - started:.0f} s since the start")
@@ -137,6 +137,20 @@ class _Run:
                 plugin.wait_allocatable(self._cluster, self._cluster.machine, self._devices, "aosp.io/device")
             measures.memory(driver, f"of a new process with DRA {'on' if on else 'off'}", self.results)
             driver.stop()
+
+    def _parts(self) -> None:
+        """Measure the parts of Prepare and Unprepare with a mount, one claim after the other."""
+        if PHONES not in self._options.drivers.split(","):
+            return
+        file = self._cluster.directory / "parts.json"
+        driver = drivers.phones(self._cluster, self._devices, file)
+        self._slices.wait(driver.name, self._devices, driver.start())
+        measures.latencies_in_turn(self._cluster, driver, self._devices, self.parts)
+        driver.stop()
+        for part, (calls, median, p99) in json.loads(file.read_text()).items():
+            self.parts.add(f"{part}: calls", driver.title, calls)
+            self.parts.add(f"{part}: p50, ms", driver.title, median)
+            self.parts.add(f"{part}: p99, ms", driver.title, p99)
 
 
 def _print_logs(cluster: Cluster) -> None:

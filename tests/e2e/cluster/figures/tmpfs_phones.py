@@ -6,13 +6,22 @@ All system calls of the mounts are real; what binderfs itself does is missing.
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from aosp_plugin.__main__ import main
 from tests.tmpfs_binderfs import Mounts
 
+if TYPE_CHECKING:
+    import pytest
+
+
+def mount_tmpfs() -> None:
+    """Mount a tmpfs wherever this process mounts a binderfs from now on."""
+    # pytest itself would add to the memory that is measured.
+    Mounts(Path("/run/phones"), cast("pytest.MonkeyPatch", SimpleNamespace(setattr=setattr)))
+
+
 if __name__ == "__main__":
-    with pytest.MonkeyPatch.context() as patch:
-        Mounts(Path("/run/phones"), patch)
-        main()
+    mount_tmpfs()
+    main()
