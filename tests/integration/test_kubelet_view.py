@@ -130,6 +130,12 @@ async def answering(socket: str, answers: Answers) -> AsyncIterator[None]:
         await server.stop(None)
 
 
+async def test_process_without_device_plugins_does_not_ask_the_kubelet(socket: str) -> None:
+    with contextlib.closing(PodResources(socket, [])) as pod_resources:
+        async with asyncio.timeout(PATIENCE):
+            await KubeletView([], pod_resources, TIMINGS).run()
+
+
 @buggy_kubelet
 async def test_lost_devices_are_published_again(
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str

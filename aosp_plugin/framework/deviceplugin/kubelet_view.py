@@ -141,8 +141,10 @@ class KubeletView:
         self._logged_failure = ""
 
     async def run(self) -> None:
-        """Ask the kubelet at intervals, and after each change, until cancelled."""
+        """Ask the kubelet at intervals, and after each change, until cancelled. Without plugins, return at once."""
         due = [plugin.view_due for plugin in self._plugins]
+        if not due:
+            return
         while True:
             if await wait_any(*due, timeout=self._timings.recheck):
                 for event in due:
