@@ -7,6 +7,7 @@ records of another boot are therefore not used.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -30,6 +31,7 @@ FORMAT = 1
 """Version of the format. A version with other fields that an older program could misread gets the next number."""
 
 _MODE = 0o600  # parameters of claims may be confidential
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_CLAIMS: Mapping[str, ClaimRecord] = MappingProxyType({})
 
 Source = Literal["file", "missing", "rejected", "other boot"]
@@ -66,7 +68,7 @@ class Checkpoint:
         self._boot = boot
         self._directory = directory
         self.path = os.path.join(directory, FILE_NAME)
-        self._content = b""
+        self._content: bytes | None = None
         self._claims = _NO_CLAIMS
 
     def load(self) -> Loaded:
@@ -94,10 +96,19 @@ class Checkpoint:
         return Loaded(self._claims, "file")
 
     def save(self, claims: Mapping[str, ClaimRecord]) -> None:
-        """Replace the file. Raises CheckpointError; the previous file is then complete."""
+        """Replace the file. Raises CheckpointError; the previous file is then complete.
+
+        A shorter content, for which the file system has no space, overwrites the file: a full disk must not keep pods
+        from ending. If the process ends meanwhile, the claims are recovered from their specs.
+        """
         content = _encode(_Data(self._boot, list(claims.values())))
         try:
-            atomic_file.replace(self.path, content, _MODE)
+            try:
+                atomic_file.replace(self.path, content, _MODE)
+            except OSError as error:
+                if error.errno not in _NO_SPACE or len(content) > len(self._content or b""):
+                    raise
+                self._overwrite(content)
         except OSError as error:
             raise CheckpointError(
                 f"cannot write the checkpoint {self.path}: {error.strerror}; its file system must be writable and "
@@ -112,6 +123,13 @@ class Checkpoint:
     def _set(self, content: bytes, claims: Mapping[str, ClaimRecord]) -> None:
         self._content = content
         self._claims = MappingProxyType(dict(claims))
+
+    def _overwrite(self, content: bytes) -> None:
+        with open(self.path, "r+b") as file:
+            file.write(content)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
 
     def _move_aside(self, problem: str) -> None:
         rejected = self.path + REJECTED_SUFFIX

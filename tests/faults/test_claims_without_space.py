@@ -1,0 +1,89 @@
+"""Claims on file systems without any space."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.claims import PATIENCE, Node, make_node, reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aosp_plugin.framework.dra.claims import Claims
+
+
+@contextlib.contextmanager
+def small_file_system(directory: Path) -> Iterator[None]:
+    """Mount a file system of a few pages inside the context."""
+    directory.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)  # noqa: S603, S607
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)  # noqa: S603, S607
+
+
+def fill(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        (directory / "filler").write_bytes(b"x" * 65536)
+
+
+async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:
+    """Prepare a claim; return the error, empty for success."""
+    result = (await claims.prepare([node.source.add(uid, device_id)], PATIENCE))[uid]
+    return result if isinstance(result, str) else ""
+
+
+@pytest.mark.parametrize("full", ["checkpoint", "CDI spec"])
+async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path, full: str) -> None:
+    node = make_node(tmp_path)
+    directory = node.state if full == "checkpoint" else node.cdi
+    with small_file_system(directory):
+        async with node.claims() as claims:
+            assert not await prepared(claims, node, "a", "phone1")
+            fill(directory)
+            text = await prepared(claims, node, "b", "phone2")
+            assert f"the {full} {directory}/" in text
+            assert "No space left on device" in text
+            assert set(claims.prepared) == {"a"}
+            assert node.backend.mounted == {"phone1"}
+            assert node.specs - {"filler"} == {"a"}
+            (directory / "filler").unlink()
+            assert not await prepared(claims, node, "b", "phone2")
+            assert node.backend.mounted == {"phone1", "phone2"}
+
+
+async def test_a_full_checkpoint_directory_does_not_keep_pods_from_ending(tmp_path: Path) -> None:
+    node = make_node(tmp_path)
+    with small_file_system(node.state):
+        async with node.claims() as claims:
+            assert not await prepared(claims, node, "a", "phone1")
+            assert not await prepared(claims, node, "b", "phone2")
+            fill(node.state)
+            assert await claims.unprepare([reference("a")], PATIENCE) == {"a": ""}
+            assert set(claims.prepared) == {"b"}
+        async with node.claims() as claims:
+            await claims.restore()
+            assert set(claims.prepared) == {"b"}
+            assert node.backend.mounted == {"phone2"}
+
+
+async def test_specs_are_restored_when_there_is_space_again(tmp_path: Path) -> None:
+    node = make_node(tmp_path)
+    with small_file_system(node.cdi):
+        async with node.claims() as claims:
+            assert not await prepared(claims, node, "a", "phone1")
+        node.spec("a").unlink()
+        fill(node.cdi)
+        async with node.claims() as claims:
+            await claims.restore()
+            assert "No space left on device" in claims.problem
+            (node.cdi / "filler").unlink()
+            await claims.restore()
+            assert not claims.problem
+        assert node.specs == {"a"}

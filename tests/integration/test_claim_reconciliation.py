@@ -1,0 +1,355 @@
+"""Repairs of what a DRA driver has on the host, and claims that are gone without the kubelet's Unprepare."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from aosp_plugin.framework.apiserver.errors import ForbiddenError, NotFoundError, Request
+from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
+from aosp_plugin.framework.events.file_events import FileEvents
+from tests.claims import DRIVER, PATIENCE, Node, make_node, reference
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from aosp_plugin.framework.dra.claims import Claims
+
+FAST = ReconcileTimings(round=0.05, gone=0.1, answer=0.5, retry=0.05)
+"""Frequent rounds."""
+EVENTS_ONLY = ReconcileTimings(round=3600.0)
+"""No round after the first: what is repaired is repaired because of a file event."""
+
+
+class Running(NamedTuple):
+    """A running reconciler."""
+
+    claims: Claims
+    reconciler: Reconciler
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return make_node(tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def reconciled(node: Node, timings: ReconcileTimings = FAST) -> AsyncIterator[Running]:
+    """Run the claims of a new process with their reconciler."""
+    async with node.claims() as claims:
+        await claims.restore()
+        stop, files = asyncio.Event(), FileEvents()
+        reconciler = Reconciler(
+            claims,
+            source=node.source,
+            driver=DRIVER,
+            files=files.subscribe(),
+            worker=claims._worker,
+            stop=stop,
+            timings=timings,
+        )
+        task = asyncio.create_task(reconciler.run())
+        try:
+            await until(lambda: not reconciler._requested.is_set())
+            yield Running(claims, reconciler)
+        finally:
+            node.backend.resume.set()
+            stop.set()
+            await task
+            files.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that changes of files cause."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - no event in this process reports it
+            await asyncio.sleep(0.005)
+
+
+async def prepare(node: Node, claims: Claims, uid: str, *ids: str) -> None:
+    result = (await claims.prepare([node.source.add(uid, *ids)], PATIENCE))[uid]
+    assert not isinstance(result, str), result
+
+
+# -- what is lost within a boot
+
+
+async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        content = node.spec("a").read_bytes()
+        node.spec("a").unlink()
+        await until(node.spec("a").exists)
+        assert node.spec("a").read_bytes() == content
+    assert ("reconciled", "spec", "ok") in node.observer.events
+
+
+async def test_a_deleted_directory_of_specs_is_made_again(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.spec("a").unlink()
+        node.cdi.rmdir()
+        await until(node.spec("a").exists)
+
+
+async def test_a_deleted_checkpoint_is_written_again_at_once(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.checkpoint.unlink()
+        await until(node.checkpoint.exists)
+    assert ("reconciled", "checkpoint", "ok") in node.observer.events
+    host = node.host()
+    host.repair()
+    assert set(host.records) == {"a"}
+
+
+async def test_a_damaged_checkpoint_is_kept_aside_and_written_again(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.checkpoint.write_text("{}")
+        await until((node.state / "checkpoint.json.rejected").exists)
+        await until(node.checkpoint.exists)
+    host = node.host()
+    host.repair()
+    assert set(host.records) == {"a"}
+
+
+async def test_a_changed_spec_is_written_again(node: Node) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        content = node.spec("a").read_bytes()
+        node.spec("a").write_text("{}")
+        await until(lambda: node.spec("a").read_bytes() == content)
+
+
+async def test_lost_devices_are_prepared_again_with_a_new_spec(node: Node) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        written = node.spec("a").stat().st_ino
+        (node.backend.directory / "phone1").rmdir()
+        await until(lambda: ("reconciled", "mount", "ok") in node.observer.events)
+        assert node.backend.mounted == {"phone1"}
+        assert node.spec("a").stat().st_ino != written
+
+
+async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.backend.fail = {"prepare"}
+        (node.backend.directory / "phone1").rmdir()
+        await until(lambda: "prepare fails" in running.reconciler.problem)
+        await until(lambda: node.observer.events.count(("reconciled", "mount", "failed")) > 2)
+        node.backend.fail = set()
+        await until(lambda: not running.reconciler.problem)
+        assert node.backend.mounted == {"phone1"}
+    levels = [record.levelno for record in caplog.records if "repair" in record.message]
+    assert levels.count(logging.ERROR) == 1
+
+
+# -- after the end of a process
+
+
+async def test_a_restart_prepares_the_claims_again(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1", "phone2")
+    node.spec("a").unlink()
+    (node.backend.directory / "phone2").rmdir()
+    async with node.claims() as claims:
+        await claims.restore()
+        assert node.backend.mounted == {"phone1", "phone2"}
+        assert node.specs == {"a"}
+        assert set(claims.prepared) == {"a"}
+
+
+async def test_a_lost_checkpoint_is_recovered_from_the_specs(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+        before = dict(claims.prepared)
+    node.checkpoint.unlink()
+    async with node.claims() as claims:
+        await claims.restore()
+        assert dict(claims.prepared) == before
+
+
+async def test_nothing_of_an_earlier_boot_is_used(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    node.boot("boot-2")
+    async with node.claims() as claims:
+        await claims.restore()
+        assert not claims.prepared
+        assert node.specs == node.backend.mounted == set()
+        await prepare(node, claims, "b", "phone1")
+
+
+async def test_specs_of_an_earlier_boot_are_no_records(node: Node) -> None:
+    async with node.claims() as claims:
+        await prepare(node, claims, "a", "phone1")
+    node.boot("boot-2")
+    node.checkpoint.unlink()
+    async with node.claims() as claims:
+        await claims.restore()
+        assert not claims.prepared
+        assert node.specs == set()
+
+
+async def test_specs_of_other_drivers_and_temporary_files_stay_or_go(node: Node) -> None:
+    node.cdi.mkdir()
+    others = [node.cdi / "gpu.example.com-claim_a.json", node.cdi / "aosp.io_phone.json"]
+    for path in others:
+        path.touch()
+    temporary = node.cdi / f".{node.spec('a').name}.abcdefgh.tmp"
+    temporary.touch()
+    orphan = node.spec("b")
+    orphan.write_text("no JSON")
+    async with node.claims() as claims:
+        await claims.restore()
+    assert sorted(node.cdi.iterdir()) == sorted(others)
+
+
+async def test_devices_of_no_claim_are_released(node: Node) -> None:
+    (node.backend.directory / "phone5").mkdir()
+    async with node.claims() as claims:
+        await claims.restore()
+    assert node.backend.mounted == set()
+
+
+# -- claims that are gone
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced", "deallocated", "moved"])
+async def test_a_claim_that_is_gone_is_unprepared(node: Node, change: str) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        await prepare(node, running.claims, "b", "phone2")
+        if change == "deleted":
+            node.source.remove("a")
+        elif change == "replaced":
+            node.source.objects["claim-a"]["metadata"]["uid"] = "c"
+        elif change == "deallocated":
+            node.source.objects["claim-a"]["status"] = {}
+        else:
+            node.source.objects["claim-a"]["status"]["allocation"]["devices"]["results"][0]["pool"] = "node-2/00000"
+        await until(lambda: set(running.claims.prepared) == {"b"})
+        assert node.backend.mounted == {"phone2"}
+        await until(lambda: ("reconciled", "claim", "ok") in node.observer.events)
+
+
+async def test_a_claim_that_is_gone_only_once_stays(node: Node) -> None:
+    async with reconciled(node, FAST._replace(gone=0.0)) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.source.errors = [NotFoundError(None, "404", reason="NotFound", status=404)]
+        await node.source.requested("claim-a", len(node.source.requests) + 4)
+        assert set(running.claims.prepared) == {"a"}
+
+
+@pytest.mark.parametrize("fault", ["away", "forbidden", "proxy"])
+async def test_nothing_is_unprepared_without_the_api_servers_word(node: Node, fault: str) -> None:
+    async with reconciled(node, FAST._replace(gone=0.0)) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.source.remove("a")
+        if fault == "away":
+            node.source.down = True
+        elif fault == "forbidden":
+            node.source.errors = [ForbiddenError(Request("get", "/claims"), "403")] * 1000
+        else:
+            node.source.errors = [NotFoundError(None, "404 page not found", status=404)] * 1000
+        await node.source.requested("claim-a", len(node.source.requests) + 4)
+        assert set(running.claims.prepared) == {"a"}
+
+
+async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.backend.fail = {"unprepare"}
+        node.source.remove("a")
+        await until(
+            lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.reconciler.problem
+        )
+        await until(lambda: node.observer.events.count(("reconciled", "claim", "failed")) > 2)
+        node.backend.fail = set()
+        await until(lambda: not running.claims.prepared and not running.reconciler.problem)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+
+
+async def test_a_node_with_many_claims_asks_for_some_of_them_in_each_round(node: Node) -> None:
+    node.backend.ids = [f"phone{number}" for number in range(50)]
+    async with node.claims() as claims:
+        for number in range(50):
+            await prepare(node, claims, f"u{number}", f"phone{number}")
+        files = FileEvents()
+        reconciler = Reconciler(
+            claims,
+            source=node.source,
+            driver=DRIVER,
+            files=files.subscribe(),
+            worker=claims._worker,
+            stop=asyncio.Event(),
+            timings=ReconcileTimings(round=0.0, ask=0.0001),
+        )
+        counts = []
+        for _ in range(6):
+            node.source.requests.clear()
+            await reconciler.round()
+            counts.append(len(node.source.requests))
+        assert counts == [50, 10, 10, 10, 10, 10]
+        reconciler.trigger()
+        node.source.requests.clear()
+        await reconciler.round()
+        assert len(node.source.requests) == 50
+        files.close()
+
+
+async def test_a_directory_that_is_not_writable_is_reported_until_it_is(node: Node) -> None:
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        node.state.rename(node.root / "moved")
+        node.state.parent.rmdir()
+        node.state.parent.touch()
+        await until(lambda: "cannot lock" in running.reconciler.problem)
+        node.state.parent.unlink()
+        await until(lambda: not running.reconciler.problem)
+        await until(node.checkpoint.exists)
+        assert set(running.claims.prepared) == {"a"}
+
+
+# -- two processes, as in a rolling update
+
+
+async def test_either_of_two_processes_answers(node: Node) -> None:
+    async with node.claims() as old, node.claims() as new:
+        await prepare(node, old, "a", "phone1")
+        await prepare(node, new, "b", "phone2")
+        await prepare(node, new, "a", "phone1")
+        assert await old.unprepare([reference("b")], PATIENCE) == {"b": ""}
+        assert await new.unprepare([reference("a")], PATIENCE) == {"a": ""}
+        await old.restore()
+        assert not old.prepared
+        assert node.specs == node.backend.mounted == set()
+
+
+async def test_a_device_is_waited_for_that_another_process_releases(node: Node) -> None:
+    async with node.claims() as old, node.claims() as new:
+        await prepare(node, old, "a", "phone1")
+        waiting = asyncio.create_task(prepare(node, new, "b", "phone1"))
+        await node.source.requested("claim-a", 2)
+        await old.unprepare([reference("a")], PATIENCE)
+        await waiting
+        assert set(new.prepared) == {"b"}
+
+
+async def test_two_processes_do_not_write_their_specs_in_turns(node: Node) -> None:
+    async with reconciled(node, EVENTS_ONLY) as old, reconciled(node, EVENTS_ONLY) as new:
+        await prepare(node, old.claims, "a", "phone1")
+        await prepare(node, new.claims, "a", "phone1")
+        await old.claims.restore()
+        await until(lambda: set(old.claims.prepared) == set(new.claims.prepared) == {"a"})
+    assert ("reconciled", "spec", "ok") not in node.observer.events
