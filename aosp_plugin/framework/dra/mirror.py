@@ -24,6 +24,8 @@ class Mirror:
         self._slices: dict[str, StoredSlice] = {}
         self._versions: dict[str, int] = {}
         self._listed_version = 0
+        self.highest_version = 0
+        """The latest version of all states; a list that is requested now has this one or a later one."""
         self.complete = False
         """Whether a list was received: a slice that is not here does not exist."""
 
@@ -55,19 +57,21 @@ class Mirror:
     def listed(self, found: Iterable[StoredSlice], version: int) -> Mapping[str, Change]:
         """Handle a list, complete at ``version``; return what it shows that was not known, by name."""
         before = dict(self._slices)
-        if version < self._listed_version:  # the server's data was restored from a backup
-            self._slices, self._versions, self._listed_version = {}, {}, 0
-        names = set()
-        for listed in found:
-            names.add(listed.name)
-            self.stored(listed)
-        for name in [name for name in self._slices if name not in names and self._versions[name] <= version]:
-            del self._slices[name]
-        self._versions = {name: v for name, v in self._versions.items() if name in self._slices or v > version}
+        later = {name: v for name, v in self._versions.items() if v > version}
+        listed = {each.name: each for each in found}
+        self._slices = {name: each for name, each in before.items() if name in later}
+        self._slices |= {name: each for name, each in listed.items() if name not in later}
+        self._versions = {name: each.version for name, each in self._slices.items()} | later
         self._listed_version = version
+        self.highest_version = max(version, self.highest_version)
         self.complete = True
         changes: dict[str, Change] = {name: "missing" for name in before if name not in self._slices}
         return changes | {name: "changed" for name, each in self._slices.items() if before.get(name) != each}
+
+    def rewind(self) -> None:
+        """Handle that versions begin again lower, because the server's data was restored from a backup."""
+        self._versions = dict.fromkeys(self._versions, 0)
+        self._listed_version = self.highest_version = 0
 
     def _is_news(self, name: str, version: int) -> bool:
         """Return whether a state is later than the known one, and make it the known one.
@@ -77,4 +81,5 @@ class Mirror:
         if version and version <= self._versions.get(name, self._listed_version):
             return False
         self._versions[name] = version
+        self.highest_version = max(version, self.highest_version)
         return True

@@ -123,11 +123,13 @@ class SliceFollower:
     async def _list(self) -> None:
         """List the slices once. Raises ApiError."""
         broken, self._broken = self._broken, True
+        known = self.mirror.highest_version
         found = await self._api.list(RESOURCE_SLICES, field_selector=self._selector)
         slices = [_parsed("list", item) for item in found.items]
         self._broken = False
         version = version_number(found.resource_version)
-        if version < version_number(self._listed_version):  # the server's data was restored from a backup
+        if version < known:  # the server's data was restored from a backup
+            self.mirror.rewind()
             self._rewound.set()
         changes = self.mirror.listed(filter(self._is_ours, slices), version)
         self._listed_version = found.resource_version

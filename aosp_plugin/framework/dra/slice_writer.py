@@ -260,7 +260,12 @@ class SliceWriter:
         self._no_failure(name)
 
     def _failed(self, name: str, error: ApiError) -> None:
-        """Note a request that failed; the same error of several slices, or again and again, is logged once."""
+        """Note a request that failed; the same error of several slices, or again and again, is logged once.
+
+        If the answer was lost on its way, the watch may have shown already that the request has succeeded.
+        """
+        if self._action(name) is None:
+            return
         self._repairs.pacing(name).failed(error)
         if all((type(error), error.message) != (type(other), other.message) for other in self._failures.values()):
             LOG.warning("ResourceSlice cannot be written, retrying", extra={"slice": name, "error": str(error)})

@@ -61,9 +61,26 @@ def test_an_answer_that_a_slice_is_absent_holds_only_for_the_state_that_was_requ
 def test_after_a_backup_was_restored_the_list_counts_although_versions_are_lower() -> None:
     mirror = Mirror()
     mirror.listed([state("a", 90), state("b", 91)], 100)
-    mirror.listed([state("a", 10)], 20)
+    assert mirror.highest_version == 100
+    mirror.rewind()
+    assert mirror.listed([state("a", 10)], 20) == {"a": "changed", "b": "missing"}
     assert {name: each.version for name, each in mirror.slices.items()} == {"a": 10}
     assert mirror.deleted("a", 21)
+
+
+def test_a_list_counts_more_than_a_state_of_the_same_version() -> None:
+    mirror = Mirror()
+    mirror.listed([state("a", 2)], 5)
+    other = state("a", 2)._replace(uid="other")
+    mirror.listed([other], 5)
+    assert mirror.slices == {"a": other}
+
+
+def test_a_name_that_is_new_in_a_list_may_have_a_version_from_before_the_last_list() -> None:
+    mirror = Mirror()
+    mirror.listed([], 5)
+    mirror.listed([state("a", 3)], 5)
+    assert set(mirror.slices) == {"a"}
 
 
 def test_versions_that_are_no_numbers_are_all_taken_as_news() -> None:
