@@ -17,7 +17,7 @@ from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.testing import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
 from aosp_plugin.testing.apiserver import ApiServer
-from aosp_plugin.testing.dra_api import NodeApi
+from aosp_plugin.testing.apiserver.node_api import NodeApi
 from aosp_plugin.testing.dra_health import HealthCache
 from aosp_plugin.testing.dra_kubelet import ClaimsError
 from aosp_plugin.testing.registry_watcher import RegistryWatcher
