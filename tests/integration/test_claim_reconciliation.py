@@ -11,6 +11,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver.errors import ForbiddenError, NotFoundError, Request
 from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
+from aosp_plugin.framework.errors import ClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
 from tests.claims import DRIVER, PATIENCE, Node, make_node, reference
 
@@ -217,6 +218,14 @@ async def test_devices_of_no_claim_are_released(node: Node) -> None:
     async with node.claims() as claims:
         await claims.restore()
     assert node.backend.mounted == set()
+
+
+async def test_nothing_is_repaired_before_the_first_scan(node: Node) -> None:
+    (node.backend.directory / "phone5").mkdir()
+    async with node.claims(scanned=False) as claims:
+        with pytest.raises(ClaimError, match="not been scanned"):
+            await claims.restore()
+        assert node.backend.mounted == {"phone5"}
 
 
 # -- claims that are gone

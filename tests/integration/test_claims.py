@@ -267,7 +267,7 @@ async def test_an_api_server_that_does_not_answer_is_an_error_in_time(node: Node
 async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
     async with node.claims(scanned=False) as claims:
         task = asyncio.create_task(devices(claims, node.source.add("a", "phone1")))
-        await node.source.requested("claim-a")
+        await claims._worker.run(lambda: None)
         claims._inventory.publish(node.backend.devices())
         assert [device.device for device in await task] == ["phone1"]
 

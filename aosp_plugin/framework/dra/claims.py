@@ -120,9 +120,15 @@ class Claims:
     async def restore(self, timeout: float | None = None) -> None:
         """Prepare the recorded claims again after the start, and remove what is left of others.
 
-        To be called after the first scan. Raises OSError, and PluginError: the records cannot be read.
+        Raises OSError, and PluginError: the records cannot be read, or there was no scan yet.
         """
+        self.check_scanned()
         await self._worker.run(partial(self.host.repair, rewrite=True), timeout, label="claim restore")
+
+    def check_scanned(self) -> None:
+        """Raise ClaimError before the first scan, after which the backend prepares devices."""
+        if not self._inventory.snapshot.revision:
+            raise ClaimError("the devices of this node have not been scanned yet")
 
     async def prepare(
         self, claims: Sequence[ClaimReference], seconds: float
@@ -198,9 +204,8 @@ class Claims:
         """Return the ID of each device of this node by pool and name; wait for the first scan."""
         if not self._inventory.snapshot.revision:
             await wait_any(self._inventory.superseded(0), timeout=max(seconds, 0.0))
+        self.check_scanned()
         snapshot = self._inventory.snapshot
-        if not snapshot.revision:
-            raise ClaimError("the devices of this node have not been scanned yet")
         if self._ids[0] != snapshot.revision:
             self._ids = (snapshot.revision, device_ids(self._node_name, snapshot.by_id))
         return self._ids[1]

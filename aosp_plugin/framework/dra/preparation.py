@@ -118,6 +118,7 @@ class Preparation:
         """
         namespace, name, uid = self._reference
         existing = await self._call(partial(self._parts.host.completed, uid), "claim lookup")
+        ids = await self._parts.devices(self._remaining)
         seconds = self._remaining if existing is None else min(self._parts.timings.verify, self._remaining)
         try:
             claim = await retry(partial(self._parts.source.get_claim, namespace, name), seconds)
@@ -130,7 +131,7 @@ class Preparation:
             return existing.with_state("started")
         except ValueError as error:
             raise ClaimError(str(error)) from error
-        return record_of(self._reference, claim, self._parts.driver, await self._parts.devices(self._remaining))
+        return record_of(self._reference, claim, self._parts.driver, ids)
 
     async def _wait(self, wanted: ClaimRecord, conflict: Conflict) -> tuple[PreparedDevice, ...]:
         """Prepare the claim when the other ones that have its devices are unprepared."""

@@ -162,6 +162,7 @@ class Reconciler:
     async def _call(self, function: Callable[[], None]) -> bool:
         """Run a function in the worker thread; return whether it succeeded."""
         try:
+            self._claims.check_scanned()
             await self._worker.run(function, label="claim reconciliation")
         except (OSError, PluginError) as error:
             self._set_failure("", f"claims cannot be reconciled: {error}")
