@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from aosp_plugin.config import Api
 from aosp_plugin.daemon import leaks
+from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 from aosp_plugin.errors import HostError, WorkerTimeoutError
+from aosp_plugin.framework.dra.names import driver_name
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.daemon.leaks import Holder, Leaks
+    from aosp_plugin.daemon.owners import PodUids
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +42,8 @@ class LeakDetector:
     ) -> None:
         """Prepare scans of ``backends``, by resource name, every ``interval`` seconds."""
         self._backends = backends
-        self._checkpoint = os.path.join(kubelet_dir, leaks.CHECKPOINT)
+        self._checkpoint = os.path.join(kubelet_dir, CHECKPOINT)
+        self._claims_checkpoint = os.path.join(os.path.dirname(os.path.normpath(kubelet_dir)), CLAIMS_CHECKPOINT)
         self._interval = interval
         self._timeout = timeout
         self._worker = Worker("leaks")
@@ -87,7 +92,7 @@ class LeakDetector:
         device_sets = backend.binder_devices()
 
         def owners() -> dict[str, frozenset[str]] | None:
-            pods = self._read_owners(resource)
+            pods = self._read_owners(resource, backend)
             if pods is None:
                 return None
             return {
@@ -98,11 +103,28 @@ class LeakDetector:
 
         return leaks.scan([device for device_set in device_sets.values() for device in device_set], owners)
 
-    def _read_owners(self, resource: str) -> dict[str, frozenset[str]] | None:
-        """Return the UIDs of the pods that own each device ID; None if the kubelet's checkpoint cannot be read."""
+    def _read_owners(self, resource: str, backend: BinderBackend) -> PodUids | None:
+        """Return the UIDs of the pods that own each device ID; None if the kubelet's checkpoint cannot be read.
+
+        There are two checkpoints. That of the other API may not exist; it has owners only after a change of ``api``.
+        """
+        ids = backend.ids
+        by_plugin = self._read(resource, self._checkpoint, lambda text: parse_checkpoint(text, [resource]))
+        by_claim = self._read(
+            resource,
+            self._claims_checkpoint,
+            lambda text: parse_claims_checkpoint(text, driver_name(resource), ids),
+        )
+        if (by_claim if backend.api is Api.DRA else by_plugin) is None:
+            return None
+        both = [owners for owners in (by_plugin, by_claim) if owners is not None]
+        return {id_: frozenset().union(*(owners.get(id_, ()) for owners in both)) for id_ in set().union(*both)}
+
+    @staticmethod
+    def _read(resource: str, path: str, parse: Callable[[bytes], PodUids]) -> PodUids | None:
         try:
-            with open(self._checkpoint, "rb") as file:
-                return leaks.parse_checkpoint(file.read(), [resource])
+            with open(path, "rb") as file:
+                return parse(file.read())
         except (OSError, HostError) as error:
             LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
             return None

@@ -1,8 +1,8 @@
 """Leaked binder devices: held open by a process outside the pods they are allocated to.
 
 Examples are a process of the previous tenant that outlived its pod, and a tool on the host. The next tenant would
-share a binder context with it. ``scan`` walks /proc and compares the holders with the allocations that
-``parse_checkpoint`` reads from the kubelet's checkpoint. ``compare`` returns what changed since the previous scan.
+share a binder context with it. ``scan`` walks /proc and compares the holders with the allocations that ``owners`` reads
+from the kubelet's checkpoints. ``compare`` returns what changed since the previous scan.
 
 File descriptors are identified by stat, because the link text is a path in another mount namespace. This costs 0.1 s
 of CPU time for 20,000 descriptors in 500 processes. A stat blocks when a network file system hangs, so call ``scan``
@@ -16,8 +16,6 @@ processes of that pod count as its own until the next allocation.
 
 from __future__ import annotations
 
-import itertools
-import json
 import operator
 import os
 import re
@@ -29,7 +27,6 @@ import psutil
 
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
 
     Owners = Mapping[str, Collection[str]]  # binder device name to the UIDs of the pods that it is allocated to
     DeviceKeys = Mapping[int | tuple[int, int], list[str]]  # st_rdev, or (st_dev, st_ino), to binder device names
-
-CHECKPOINT = "kubelet_internal_checkpoint"
-"""File in the kubelet's device plugin directory, readable by root only (pkg/kubelet/cm/devicemanager/types.go)."""
 
 MAX_COMMAND_LENGTH = 120
 """Characters of a command line that are reported."""
@@ -163,23 +157,6 @@ def parse_cgroup(text: str) -> tuple[str, str]:
             return container_id, pod[1].replace("_", "-")
         outside_pods = outside_pods or container_id
     return outside_pods, ""
-
-
-def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return the UIDs of the pods that own each device ID of ``resources``. Raises HostError if it cannot be parsed.
-
-    Device IDs are grouped by NUMA node since 1.20 (pkg/kubelet/cm/devicemanager/checkpoint). The kubelet replaces the
-    file atomically, and writes it when it first lists a plugin: a missing file means unknown owners, not none.
-    """
-    owners: dict[str, frozenset[str]] = {}
-    try:
-        for entry in json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ():
-            devices = itertools.chain.from_iterable(entry["DeviceIDs"].values())
-            for device in devices if entry["ResourceName"] in resources else ():
-                owners[device] = owners.get(device, frozenset()) | {entry["PodUID"]}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HostError(f"{CHECKPOINT} does not have the format of kubelet 1.20 or later: {error!r}") from error
-    return owners
 
 
 def _sees_kernel_threads() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 import resource
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.config import Api
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing.checkpoint import Checkpoint, CheckpointEntry, encode
@@ -64,7 +67,7 @@ async def holding(path: Path) -> AsyncIterator[int]:
 
 
 def write_checkpoint(kubelet_dir: str, data: bytes) -> None:
-    Path(kubelet_dir, leaks.CHECKPOINT).write_bytes(data)
+    Path(kubelet_dir, CHECKPOINT).write_bytes(data)
 
 
 async def test_leak_is_logged_when_it_appears_and_when_it_is_released(
@@ -179,6 +182,29 @@ async def test_owners_are_unknown_without_a_valid_checkpoint(
         write_checkpoint(kubelet_dir, checkpoint)
     await detector.scan()
     assert owners == [None]
+
+
+@pytest.mark.parametrize("api", list(Api))
+async def test_owners_by_claim_count_as_well(
+    api: Api, devices: DeviceDirectory, tmp_path: Path, owners: list[object]
+) -> None:
+    """After a change of the API, pods have devices by both. Unknown owners by the current one are unknown owners."""
+    backend = binder_backend(devices.directory, api=api)
+    backend.scan()
+    plugins = tmp_path / "kubelet/device-plugins"
+    plugins.mkdir(parents=True)
+    detector = LeakDetector({RESOURCE: backend}, str(plugins), 0.01)
+    device = {"PoolName": "node/00000", "DeviceName": "aosp-binder1"}
+    claim = {"PodUIDs": {"two": {}}, "DriverState": {"binder.aosp.io": {"Devices": [device]}}}
+    by_claim = json.dumps({"Data": json.dumps({"ClaimInfoStateList": [claim]})}).encode()
+    by_plugin = encode(Checkpoint([CheckpointEntry("one", "main", RESOURCE, {-1: ["aosp_binder0"]}, b"")]))
+    files = {plugins / CHECKPOINT: by_plugin, tmp_path / "kubelet" / CLAIMS_CHECKPOINT: by_claim}
+    for path in files if api is Api.DRA else reversed(files):
+        await detector.scan()
+        path.write_bytes(files[path])
+    await detector.scan()
+    both = {"aosp_binder0": {"one"}, "aosp_binder1": {"two"}, "aosp_binder2": frozenset()}
+    assert owners == [None, None, both]
 
 
 async def test_incomplete_detection_is_logged_when_it_begins(

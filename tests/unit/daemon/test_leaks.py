@@ -23,11 +23,8 @@ from aosp_plugin.daemon.leaks import (
     compare,
     is_leak,
     parse_cgroup,
-    parse_checkpoint,
     scan,
 )
-from aosp_plugin.errors import HostError
-from aosp_plugin.testing import checkpoint as kubelet_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,57 +192,6 @@ def test_cgroup_names_container_and_pod(cgroup: str, expected: tuple[str, str]) 
     """The cgroups of all runtimes and both cgroup drivers are understood."""
     assert parse_cgroup(cgroup) == expected
     assert parse_cgroup(f"{cgroup}\n") == expected
-
-
-# -- checkpoints
-
-
-def entry(pod: str, devices: dict[int, list[str]], resource: str = RESOURCE) -> kubelet_checkpoint.CheckpointEntry:
-    return kubelet_checkpoint.CheckpointEntry(pod, "c", resource, devices, b"")
-
-
-def test_checkpoint_lists_the_owners_of_each_device() -> None:
-    """Devices are grouped by NUMA node, may have several owners, and other resources are ignored."""
-    entries = [
-        entry("p1", {-1: ["b1", "b2"]}),
-        entry("p2", {0: ["b3"], 1: ["b4"]}),
-        entry("p3", {-1: ["b1"]}),
-        entry("p4", {-1: ["b5"]}, "aosp.io/phone"),
-        entry("p5", {-1: ["b6"]}, "example.com/gpu"),
-    ]
-    text = kubelet_checkpoint.encode(kubelet_checkpoint.Checkpoint(entries, {RESOURCE: ["b1", "b9"]}))
-    assert parse_checkpoint(text, {RESOURCE, "aosp.io/phone"}) == {
-        "b1": {"p1", "p3"},
-        "b2": {"p1"},
-        "b3": {"p2"},
-        "b4": {"p2"},
-        "b5": {"p4"},
-    }
-
-
-def test_checkpoint_without_pods_has_no_owners() -> None:
-    """The kubelet writes null instead of an empty list."""
-    text = kubelet_checkpoint.encode(kubelet_checkpoint.Checkpoint(registered={RESOURCE: ["b1"]}))
-    assert b'"PodDeviceEntries":null' in text
-    assert parse_checkpoint(text, {RESOURCE}) == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"\xff\xfe",
-        b"[]",
-        b"{}",
-        b'{"Data":null}',
-        b'{"Data":{"PodDeviceEntries":[{"PodUID":"p"}]}}',
-        b'{"Data":{"PodDeviceEntries":[{"PodUID":"p","ResourceName":"r","DeviceIDs":["b1"]}]}}',
-    ],
-)
-def test_invalid_checkpoint_raises(text: bytes) -> None:
-    """The last case is the format before 1.20. Reading it as "no owners" would report every holder as a leak."""
-    with pytest.raises(HostError, match=r"kubelet_internal_checkpoint does not have the format of kubelet 1\.20"):
-        parse_checkpoint(text, {"r"})
 
 
 # -- decisions
