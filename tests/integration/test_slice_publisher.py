@@ -9,6 +9,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
 from aosp_plugin.framework.inventory import Device
 from aosp_plugin.testing.apiserver import ApiServer, Hang
@@ -58,6 +59,18 @@ async def test_devices_are_published_with_the_node_as_owner(server: ApiServer) -
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
     assert running.observer.counts[-1] == (2, 2)
+
+
+async def test_a_list_that_comes_after_the_node_and_the_devices_leads_to_the_slices(server: ApiServer) -> None:
+    """Nothing else happens then that would be a reason to write."""
+    late = server.faults.add(Hang(), verb="list")
+    async with publishing(server) as running:
+        running.inventory.publish(phones(3))
+        await running.observer.changed.wait()  # it is known which slices should exist
+        async with ApiClient(StaticCredentials(server.url)) as other:
+            await other.get(NODE_PATH)  # long enough for the writer to find that it cannot write yet
+        late.remove()
+        await running.confirmed()
 
 
 async def test_nothing_is_published_before_the_first_scan(server: ApiServer) -> None:

@@ -75,7 +75,7 @@ class SliceFollower:
         self._listed = asyncio.Event()
         self._listed_version = ""
         self._list_timer: asyncio.TimerHandle | None = None
-        self._broken = False
+        self._broken = True  # until the first list, which is a reason to write also if it is empty
         self._rewound = asyncio.Event()
         self._version = ""
         self._breaks = 0
