@@ -1,4 +1,6 @@
-"""A framework for Kubernetes device plugins: the kubelet's device plugin API v1beta1 for any family of devices.
+"""A framework for Kubernetes device plugins and DRA drivers, for any family of devices.
+
+A backend serves its devices by the kubelet's device plugin API v1beta1, or by Dynamic Resource Allocation (DRA).
 
 **A plugin for device nodes** needs a function that lists them::
 
@@ -8,7 +10,7 @@
     serve(ListedDevices("example.com/serial", lambda: glob.glob("/dev/ttyUSB*")))
 
 ``ListedDevices`` also serves several slots per device node, mounts and health: let the function return ``ListedDevice``
-entries instead of paths. ``examples/`` has two complete plugins.
+entries instead of paths. ``examples/`` has two complete plugins, and a DRA driver.
 
 **A plugin for anything else** implements ``Backend``. Three methods are required: ``scan`` reads the state of the host,
 ``devices`` returns what the scan found, and ``allocate`` returns the ``ContainerEdits`` for the devices of one
@@ -16,6 +18,10 @@ container. ``update_host`` writes what depends on the devices to the host, and `
 container. The docstring of ``Backend`` states in which thread each method runs: those that use files of the host may
 block, even indefinitely, and the others answer from memory. Errors are subclasses of ``PluginError``: raise
 ``BackendError`` if a scan fails, and an ``AllocationError`` if a request cannot be served.
+
+**DRA.** ``serve_dra(*backends)`` serves the same backends to the scheduler: devices in ResourceSlices, with the
+attributes that ``Backend.attributes`` returns, and containers get what ``Backend.prepare`` returns for their claim. The
+defaults suit a backend that knows nothing of DRA. ``unprepare`` is called when no container has the device any more.
 
 **Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
 registered, follows file events, logs, ends within 2 s after SIGTERM whatever hangs, and serves probes and metrics if
@@ -33,7 +39,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.backend import Backend, ClaimParameters, Version
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import (
@@ -55,10 +61,11 @@ from aosp_plugin.framework.observer import Observer
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
     from aosp_plugin.framework.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents, Subscription
     from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
     from aosp_plugin.framework.listed import ListedDevice, ListedDevices
-    from aosp_plugin.framework.service.serving import serve
+    from aosp_plugin.framework.service.serving import serve, serve_dra
 
 __all__ = [
     "KUBELET_DIRECTORY",
@@ -66,10 +73,13 @@ __all__ = [
     "Backend",
     "BackendError",
     "CdiError",
+    "ClaimParameters",
     "ContainerEdits",
     "Device",
     "DeviceNode",
     "DevicePlugin",
+    "DraDirectories",
+    "DraDriver",
     "FileEvents",
     "InvalidRequestError",
     "Inventory",
@@ -88,12 +98,16 @@ __all__ = [
     "Timings",
     "UnhealthyDeviceError",
     "UnknownDeviceError",
+    "Version",
     "serve",
+    "serve_dra",
 ]
 
 _MODULES = {
     "Device": "inventory",
     "DevicePlugin": "deviceplugin.plugin",
+    "DraDirectories": "dra.driver",
+    "DraDriver": "dra.driver",
     "FileEvents": "events.file_events",
     "Inventory": "inventory",
     "ListedDevice": "listed",
@@ -102,6 +116,7 @@ _MODULES = {
     "Subscription": "events.file_events",
     "Timings": "deviceplugin.supervisor",
     "serve": "service.serving",
+    "serve_dra": "service.serving",
 }
 
 

@@ -9,11 +9,14 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing.apiserver import ApiServer
+from aosp_plugin.testing.dra_kubelet import DraKubelet
 from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, free_port, listed, sockets
 
@@ -128,3 +131,37 @@ async def test_example_without_a_kubelet_exits_with_one_line(name: str, devices:
 @pytest.mark.parametrize(("name", "lines"), [("serial_ports.py", 10), ("kvm_slots.py", 20)])
 def test_example_is_as_short_as_documented(name: str, lines: int) -> None:
     assert len([line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]) <= lines
+
+
+async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server has TLS and requires the token of the service account, as for a pod."""
+    sysfs = devices / "sys"
+    (sysfs / "ttyUSB0/device").mkdir(parents=True)
+    (sysfs / "ttyUSB0/device/../../idVendor").resolve().write_text("0403\n")
+    (devices / "ttyUSB0").symlink_to("/dev/null")
+    async with ApiServer(tls=True) as server:
+        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+        (devices / "account").mkdir()
+        server.write_service_account(str(devices / "account"))
+        for name, value in {**server.environment, "NODE_NAME": "worker"}.items():
+            monkeypatch.setenv(name, value)
+        replacements = {
+            "/dev/ttyUSB*": f"{devices}/ttyUSB*",
+            "/sys/class/tty": str(sysfs),
+            'listen="127.0.0.1:9480"': f'kubelet_root="{devices}", service_account_dir="{devices}/account"',
+        }
+        async with (
+            DraKubelet(devices / "plugins_registry") as kubelet,
+            running("serial_ports_dra.py", devices, replacements),
+        ):
+            await kubelet.wait_for(lambda each: each.connected("serial.example.com"))
+            await server.wait_for(_published)
+            [device] = _published(server)
+            assert device["attributes"]["vendor"] == {"string": "0403"}
+
+
+def _published(server: ApiServer) -> list[dict[str, Any]]:
+    slices = server.objects.list(paths.RESOURCE_SLICES)
+    return [device for each in slices for device in each["spec"].get("devices", ())]

@@ -1,6 +1,7 @@
-"""Run plugins as a process: signals, logs, probes and metrics.
+"""Run device plugins or DRA drivers as a process: signals, logs, probes and metrics.
 
-``serve`` is the whole main program of a device plugin. A daemon with more to do uses its parts.
+``serve`` is the whole main program of a device plugin, ``serve_dra`` that of a DRA driver. A daemon with more to do
+uses their parts.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import contextlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from aosp_plugin.framework.aio import leaves
+from aosp_plugin.framework.cdi.spec import DIRECTORY as CDI_DIRECTORY
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
+from aosp_plugin.framework.dra.names import driver_name
+from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
@@ -30,8 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
+    from aosp_plugin.framework.service.metrics import Metrics
+
+    Server = TypeVar("Server", bound=ResourceServer)
 
 LOG = logging.getLogger(__name__)
 
@@ -60,6 +69,76 @@ def serve(
     Any error ends the process with exit code 1, and each error is reported: a PluginError or OSError as one line on
     standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
     """
+
+    def servers(files: FileEvents, metrics: Metrics | None) -> list[DevicePlugin]:
+        return [
+            DevicePlugin(backend, kubelet_dir=kubelet_dir, files=files, observer=_observer(metrics, backend))
+            for backend in backends
+        ]
+
+    def background(plugins: Sequence[DevicePlugin], stack: contextlib.ExitStack) -> Coroutine[None, None, None]:
+        pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
+        stack.callback(pod_resources.close)
+        return KubeletView(plugins, pod_resources).run()
+
+    _run(backends, partial(_serve, servers, background), listen, allowed_hosts, log_level, log_format)
+
+
+def serve_dra(
+    *backends: Backend,
+    node_name: str | None = None,
+    kubelet_root: str = os.path.dirname(KUBELET_DIRECTORY),
+    cdi_dir: str = CDI_DIRECTORY,
+    service_account_dir: str = "/var/run/secrets/kubernetes.io/serviceaccount",
+    listen: str | None = None,
+    allowed_hosts: Collection[str] = (),
+    log_level: str = "info",
+    log_format: str = "text",
+) -> None:
+    """Serve the resources of ``backends`` by DRA drivers, one for each, until SIGTERM or SIGINT.
+
+    The driver of example.com/gpu has the name gpu.example.com. ``node_name`` is the name of the Kubernetes node, by
+    default the environment variable NODE_NAME. ``kubelet_root`` has the directories plugins_registry and plugins; it
+    and ``cdi_dir`` are the host's. ``service_account_dir`` has the files token and ca.crt for the API server, whose
+    address is in the environment of each pod. Everything else is as for ``serve``.
+    """
+    node = node_name or os.environ.get("NODE_NAME", "")
+    if not node:
+        raise ValueError("serve_dra() requires node_name, or the environment variable NODE_NAME")
+
+    def servers(files: FileEvents, metrics: Metrics | None) -> list[ResourceServer]:
+        from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - only where DRA is on
+        from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver  # noqa: PLC0415 - as above
+
+        return [
+            DraDriver(
+                backend,
+                node_name=node,
+                directories=DraDirectories(
+                    registry=os.path.join(kubelet_root, "plugins_registry"),
+                    state=os.path.join(kubelet_root, "plugins", driver_name(backend.resource_name)),
+                    cdi=cdi_dir,
+                ),
+                credentials=in_cluster(service_account_dir),
+                files=files,
+                observer=_observer(metrics, backend),
+                dra_observer=metrics.dra_observer(backend.resource_name) if metrics else NULL_DRA_OBSERVER,
+            )
+            for backend in backends
+        ]
+
+    _run(backends, partial(_serve, servers, None), listen, allowed_hosts, log_level, log_format)
+
+
+def _run(
+    backends: Sequence[Backend],
+    work: Callable[[tuple[str, int] | None, Collection[str]], Coroutine[None, None, None]],
+    listen: str | None,
+    allowed_hosts: Collection[str],
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run ``work`` with the address and the host names of the HTTP server, and report its errors."""
     names = [backend.resource_name for backend in backends]
     if not names or len(set(names)) < len(names) or not all(map(is_extended_resource_name, names)):
         raise ValueError(
@@ -68,10 +147,14 @@ def serve(
     address = listen_address(listen or "")
     logs.set_up(log_level, log_format)
     try:
-        asyncio.run(_serve(backends, kubelet_dir, pod_resources_socket, address, allowed_hosts))
+        asyncio.run(work(address, allowed_hosts))
     except Exception as error:  # noqa: BLE001 - reported, whatever it is
         _report(leaves(error))
         sys.exit(1)
+
+
+def _observer(metrics: Metrics | None, backend: Backend) -> Observer:
+    return metrics.observer(backend.resource_name) if metrics else NULL_OBSERVER
 
 
 def _report(errors: Sequence[BaseException]) -> None:
@@ -85,44 +168,34 @@ def _report(errors: Sequence[BaseException]) -> None:
 
 
 async def _serve(
-    backends: Iterable[Backend],
-    kubelet_dir: str,
-    pod_resources_socket: str,
+    create: Callable[[FileEvents, Metrics | None], Sequence[Server]],
+    watch: Callable[[Sequence[Server], contextlib.ExitStack], Coroutine[None, None, None]] | None,
     address: tuple[str, int] | None,
     allowed_hosts: Collection[str],
 ) -> None:
-    plugins: list[DevicePlugin] = []
-    stop_on_signals(lambda: stop_all(plugins))
-    async with contextlib.AsyncExitStack() as stack:
+    """Run the servers that ``create`` returns, and what ``watch`` returns beside them."""
+    servers: list[Server] = []
+    stop_on_signals(lambda: stop_all(servers))
+    with contextlib.ExitStack() as stack:
         files = stack.enter_context(contextlib.closing(FileEvents()))
         metrics = None
         if address is not None:
             from aosp_plugin.framework.service.metrics import Metrics  # noqa: PLC0415 - takes megabytes of memory
 
             metrics = Metrics(polling=lambda: files.polling)
-        plugins += [
-            DevicePlugin(
-                backend,
-                kubelet_dir=kubelet_dir,
-                files=files,
-                observer=metrics.observer(backend.resource_name) if metrics else NULL_OBSERVER,
-            )
-            for backend in backends
-        ]
-        pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
-        stack.callback(pod_resources.close)
-        background: list[Coroutine[None, None, None]] = [KubeletView(plugins, pod_resources).run()]
+        servers += create(files, metrics)
+        background = [watch(servers, stack)] if watch else []
         if address is not None and metrics is not None:
             from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
             heartbeat = Heartbeat()
             background.append(heartbeat.run())
-            routes = probe_routes(plugins, heartbeat.problem)
+            routes = probe_routes(servers, heartbeat.problem)
             routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
             stack.enter_context(http.serving(address, routes, allowed_hosts))
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in background]
-            await asyncio.wait([tasks.create_task(plugin.run()) for plugin in plugins])
+            await asyncio.wait([tasks.create_task(server.run()) for server in servers])
             for task in others:
                 task.cancel()
 
