@@ -7,14 +7,14 @@ MESSAGES := $(addprefix aosp_plugin/framework/api/,dra.proto dra_health.proto pl
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel test-cluster \
-  test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench bench-dra \
+.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel \
+  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench bench-dra \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel and test-cluster to the items that CI runs."
+	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel, test-apiserver and test-cluster to the items that CI runs."
 
 $(VENV)/.installed: pyproject.toml requirements-dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "requires Python 3.11 or newer: make PYTHON=...")'
@@ -62,6 +62,9 @@ test-kubelet: $(VENV)/.installed ## Run the plugin with a real kubelet and conta
 
 test-kernel: $(VENV)/.installed ## Run the plugin on a real binder kernel in QEMU; requires root, Debian, Go and Rust
 	$(BIN)/python -m tests.e2e.kernel --items $(ITEMS)
+
+test-apiserver: $(VENV)/.installed ## Run the API server's client with two versions of kube-apiserver; requires root, Debian and Go
+	$(BIN)/python -m tests.e2e.apiserver --items $(ITEMS)
 
 test-cluster: $(VENV)/.installed ## Install and use the plugin in a whole Kubernetes cluster; requires root, Debian and Go
 	$(BIN)/python -m tests.e2e.cluster --items $(ITEMS)

@@ -155,12 +155,14 @@ async def test_a_watch_resumes_after_the_last_event(server: ApiServer, client: A
 
 async def test_a_watch_has_bookmarks() -> None:
     async with ApiServer(bookmark_interval=0.01) as server, client_of(server) as client:
-        version = (await client.list(SLICES)).resource_version
-        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
-        async with contextlib.aclosing(client.watch(SLICES, resource_version=version)) as events:
+        server.objects.create(SLICES, a_slice("a"))
+        watch = client.watch(SLICES, field_selector="spec.nodeName=worker", resource_version="1")
+        async with contextlib.aclosing(watch) as events:
+            first = await next_event(events)
+            server.objects.create(SLICES, a_slice("b", node="other"))
             event = await next_event(events)
         assert event.type == "BOOKMARK"
-        assert int(event.resource_version) > int(version)
+        assert int(event.resource_version) > int(first.resource_version)
 
 
 async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: ApiClient) -> None:
@@ -187,11 +189,26 @@ async def test_a_watch_from_a_version_that_is_too_old_is_gone(server: ApiServer,
         await anext(client.watch(SLICES, resource_version="1"))
 
 
-async def test_a_watch_that_is_silent_for_too_long_is_broken(server: ApiServer) -> None:
-    async with client_of(server, limits=ApiLimits(silence=0.2)) as client:
+async def test_a_watch_that_the_server_does_not_end_is_broken(server: ApiServer) -> None:
+    async with client_of(server, limits=ApiLimits(watch=(0.0, 0.0), grace=0.2)) as client:
         server.faults.silence_watches()
         with pytest.raises(ApiUnavailableError, match=r"the server has sent nothing for 0\.2 s"):
             await anext(client.watch(SLICES, resource_version="1"))
+
+
+async def test_a_watch_that_falls_silent_after_a_bookmark_is_broken() -> None:
+    limits = ApiLimits(silence=0.2)
+    async with ApiServer(bookmark_interval=0.01) as server, client_of(server, limits=limits) as client:
+        server.objects.create(SLICES, a_slice("a"))
+        async with contextlib.aclosing(client.watch(SLICES, resource_version="1")) as events:
+            await next_event(events)
+            server.objects.create(SLICES, a_slice("b"))
+            while (await next_event(events)).type != "BOOKMARK":
+                pass
+            server.faults.silence_watches()
+            with pytest.raises(ApiUnavailableError, match=r"the server has sent nothing for 0\.2 s"):  # noqa: PT012
+                while True:  # bookmarks that were on their way
+                    await next_event(events)
 
 
 @pytest.mark.parametrize("after", [None, 0, 0.5])

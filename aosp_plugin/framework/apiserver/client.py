@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeV
 
 from aosp_plugin.framework.apiserver import answers
 from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, GoneError, Request
+from aosp_plugin.framework.apiserver.lines import Lines
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits, Transport, translate
 
 if TYPE_CHECKING:
@@ -103,20 +104,26 @@ class ApiClient:
         connection stays open.
         """
         request = Request("watch", path)
+        seconds = round(random.uniform(*self._transport.limits.watch))  # noqa: S311 - spreads the load
         query = {
             "watch": "true",
             "resourceVersion": resource_version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(round(random.uniform(*self._transport.limits.watch))),  # noqa: S311 - spreads the load
+            "timeoutSeconds": str(seconds),
             **({"fieldSelector": field_selector} if field_selector else {}),
         }
         with translate(request):
             async with asyncio.timeout(self._transport.limits.request):
                 response = await self._transport.open(request, "GET", query, None)
             opened()
+            limits = self._transport.limits
             async with response:
-                async for line in self._transport.lines(request, response):
-                    yield answers.decode_event(request, line)
+                lines = Lines(request, response.content, limit=seconds + limits.grace, max_size=limits.event)
+                async for line in lines:
+                    event = answers.decode_event(request, line)
+                    if event.type == "BOOKMARK":
+                        lines.limit = limits.silence
+                    yield event
 
     async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object in the collection ``path``, and return what the server has stored.

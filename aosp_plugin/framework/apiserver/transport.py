@@ -18,7 +18,7 @@ from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError
 from aosp_plugin.framework.apiserver.paths import parse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from aosp_plugin.framework.apiserver.credentials import Access, Credentials
 
@@ -41,8 +41,11 @@ class ApiLimits(NamedTuple):
     watch: tuple[float, float] = (240.0, 360.0)
     """The server ends a watch after a random time in this range."""
     silence: float = 130.0
-    """A watch in which nothing arrives for this time is broken. The API server sends a bookmark every minute
-    (apiserver/pkg/storage/cacher/cacher.go, ``defaultBookmarkFrequency``)."""
+    """A watch in which nothing arrives for this time after a bookmark is broken: the API server then sends one every
+    minute. It may send nothing before the first one, because a bookmark has a later resourceVersion than its cache had
+    at the beginning of the watch (apiserver/pkg/storage/cacher/cache_watcher.go, ``process``)."""
+    grace: float = 10.0
+    """A watch that the server does not end within this time after its end is broken."""
     answer: int = 32 << 20
     """The largest answer, and the largest list of several pages. etcd's limit for an object is 1.5 MiB."""
     event: int = 4 << 20
@@ -155,34 +158,6 @@ class Transport:
             if len(body) > self.limits.answer:
                 raise ApiUnavailableError(request, f"the answer has more than {self.limits.answer} bytes")
         return bytes(body)
-
-    async def lines(self, request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch. Raises ApiUnavailableError if one is cut off or too long."""
-        rest = bytearray()
-        while True:
-            try:
-                async with asyncio.timeout(self.limits.silence):
-                    part = await response.content.readany()
-            except TimeoutError:
-                raise ApiUnavailableError(
-                    request, f"the server has sent nothing for {self.limits.silence:g} s"
-                ) from None
-            if not part:
-                break
-            rest += part
-            if b"\n" in part:
-                *lines, last = rest.split(b"\n")
-                rest = last
-                for line in lines:
-                    self._check_event(request, line)
-                    yield bytes(line)
-            self._check_event(request, rest)
-        if rest.strip():
-            raise ApiUnavailableError(request, "the watch ended within an event")
-
-    def _check_event(self, request: Request, line: bytearray) -> None:
-        if len(line) > self.limits.event:
-            raise ApiUnavailableError(request, f"an event has more than {self.limits.event} bytes")
 
 
 def _session(user_agent: str, limits: ApiLimits) -> aiohttp.ClientSession:

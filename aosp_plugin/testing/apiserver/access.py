@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.testing.apiserver import statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from aosp_plugin.testing.apiserver.handler import Received
 
@@ -15,51 +15,57 @@ Rule = tuple[str, str]
 """Verb and plural name, with the subresource if there is one; ``*`` stands for any."""
 
 
+DRIVER: Final = "system:serviceaccount:kube-system:driver"
+"""The user that tokens belong to unless another one is given."""
+EVERYTHING: Final = {("*", "*")}
+
+
 class Access:
     """Tokens and rules. They may be changed at any time."""
 
     def __init__(self) -> None:
-        """Without tokens, every request is accepted."""
-        self.tokens: dict[str, str] = {}
-        """User names by valid token. Unless it is empty, a request without a valid token gets 401."""
-        self.allowed: set[Rule] | None = None
-        """What may be done; None for everything. Anything else gets 403."""
-        self.forbidden: set[Rule] = set()
-        """What may not be done, in addition."""
+        """Accept every request: without tokens, no token is required, and without rules, everything is allowed."""
+        self._tokens: dict[str, str] | None = None
+        self._allowed: dict[str, set[Rule]] = {}
+        self._forbidden: set[Rule] = set()
 
-    def add_token(self, token: str, user: str = "system:serviceaccount:default:driver") -> None:
-        """Accept a token."""
-        self.tokens[token] = user
+    def add_token(self, token: str, user: str = DRIVER) -> None:
+        """Accept a token of a user. From the first one on, a request without a valid token gets 401."""
+        self._tokens = {**(self._tokens or {}), token: user}
 
     def expire(self, token: str) -> None:
-        """Reject a token from now on. At least one other one must be left."""
-        del self.tokens[token]
-        if not self.tokens:
-            self.tokens[""] = "nobody has an empty token"  # wording: ok
+        """Reject a token from now on. KeyError if it is unknown."""
+        tokens = dict(self._tokens or {})
+        del tokens[token]
+        self._tokens = tokens
 
-    def allow(self, rules: Iterable[Rule]) -> None:
-        """Allow these rules and nothing else."""
-        self.allowed = set(rules)
+    def allow(self, rules: Iterable[Rule], user: str = DRIVER) -> None:
+        """Allow a user these rules and nothing else: anything else gets 403. Users without rules may do everything."""
+        self._allowed[user] = set(rules)
 
     def forbid(self, verb: str = "*", resource: str = "*") -> None:
-        """Forbid a verb on a resource."""
-        self.forbidden.add((verb, resource))
+        """Forbid all users a verb on a resource, whatever else allows it."""
+        self._forbidden.add((verb, resource))
+
+    def permit(self, verb: str = "*", resource: str = "*") -> None:
+        """End :meth:`forbid`, with the same arguments."""
+        self._forbidden.discard((verb, resource))
 
     def authenticate(self, header: str) -> str:
         """Return the user of a request. Raises StatusError with 401."""
-        if not self.tokens:
+        if self._tokens is None:
             return "system:anonymous"
         scheme, _, token = header.partition(" ")
-        if scheme != "Bearer" or not token or token not in self.tokens:
+        if scheme != "Bearer" or token not in self._tokens:
             raise statuses.unauthorized()
-        return self.tokens[token]
+        return self._tokens[token]
 
     def authorize(self, request: Received) -> None:
         """Raise StatusError with 403 unless the request is allowed."""
-        denied = _has(self.forbidden, request)
-        if denied or (self.allowed is not None and not _has(self.allowed, request)):
+        allowed = self._allowed.get(request.user, EVERYTHING)
+        if _has(self._forbidden, request) or not _has(allowed, request):
             raise statuses.forbidden(request.verb, request.location, request.user)
 
 
-def _has(rules: set[Rule], request: Received) -> bool:
+def _has(rules: Collection[Rule], request: Received) -> bool:
     return any((verb, resource) in rules for verb in ("*", request.verb) for resource in ("*", request.resource))

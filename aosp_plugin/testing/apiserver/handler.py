@@ -125,7 +125,7 @@ class Handler:
         if 0 < limit < len(items):
             token = json.dumps([int(metadata["resourceVersion"]), *_order(items[limit - 1])])
             metadata |= {
-                "continue": base64.urlsafe_b64encode(token.encode()).decode(),
+                "continue": base64.urlsafe_b64encode(token.encode()).decode().rstrip("="),
                 "remainingItemCount": len(items) - limit,
             }
             items = items[:limit]
@@ -199,7 +199,7 @@ def _continued(token: str) -> tuple[int | None, tuple[str, str]]:
     if not token:
         return None, ("", "")
     try:
-        revision, namespace, name = json.loads(base64.urlsafe_b64decode(token))
+        revision, namespace, name = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     except (ValueError, binascii.Error) as error:
         raise statuses.bad_request(f"continue key is not valid: {error}") from error
     return revision, (namespace, name)

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]  # API group, plural, namespace, name
 
-_SERVER_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
+_SERVER_FIELDS = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+)
 """Metadata that only the server sets."""
+
+
+FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable"})
+"""The fields of objects; others are dropped, as those that a server does not know."""
 
 
 class Change(NamedTuple):
@@ -47,6 +58,7 @@ class Store:
         self._limits = validation.limits(minor)
         self._changed = changed
         self._objects: dict[Key, Object] = {}
+        self._processed: dict[Kind, int] = {}
 
     def get(self, location: Location) -> Object:
         """Return an object; 404 if it does not exist."""
@@ -54,6 +66,7 @@ class Store:
 
     def list(self, kind: Kind, matches: Callable[[Object], bool]) -> list[Object]:
         """Return the objects of a kind that match, ordered by namespace and name."""
+        self._processed[kind] = self.revision
         keys = sorted(key for key in self._objects if key[:2] == (kind.group, kind.plural))
         return [copy.deepcopy(self._objects[key]) for key in keys if matches(self._objects[key])]
 
@@ -65,10 +78,12 @@ class Store:
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = f"{metadata['generateName']}{_suffix()}"
         if metadata.pop("resourceVersion", ""):
-            raise statuses.bad_request("resourceVersion should not be set on objects to be created")
+            message = "resourceVersion should not be set on objects to be created"
+            raise statuses.StatusError(500, "InternalError", message)
         for name in _SERVER_FIELDS:
             metadata.pop(name, None)
-        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now()}
+        manager = {"manager": "stand-in", "operation": "Update", "apiVersion": kind.api_version, "time": _now()}
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "managedFields": [manager]}
         if kind.namespaced:
             metadata["namespace"] = location.namespace
         if kind.plural == "resourceslices" or "spec" in new:
@@ -131,8 +146,16 @@ class Store:
         """Lose all objects and the history; revisions begin again."""
         self._objects.clear()
         self.history.clear()
+        self._processed.clear()
         self.revision = 1
         self.compacted = 0
+
+    def processed(self, kind: Kind) -> int:
+        """Return the revision of a kind's bookmarks: that of its last change, or of its last list if that is later.
+
+        A watch has only those that are later than its beginning, as with kube-apiserver's watch cache.
+        """
+        return self._processed.get(kind, 0)
 
     def _find(self, location: Location) -> Object:
         found = self._objects.get(self._key(location, location.name))
@@ -173,17 +196,18 @@ class Store:
             del self._objects[key]
         else:
             self._objects[key] = copy.deepcopy(new)
+        self._processed[kind] = self.revision
         self.history.append(Change(self.revision, change, kind, copy.deepcopy(new), old))
         self._changed()
 
 
 def _checked(location: Location, body: Mapping[str, Any]) -> Object:
-    """Return a copy of a body whose kind and names are those of the path; 400 otherwise."""
+    """Return a copy of the known fields of a body whose kind and names are those of the path; 400 otherwise."""
     kind = location.kind
     if (body.get("kind"), body.get("apiVersion")) != (kind.name, kind.api_version):
         given = f"{body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
         raise statuses.bad_request(f"the object provided is {given}, not {kind.api_version}, Kind={kind.name}")
-    new: Object = copy.deepcopy(dict(body))
+    new: Object = copy.deepcopy({name: value for name, value in body.items() if name in FIELDS})
     metadata = new.setdefault("metadata", {})
     if not isinstance(metadata, dict):
         raise statuses.bad_request("metadata is not an object")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aosp_plugin.testing.apiserver import statuses
 from aosp_plugin.testing.apiserver.statuses import StatusError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from aosp_plugin.testing.apiserver.store import Change, Store
 
 Object = dict[str, Any]
+
+BEFORE_END: Final = 2.0
+"""Seconds before the end of a watch in which it gets a last bookmark."""
 
 
 class WatchOptions(NamedTuple):
@@ -50,6 +53,7 @@ class Watch:
         self._silent = silent
         self._interval = bookmark_interval
         self._seen = options.revision or 0
+        self._start = max(self._seen, store.processed(options.kind))
         self.ended = False
         """Set to end it as at its time limit; the server must notify it."""
 
@@ -57,7 +61,8 @@ class Watch:
         """Send events until the watch is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.seconds
-        bookmark = loop.time() + self._interval
+        # As nextBookmarkTime does (apiserver/pkg/storage/cacher/cache_watcher.go).
+        bookmark = min(loop.time() + self._interval, end - BEFORE_END)
         if self._options.revision is None:
             for item in self._store.list(self._options.kind, self._options.matches):
                 await send(_line("ADDED", item))
@@ -74,10 +79,10 @@ class Watch:
                 await send(_line("ERROR", error.body()))
                 return
             if loop.time() >= bookmark and self._options.bookmarks:
-                bookmark = loop.time() + self._interval
-                # After a loss of data, the client may be ahead.
-                if self._seen <= self._store.revision:
-                    await send(self._bookmark())
+                following = min(loop.time() + self._interval, end - BEFORE_END)
+                bookmark = following if following > bookmark else end
+                if (version := self._store.processed(self._options.kind)) > self._start:
+                    await send(self._bookmark(version))
             if loop.time() >= end:
                 return
             with contextlib.suppress(TimeoutError):
@@ -105,10 +110,10 @@ class Watch:
             return "MODIFIED" if before else "ADDED"
         return "DELETED" if before else ""
 
-    def _bookmark(self) -> bytes:
+    def _bookmark(self, version: int) -> bytes:
         kind = self._options.kind
-        self._seen = self._store.revision
-        metadata = {"resourceVersion": str(self._seen), "creationTimestamp": None}
+        self._seen = max(self._seen, version)
+        metadata = {"resourceVersion": str(version), "creationTimestamp": None}
         return _line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata})
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PORT: Final = 443
 """Pods reach the API server at the address of its service, and no kube-proxy translates the port."""
 ADMINISTRATORS: Final = "system:masters"
-_ETCD: Final = "http://127.0.0.1:2379"
+ETCD: Final = "http://127.0.0.1:2379"
 _START: Final = 4 * PATIENCE
 """Seconds; the API server needs 7 of them on a busy machine."""
 _STOP: Final = 90.0
@@ -62,15 +62,21 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start what does not run, and wait until pods can be created and scheduled."""
+        self.start_api_server()
         for daemon in self.daemons:
             if not daemon.running:
                 daemon.start()
-            if daemon is self.etcd:
-                until(lambda: _healthy(f"{_ETCD}/health"), "etcd is healthy", seconds=_START)
-            elif daemon is self.apiserver:
-                self.wait_ready()
         accounts = "/api/v1/namespaces/default/serviceaccounts/default"
         until(lambda: self.api.find(accounts), "the default service account exists", seconds=_START)
+
+    def start_api_server(self) -> None:
+        """Start etcd and the API server, and wait until it is ready."""
+        if not self.etcd.running:
+            self.etcd.start()
+        until(lambda: _healthy(f"{ETCD}/health"), "etcd is healthy", seconds=_START)
+        if not self.apiserver.running:
+            self.apiserver.start()
+        self.wait_ready()
 
     def wait_ready(self) -> None:
         """Wait until the API server is ready."""
@@ -95,8 +101,8 @@ class ControlPlane:
         return [
             f"--data-dir={self._directory / 'etcd'}",
             "--unsafe-no-fsync",
-            f"--listen-client-urls={_ETCD}",
-            f"--advertise-client-urls={_ETCD}",
+            f"--listen-client-urls={ETCD}",
+            f"--advertise-client-urls={ETCD}",
             "--listen-peer-urls=http://127.0.0.1:2380",
             "--log-level=warn",
         ]
@@ -107,7 +113,7 @@ class ControlPlane:
         server = issue("kube-apiserver", "kube-apiserver", names=names, addresses=[ADDRESS, SERVICE, "127.0.0.1"])
         client = issue("kubelet-client", "kube-apiserver", groups=[ADMINISTRATORS])
         return [
-            f"--etcd-servers={_ETCD}",
+            f"--etcd-servers={ETCD}",
             f"--advertise-address={ADDRESS}",
             f"--secure-port={PORT}",
             f"--tls-cert-file={server.certificate}",

@@ -1,0 +1,199 @@
+"""Lists, watches, and the deletion of a collection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.errors import Request
+from tests.api_contract.common import (
+    DRIVER,
+    PATIENCE,
+    SLICES,
+    Checks,
+    a_slice,
+    changed,
+    delete_collection,
+    next_change,
+    refused,
+    watching,
+)
+
+if TYPE_CHECKING:
+    from tests.api_contract.common import Server
+
+check = Checks()
+
+
+@check("A list is selected by node and driver; its items have no kind.")
+async def listed(server: Server) -> None:
+    async with server.client() as client:
+        for name, node in (("listed-1", "a"), ("listed-2", "b"), ("listed-3", "a")):
+            await client.create(SLICES, a_slice(name, node=f"listed-{node}"))
+        found = await client.list(SLICES, field_selector=f"spec.nodeName=listed-a,spec.driver={DRIVER}")
+        assert [item["metadata"]["name"] for item in found.items] == ["listed-1", "listed-3"]
+        assert not any("kind" in item or "apiVersion" in item for item in found.items)
+        versions = [item["metadata"]["resourceVersion"] for item in found.items]
+        assert not any(changed(found.resource_version, version) for version in versions)
+        found = await client.list(SLICES, field_selector="spec.nodeName=listed-a,spec.driver=other.example.com")
+        assert found.items == []
+        found = await client.list(SLICES, field_selector="metadata.name=listed-2")
+        assert [item["metadata"]["name"] for item in found.items] == ["listed-2"]
+
+
+@check("A field that cannot be selected is a bad request.")
+async def listed_by_unknown_field(server: Server) -> None:
+    async with server.client() as client:
+        assert await refused(client.list(SLICES, field_selector="spec.allNodes=true")) == (400, "BadRequest")
+
+
+@check("A list of several pages is the list as of its first page.")
+async def listed_in_pages(server: Server) -> None:
+    async with server.client() as client:
+        for number in range(5):
+            await client.create(SLICES, a_slice(f"page-{number}", node="pages"))
+        query = {"fieldSelector": "spec.nodeName=pages", "limit": "2"}
+        names: list[str] = []
+        versions = set()
+        while True:
+            page = msgspec.json.decode(
+                await client._transport.request(Request("list", SLICES), "GET", query=query), type=dict[str, Any]
+            )
+            names += [item["metadata"]["name"] for item in page["items"]]
+            versions.add(page["metadata"]["resourceVersion"])
+            if not page["metadata"].get("continue"):
+                break
+            query["continue"] = page["metadata"]["continue"]
+        assert names == [f"page-{number}" for number in range(5)]
+        assert len(versions) == 1
+
+
+@check("The next page of a list that has been compacted is gone.")
+async def list_continued_too_late(server: Server) -> None:
+    async with server.client() as client:
+        for number in range(3):
+            await client.create(SLICES, a_slice(f"late-{number}", node="late"))
+        query = {"fieldSelector": "spec.nodeName=late", "limit": "1"}
+        body = await client._transport.request(Request("list", SLICES), "GET", query=query)
+        query["continue"] = await _aged(server, msgspec.json.decode(body)["metadata"]["continue"])
+        request = client._transport.request(Request("list", SLICES), "GET", query=query)
+        assert await refused(request) == (410, "Expired")
+
+
+async def _aged(server: Server, token: str) -> str:
+    """Return a continue token of a compacted version."""
+    await server.compact()
+    text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    value = json.loads(text)
+    if isinstance(value, dict):  # kube-apiserver's; its cache has the current version also after a compaction
+        value["rv"] = 2
+    else:
+        value[0] = 0
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+@check("A watch has the changes since a list, of the selected objects, in their order.")
+async def watched(server: Server) -> None:
+    async with server.client() as client:
+        version = (await client.list(SLICES)).resource_version
+        await client.create(SLICES, a_slice("watched-other", node="watched-other"))
+        made = await client.create(SLICES, a_slice("watched", node="watched"))
+        path = paths.object_path(SLICES, "watched")
+        async with watching(client, "watched", version) as events:
+            event = await next_change(events)
+            assert (event.type, event.object) == ("ADDED", made)
+            new = await client.update(path, {**made, "spec": {**made["spec"], "devices": []}})
+            event = await next_change(events)
+            assert (event.type, event.object) == ("MODIFIED", new)
+            await client.delete(path)
+            event = await next_change(events)
+            assert (event.type, event.object["spec"]) == ("DELETED", new["spec"])
+            assert changed(new["metadata"]["resourceVersion"], event.resource_version)
+
+
+@check("A watch resumes after the last event.")
+async def watched_again(server: Server) -> None:
+    async with server.client() as client:
+        version = (await client.list(SLICES)).resource_version
+        for number in range(3):
+            await client.create(SLICES, a_slice(f"again-{number}", node="again"))
+            async with watching(client, "again", version) as events:
+                event = await next_change(events)
+                assert event.object["metadata"]["name"] == f"again-{number}"
+                version = event.resource_version
+
+
+@check("A watch without a version begins with what exists.")
+async def watched_from_the_beginning(server: Server) -> None:
+    async with server.client() as client:
+        for number in range(2):
+            await client.create(SLICES, a_slice(f"beginning-{number}", node="beginning"))
+        async with watching(client, "beginning", "") as events:
+            names = {(await next_change(events)).object["metadata"]["name"] for _ in range(2)}
+            assert names == {"beginning-0", "beginning-1"}
+
+
+@check("A watch has a bookmark before the server ends it, and ends without an error.")
+async def watch_with_bookmark(server: Server) -> None:
+    async with server.client(server.short) as client:
+        version = (await client.list(SLICES)).resource_version
+        await client.create(SLICES, a_slice("bookmark", node="bookmark"))
+        async with watching(client, "bookmark", version) as events, asyncio.timeout(PATIENCE):
+            begun = await anext(events)
+            await client.create(SLICES, a_slice("bookmark-of-another-node"))
+            seen = [event async for event in events]
+        assert seen, "the watch had no bookmark"
+        assert {event.type for event in seen} == {"BOOKMARK"}
+        assert changed(begun.resource_version, seen[-1].resource_version)
+        assert seen[-1].object["kind"] == "ResourceSlice"
+        async with watching(client, "bookmark", seen[-1].resource_version) as events:
+            await client.create(SLICES, a_slice("after-bookmark", node="bookmark"))
+            assert (await next_change(events)).object["metadata"]["name"] == "after-bookmark"
+
+
+@check("A watch has no bookmark if nothing changes after its beginning.")
+async def watch_without_bookmark(server: Server) -> None:
+    async with server.client(server.short) as client:
+        version = (await client.list(SLICES)).resource_version
+        await client.create(SLICES, a_slice("no-bookmark", node="no-bookmark"))
+        async with watching(client, "no-bookmark", version) as events, asyncio.timeout(PATIENCE):
+            assert [event.type async for event in events] == ["ADDED"]
+
+
+@check("A watch from a version that is too old is gone.")
+async def watched_too_late(server: Server) -> None:
+    async with server.client() as client:
+        await client.create(SLICES, a_slice("too-old"))
+        events = client.watch(SLICES, resource_version=await server.too_old())
+        assert await refused(anext(events)) == (410, "Expired")
+
+
+@check("A watch from a future version has no earlier changes.")
+async def watched_ahead(server: Server) -> None:
+    async with server.client(server.short) as client:
+        version = int((await client.list(SLICES)).resource_version) + 1_000_000
+        await client.create(SLICES, a_slice("ahead", node="ahead"))
+        async with watching(client, "ahead", str(version)) as events, asyncio.timeout(PATIENCE):
+            assert [event async for event in events] == []
+
+
+@check("A kubelet that starts deletes the slices of its node, and watches see it.")
+async def wiped(server: Server) -> None:
+    async with server.client() as client:
+        for number in range(3):
+            await client.create(SLICES, a_slice(f"wiped-{number}", node="wiped"))
+        kept = await client.create(SLICES, a_slice("kept", node="kept"))
+        version = (await client.list(SLICES)).resource_version
+        async with watching(client, "wiped", version) as events:
+            answer = await delete_collection(client, "spec.nodeName=wiped")
+            assert answer["kind"] == "ResourceSliceList"
+            changes = [await next_change(events) for _ in range(3)]
+            assert {(event.type, event.object["metadata"]["name"]) for event in changes} == {
+                ("DELETED", f"wiped-{number}") for number in range(3)
+            }
+        assert await client.get(paths.object_path(SLICES, "kept")) == kept

@@ -1,0 +1,122 @@
+"""What the checks of the contract have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.errors import ApiError, Request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+
+    from aosp_plugin.framework.apiserver.answers import WatchEvent
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.apiserver.transport import ApiLimits
+
+SLICES: Final = paths.RESOURCE_SLICES
+DRIVER: Final = "phone.example.com"
+PATIENCE: Final = 60.0
+TAINT: Final = {"key": "example.com/unhealthy", "effect": "NoSchedule"}
+
+
+class Server(Protocol):
+    """An API server, with what only its operator can do."""
+
+    minor: int
+    """The version is 1.``minor``."""
+    short: ApiLimits
+    """With watches that the server ends after seconds, late enough for a bookmark before the end."""
+
+    def client(self, limits: ApiLimits = ..., token: str = ...) -> ApiClient:
+        """Return a client of the administrator, or of the owner of a token."""
+
+    async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
+        """Return a token of a service account of the namespace default, which may do what the rules allow."""
+
+    async def too_old(self) -> str:
+        """Return a resourceVersion from which a watch of ResourceSlices is no longer possible."""
+
+    async def compact(self) -> None:
+        """Forget all old versions, so that a list cannot be continued."""
+
+
+class Check(NamedTuple):
+    """A claim, and the function that raises AssertionError if it does not hold."""
+
+    title: str
+    run: Callable[[Server], Coroutine[None, None, None]]
+
+
+@dataclass
+class Checks:
+    """The checks of a module, in the order of their definition."""
+
+    all: list[Check] = field(default_factory=list)
+
+    def __call__(self, title: str) -> Callable[[Callable[[Server], Coroutine[None, None, None]]], None]:
+        """Add the decorated function."""
+        return lambda function: self.all.append(Check(title, function))
+
+
+def a_slice(slice_name: str, *, node: str = "", devices: int = 1, **device: Any) -> dict[str, Any]:
+    """Return a ResourceSlice; each check has names of its own."""
+    node = node or f"node-of-{slice_name}"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": slice_name},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": f"{node}/{slice_name}", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"phone{number}"} | device for number in range(devices)],
+        },
+    }
+
+
+async def refused(request: Awaitable[object]) -> tuple[int, str]:
+    """Return status and reason of a request that must fail."""
+    try:
+        result = await request
+    except ApiError as error:
+        return error.status, error.reason
+    raise AssertionError(f"the request has not failed: {result}")
+
+
+async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+    """Return the next event."""
+    async with asyncio.timeout(PATIENCE):
+        return await anext(events)
+
+
+async def next_change(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+    """Return the next event that is no bookmark."""
+    while (event := await next_event(events)).type == "BOOKMARK":
+        pass
+    return event
+
+
+def watching(client: ApiClient, node: str, version: str) -> contextlib.aclosing[AsyncGenerator[WatchEvent, None]]:
+    """Watch the ResourceSlices of a node."""
+    return contextlib.aclosing(
+        client.watch(SLICES, field_selector=f"spec.nodeName={node},spec.driver={DRIVER}", resource_version=version)
+    )
+
+
+async def delete_collection(client: ApiClient, selector: str) -> dict[str, Any]:
+    """Delete ResourceSlices as a kubelet does when it starts, and return the answer."""
+    body = await client._transport.request(
+        Request("deletecollection", SLICES), "DELETE", query={"fieldSelector": selector}
+    )
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def changed(version: str, later: str) -> bool:
+    """Return whether one resourceVersion is later than another one."""
+    return int(later) > int(version)

@@ -1,0 +1,218 @@
+"""Objects that are created, updated and deleted, and who may do it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.errors import ForbiddenError
+from tests.api_contract.common import (
+    DRIVER,
+    SLICES,
+    Checks,
+    a_slice,
+    changed,
+    refused,
+)
+
+if TYPE_CHECKING:
+    from tests.api_contract.common import Server
+
+check = Checks()
+
+
+@check("An object that is created gets metadata, and is the answer.")
+async def created(server: Server) -> None:
+    async with server.client() as client:
+        body = a_slice("created")
+        answer = await client.create(SLICES, body)
+        assert answer["spec"] == body["spec"]
+        assert (answer["kind"], answer["apiVersion"]) == ("ResourceSlice", "resource.k8s.io/v1")
+        metadata = answer["metadata"]
+        assert metadata["generation"] == 1
+        assert len(metadata["uid"]) == 36
+        assert int(metadata["resourceVersion"]) > 1
+        assert metadata["creationTimestamp"].endswith("Z")
+        assert await client.get(paths.object_path(SLICES, "created")) == answer
+
+
+@check("An object that exists cannot be created.")
+async def created_twice(server: Server) -> None:
+    async with server.client() as client:
+        await client.create(SLICES, a_slice("created-twice"))
+        assert await refused(client.create(SLICES, a_slice("created-twice"))) == (409, "AlreadyExists")
+
+
+@check("An object that is created may not have a resourceVersion.")
+async def created_with_version(server: Server) -> None:
+    async with server.client() as client:
+        body = a_slice("with-version")
+        body["metadata"]["resourceVersion"] = "7"
+        status, _ = await refused(client.create(SLICES, body))
+        assert status == 500, status
+
+
+@check("An update changes resourceVersion and generation, one without a change neither.")
+async def updated(server: Server) -> None:
+    async with server.client() as client:
+        old = await client.create(SLICES, a_slice("updated"))
+        path = paths.object_path(SLICES, "updated")
+        same = await client.update(path, old)
+        assert same["metadata"]["resourceVersion"] == old["metadata"]["resourceVersion"]
+        new = await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
+        assert changed(old["metadata"]["resourceVersion"], new["metadata"]["resourceVersion"])
+        assert new["metadata"]["generation"] == 2
+        assert new["metadata"]["uid"] == old["metadata"]["uid"]
+        assert new["metadata"]["creationTimestamp"] == old["metadata"]["creationTimestamp"]
+
+
+@check("An update of the metadata does not change the generation.")
+async def updated_with_label(server: Server) -> None:
+    async with server.client() as client:
+        old = await client.create(SLICES, a_slice("labelled"))
+        old["metadata"]["labels"] = {"a": "b"}
+        new = await client.update(paths.object_path(SLICES, "labelled"), old)
+        assert (new["metadata"]["labels"], new["metadata"]["generation"]) == ({"a": "b"}, 1)
+
+
+@check("An update of another version is a conflict; one without a resourceVersion is not.")
+async def updated_too_late(server: Server) -> None:
+    async with server.client() as client:
+        old = await client.create(SLICES, a_slice("too-late"))
+        path = paths.object_path(SLICES, "too-late")
+        await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
+        assert await refused(client.update(path, old)) == (409, "Conflict")
+        del old["metadata"]["resourceVersion"]
+        await client.update(path, old)
+
+
+@check("An update of an object with another UID is a conflict.")
+async def updated_other(server: Server) -> None:
+    async with server.client() as client:
+        old = await client.create(SLICES, a_slice("other-uid"))
+        path = paths.object_path(SLICES, "other-uid")
+        old["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
+        assert await refused(client.update(path, old)) == (409, "Conflict")
+
+
+@check("An update does not create an object.")
+async def updated_missing(server: Server) -> None:
+    async with server.client() as client:
+        path = paths.object_path(SLICES, "missing")
+        assert await refused(client.update(path, a_slice("missing"))) == (404, "NotFound")
+
+
+@check("An update has the name of its path.")
+async def updated_under_another_name(server: Server) -> None:
+    async with server.client() as client:
+        await client.create(SLICES, a_slice("name"))
+        path = paths.object_path(SLICES, "name")
+        assert await refused(client.update(path, a_slice("another-name"))) == (400, "BadRequest")
+
+
+@check("A body of another kind is a bad request.")
+async def of_another_kind(server: Server) -> None:
+    async with server.client() as client:
+        body = {**a_slice("kind"), "kind": "DeviceClass"}
+        assert await refused(client.create(SLICES, body)) == (400, "BadRequest")
+
+
+@check("A deletion with preconditions deletes no other object.")
+async def deleted(server: Server) -> None:
+    async with server.client() as client:
+        metadata = (await client.create(SLICES, a_slice("deleted")))["metadata"]
+        path = paths.object_path(SLICES, "deleted")
+        other = "00000000-0000-0000-0000-000000000000"
+        assert await refused(client.delete(path, uid=other)) == (409, "Conflict")
+        assert await refused(client.delete(path, resource_version="1")) == (409, "Conflict")
+        await client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+        assert await refused(client.delete(path)) == (404, "NotFound")
+        assert await refused(client.get(path)) == (404, "NotFound")
+
+
+@check("An object with a finalizer exists until the finalizer is removed.")
+async def deleted_with_finalizer(server: Server) -> None:
+    async with server.client() as client:
+        body = a_slice("finalizer")
+        body["metadata"]["finalizers"] = ["example.com/keep"]
+        await client.create(SLICES, body)
+        path = paths.object_path(SLICES, "finalizer")
+        await client.delete(path)
+        found = await client.get(path)
+        assert found["metadata"]["deletionTimestamp"]
+        found["metadata"]["finalizers"] = []
+        await client.update(path, found)
+        assert await refused(client.get(path)) == (404, "NotFound")
+
+
+@check("Fields that the server does not know are dropped.")
+async def unknown_fields(server: Server) -> None:
+    async with server.client() as client:
+        answer = await client.create(SLICES, {**a_slice("unknown"), "extra": 1})
+        assert "extra" not in answer
+
+
+@check("A token that is not valid is refused.")
+async def unauthorized(server: Server) -> None:
+    await server.token("known", [])
+    async with server.client(token="invalid") as client:  # noqa: S106 - not a password
+        assert await refused(client.list(SLICES)) == (401, "")
+
+
+@check("Without a rule, the answer names verb and resource; with it, the request is served.")
+async def forbidden(server: Server) -> None:
+    token = await server.token("reader", [("get", "nodes"), ("list", "resourceslices")])
+    async with server.client(token=token) as client:
+        assert (await client.list(SLICES, field_selector="metadata.name=none")).items == []
+        assert await refused(client.get(paths.object_path(paths.NODES, "none"))) == (404, "NotFound")
+        text = 'cannot create resource "resourceslices" in API group "resource.k8s.io" at the cluster scope'
+        with pytest.raises(ForbiddenError, match=re.escape(text)):
+            await client.create(SLICES, a_slice("forbidden"))
+        claims = paths.object_path(paths.resource_claims("default"), "none")
+        assert await refused(client.get(claims)) == (403, "Forbidden")
+
+
+@check("An API version or a resource that the server does not have is not found.")
+async def not_served(server: Server) -> None:
+    async with server.client() as client:
+        status, _ = await refused(client.list("/apis/resource.k8s.io/v1alpha1/resourceslices"))
+        assert status == 404
+        status, _ = await refused(client.list(f"{paths.RESOURCE_API}/nonsense"))
+        assert status == 404
+
+
+@check("The status of a claim is written by itself, and not with the claim.")
+async def claim_status(server: Server) -> None:
+    async with server.client() as client:
+        collection = paths.resource_claims("default")
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "claim"},
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "phone",
+                            "exactly": {
+                                "deviceClassName": "phone",
+                                "allocationMode": "ExactCount",
+                                "count": 1,
+                            },
+                        }
+                    ]
+                }
+            },
+        }
+        made = await client.create(collection, body)
+        path = paths.object_path(collection, "claim")
+        result = {"request": "phone", "driver": DRIVER, "pool": "a", "device": "phone0"}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        same = await client.update(path, {**made, "status": status})
+        assert not same.get("status")
+        new = await client.update(f"{path}/status", {**made, "status": status})
+        assert new["status"]["allocation"]["devices"]["results"] == [result]
+        assert (await client.get(path))["status"] == new["status"]

@@ -1,0 +1,57 @@
+"""The stand-in API server behaves as kube-apiserver in all checks of the contract, in two versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.testing.apiserver import ApiServer
+from tests.api_contract.checks import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.api_contract.common import Check
+
+ADMINISTRATOR = "administrator"
+
+
+class StandIn:
+    """The stand-in API server as the checks use it."""
+
+    short = ApiLimits(watch=(3.0, 3.0))
+
+    def __init__(self, server: ApiServer, minor: int) -> None:
+        self.minor = minor
+        self._server = server
+        server.access.add_token(ADMINISTRATOR)
+
+    def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = ADMINISTRATOR) -> ApiClient:
+        """Return a client."""
+        return ApiClient(StaticCredentials(self._server.url, token), limits=limits)
+
+    async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
+        """Return the token of a user."""
+        self._server.access.add_token(name, f"system:serviceaccount:default:{name}")
+        self._server.access.allow(rules, user=f"system:serviceaccount:default:{name}")
+        return name
+
+    async def too_old(self) -> str:
+        """Return a version before the history."""
+        self._server.compact()
+        return "1"
+
+    async def compact(self) -> None:
+        """Forget the history."""
+        self._server.compact()
+
+
+@pytest.mark.parametrize("minor", [34, 37])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.run.__name__)
+async def test_the_stand_in_behaves_as_kube_apiserver(check: Check, minor: int) -> None:
+    async with ApiServer(minor=minor) as server:
+        await check.run(StandIn(server, minor))

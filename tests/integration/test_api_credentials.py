@@ -1,0 +1,236 @@
+"""A pod's credentials: token and CA from files that change while the process runs, over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.apiserver import credentials as module
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
+from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, CredentialsError, UnauthorizedError
+from aosp_plugin.testing.apiserver import ApiServer, certificates
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.hanging_fs import HangingFileSystem
+    from tests.support import Clock
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer(tls=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: ApiServer, tmp_path: Path, clock: Clock) -> AsyncIterator[ApiClient]:
+    server.write_service_account(str(tmp_path), "first")
+    async with ApiClient(ServiceAccount(server.url, str(tmp_path), clock=clock)) as client:
+        yield client
+
+
+def write(directory: Path, name: str, content: str) -> None:
+    (directory / name).write_text(content)
+
+
+async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, tmp_path: Path) -> None:
+    server.write_service_account(str(tmp_path))
+    async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
+        assert (await client.list(paths.NODES)).items == []
+
+
+async def test_a_token_that_was_not_replaced_is_sent_once(server: ApiServer, client: ApiClient) -> None:
+    server.access.expire("first")
+    with pytest.raises(UnauthorizedError, match="the token is invalid or expired"):
+        await client.list(paths.NODES)
+    assert server.count("list") == 1
+
+
+async def test_a_token_that_was_replaced_is_read_at_a_401(server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
+    await client.list(paths.NODES)
+    server.write_service_account(str(tmp_path), "second")
+    server.access.expire("first")
+    await client.list(paths.NODES)
+
+
+async def test_a_watch_reads_a_replaced_token_too(server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
+    await client.list(paths.NODES)
+    server.write_service_account(str(tmp_path), "second")
+    server.access.expire("first")
+    server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+    assert (await anext(client.watch(paths.NODES, resource_version="1"))).type == "ADDED"
+
+
+async def test_the_files_are_read_again_each_minute(
+    server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
+) -> None:
+    await client.list(paths.NODES)
+    server.write_service_account(str(tmp_path), "second")
+    clock.now += module.REFRESH - 1
+    await client.list(paths.NODES)
+    clock.now += 1
+    server.access.add_token("second", "another user")
+    server.access.allow([], user="another user")
+    with pytest.raises(Exception, match="403 Forbidden"):
+        await client.list(paths.NODES)
+
+
+async def test_a_certificate_authority_that_was_replaced_is_trusted_within_a_minute(
+    server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
+) -> None:
+    await client.list(paths.NODES)
+    await server.replace_certificates()
+    await server.restart()
+    with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*certificate verify failed"):
+        await client.list(paths.NODES)
+    server.write_service_account(str(tmp_path), "first")
+    clock.now += module.REFRESH
+    await client.list(paths.NODES)
+
+
+async def test_a_server_with_the_certificate_of_another_name_is_not_trusted(tmp_path: Path) -> None:
+    async with ApiServer(tls=True, host="127.0.0.2") as server:
+        server.write_service_account(str(tmp_path))
+        async with ApiClient(ServiceAccount(server.url, str(tmp_path))) as client:
+            with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*IP address mismatch"):
+                await client.list(paths.NODES)
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+async def test_a_missing_file_names_what_to_mount(
+    server: ApiServer, client: ApiClient, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).unlink()
+    with pytest.raises(
+        CredentialsError, match=rf"/{name} does not exist: mount the service account's token and ca\.crt at"
+    ):
+        await client.list(paths.NODES)
+    server.write_service_account(str(tmp_path), "first")
+    await client.list(paths.NODES)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("token", "", "/token has no token"),
+        ("token", "a b", "/token has no token"),
+        ("token", "a\nHost: b", "/token has no token"),
+        ("token", "\N{LATIN SMALL LETTER A WITH DIAERESIS}", "/token has no token"),
+        ("token", "a" * ((1 << 20) + 1), "/token has more than 1048576 bytes"),
+        ("ca.crt", "", "/ca.crt is not a file of certificates in PEM"),
+        (
+            "ca.crt",
+            "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n",
+            "is not a file of certificates",
+        ),
+    ],
+    ids=["empty", "space", "line", "letter", "large", "no certificate", "bad certificate"],
+)
+async def test_an_invalid_file_is_named(
+    client: ApiClient, tmp_path: Path, name: str, content: str, problem: str
+) -> None:
+    write(tmp_path, name, content)
+    with pytest.raises(CredentialsError, match=problem):
+        await client.list(paths.NODES)
+
+
+async def test_a_directory_instead_of_a_file_is_named(client: ApiClient, tmp_path: Path) -> None:
+    (tmp_path / "token").unlink()
+    (tmp_path / "token").mkdir()
+    with pytest.raises(CredentialsError, match=r"cannot read .*/token: Is a directory"):
+        await client.list(paths.NODES)
+
+
+async def test_files_that_vanish_leave_the_credentials_in_use(
+    client: ApiClient, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await client.list(paths.NODES)
+    (tmp_path / "token").rename(tmp_path / "away")
+    for _ in range(3):
+        clock.now += module.REFRESH
+        await client.list(paths.NODES)
+    (tmp_path / "away").rename(tmp_path / "token")
+    clock.now += module.REFRESH
+    await client.list(paths.NODES)
+    assert [record.message for record in caplog.records if record.name == module.__name__] == [
+        "credentials of the API server are unavailable",
+        "credentials of the API server recovered",
+    ]
+
+
+async def test_a_file_system_that_hangs_does_not_stop_the_event_loop(
+    server: ApiServer, hanging_file_system: HangingFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_TIMEOUT", 0.2)
+    server.write_service_account(hanging_file_system.source)
+    async with ApiClient(ServiceAccount(server.url, hanging_file_system.directory)) as client:
+        hanging_file_system.hang()
+        with pytest.raises(CredentialsError, match=r"reading the files in .* timed out after 0\.2 s"):
+            await client.list(paths.NODES)
+        hanging_file_system.release()
+        monkeypatch.undo()
+        await client.list(paths.NODES)
+
+
+async def test_requests_at_the_same_time_read_the_files_once(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    content = module._content
+
+    def counted(path: str) -> bytes:
+        reads.append(path)
+        return content(path)
+
+    monkeypatch.setattr(module, "_content", counted)
+    await asyncio.gather(*(client.list(paths.NODES) for _ in range(20)))
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({}, "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "must be set"),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "https"}, "'https' is not a port number"),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "65536"}, "is not a port number"),
+        ({"KUBERNETES_SERVICE_HOST": "a/b?", "KUBERNETES_SERVICE_PORT": "443"}, "is neither an IP address nor"),
+    ],
+)
+def test_an_environment_without_the_api_server_is_an_error(environment: dict[str, str], problem: str) -> None:
+    with pytest.raises(ServiceAccountMissingError, match=problem):
+        in_cluster(environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("10.96.0.1", "https://10.96.0.1:443"),
+        ("fd00::1", "https://[fd00::1]:443"),
+        ("kubernetes.default.svc", "https://kubernetes.default.svc:443"),
+    ],
+)
+def test_the_url_has_the_form_of_the_host(host: str, url: str) -> None:
+    assert in_cluster(environment={"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}).url == url
+
+
+def test_the_tls_context_verifies_certificates_and_names(tmp_path: Path) -> None:
+    made = certificates.create(str(tmp_path))
+    with open(made.authority, "rb") as file:
+        context = module.tls_context(file.read())
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_a_service_account_requires_tls(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="tls=True"):
+        ApiServer().write_service_account(str(tmp_path))
