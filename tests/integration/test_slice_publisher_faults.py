@@ -132,7 +132,7 @@ async def test_a_missing_right_is_named_with_verb_and_resource_and_heals(
         await server.wait_for(lambda s: s.count("create") > 3)
         assert "and 2 more slices" in running.publisher.problem
         assert problems(caplog) == ["ResourceSlice cannot be written, retrying"]
-        server.access.forbidden.clear()
+        server.access.permit("create", "resourceslices")
         await running.confirmed()
         await running.fine()
 
@@ -149,7 +149,7 @@ async def test_without_the_right_to_read_nothing_is_written_until_it_is_given(
         running.inventory.publish(phones(1))
         await running.problem(f"the service account requires the verb {verb} on {resource} of {group}")
         assert running.writes() == 0
-        server.access.forbidden.clear()
+        server.access.permit(verb, resource)
         await running.confirmed()
         await running.fine()
 
@@ -168,7 +168,7 @@ async def test_an_expired_token_is_a_problem_until_there_is_another(server: ApiS
     async with publishing(server) as running:
         running.inventory.publish(phones(1))
         await running.problem("401 Unauthorized")
-        server.access.tokens.clear()
+        server.access.require_no_token()
         await running.confirmed()
         await running.fine()
 
