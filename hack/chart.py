@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aosp_plugin import config
+from aosp_plugin.backend.parameters import schema as parameters_schema
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
@@ -55,13 +56,9 @@ def values_schema() -> dict[str, Any]:
         "if": {"properties": {"maxSurge": none}},
         "else": {"properties": {"maxUnavailable": none}, "required": ["maxUnavailable"]},
     }
-    # Opaque to the API server; the plugin validates them when it prepares a claim.
-    parameters = {
-        "containerPaths": {"type": "array", "items": _TEXT},
-        "environment": _TEXTS,
-        "devices": {"type": "array", "items": _TEXT},
-        "allowedDevices": {"type": "array", "items": _TEXT},
-    }
+    # The chart adds these two, which are the same in all.
+    keys = parameters_schema()["properties"]
+    parameters = {name: part for name, part in keys.items() if name not in {"apiVersion", "kind"}}
     classes = {
         "type": "object",
         "additionalProperties": _values(extendedResource=_SWITCH, parameters=_values(**parameters)),

@@ -40,10 +40,11 @@ def test_the_readme_has_every_reason() -> None:
 
 
 def test_every_row_of_the_security_tables_names_an_existing_test() -> None:
-    """A name is a function in ``tests/e2e/kernel`` or a module in ``tests``."""
+    """A name is a function in ``tests/e2e/kernel`` or ``tests/e2e/cluster``, or a module in ``tests``."""
     table = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
     verified_by = [line.rsplit(" | ", 1)[1] for line in table if not line.startswith("| attempt")]
-    items = "".join(path.read_text() for path in (ROOT / "tests/e2e/kernel").glob("items_*.py"))
+    modules = [path for name in ("kernel", "cluster") for path in (ROOT / "tests/e2e" / name).glob("items_*.py")]
+    items = "".join(path.read_text() for path in modules)
     known = {*re.findall(r"^(?:async )?def (\w+)\(", items, re.MULTILINE)}
     known |= {path.stem for path in (ROOT / "tests").rglob("test_*.py")} | {"make fuzz", "tests/unit/config"}
     assert len(verified_by) > 30

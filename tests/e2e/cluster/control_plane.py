@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import re
 import urllib.request
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
 from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
-from tests.e2e.kubelet.processes import Daemon
+from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ ADMINISTRATORS: Final = "system:masters"
 ETCD: Final = "http://127.0.0.1:2379"
 _START: Final = 4 * PATIENCE
 """Seconds; the API server needs 7 of them on a busy machine."""
+_GATES: Final = ("ResourceHealthStatus", "DRAExtendedResource", "DRADeviceTaints")
+"""Feature gates that are on by default from Kubernetes 1.36 on."""
+_GATES_BY_DEFAULT: Final = 36
 _STOP: Final = 90.0
 """Seconds; the API server waits for up to 60 s for the watches of kubelets."""
 
@@ -38,13 +42,18 @@ class ControlPlane:
         self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
         client = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
         self.api = Api(ADDRESS, PORT, self.authority.root.certificate, client)
-        self._programs = programs
+        self.programs = programs
         self._audit: list[str] = []
         self.use(programs)
 
     def use(self, programs: Path) -> None:
         """Use the binaries of another directory from the next start on, for an upgrade. Nothing may be running."""
-        self._programs = programs
+        self.programs = programs
+        """The directory of the binaries."""
+        found = re.search(r" v1\.(\d+)\.", run(str(programs / "kube-apiserver"), "--version"))
+        assert found, f"{programs} has no kube-apiserver of Kubernetes 1"
+        self.minor = int(found[1])
+        """The minor version of Kubernetes."""
         self.etcd = self._daemon(programs, "etcd", self._etcd())
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
@@ -53,7 +62,7 @@ class ControlPlane:
     def log_requests(self, policy: Path, log: Path) -> None:
         """Have the API server log requests from its next start on, as an audit policy says. It must not be running."""
         self._audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
-        self.use(self._programs)
+        self.use(self.programs)
 
     @property
     def daemons(self) -> tuple[Daemon, ...]:
@@ -94,7 +103,9 @@ class ControlPlane:
             yield daemon.name, daemon.tail()
 
     def _daemon(self, programs: Path, name: str, arguments: Sequence[str]) -> Daemon:
-        return Daemon(name, [str(programs / name), *arguments], self._directory / f"{name}.log")
+        gates = [f"--feature-gates={','.join(f'{gate}=true' for gate in _GATES)}"]
+        more = [] if name == "etcd" or self.minor >= _GATES_BY_DEFAULT else gates
+        return Daemon(name, [str(programs / name), *arguments, *more], self._directory / f"{name}.log")
 
     def _etcd(self) -> list[str]:
         # The data need not survive a crash of the machine.
@@ -110,6 +121,8 @@ class ControlPlane:
     def _apiserver(self) -> list[str]:
         issue, accounts = self.authority.issue, self.authority.service_accounts
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
+        # DRADeviceTaints: before 1.36, scheduler and controller manager wait for rules of this version.
+        alpha = [] if self.minor >= _GATES_BY_DEFAULT else ["--runtime-config=resource.k8s.io/v1alpha3=true"]
         server = issue("kube-apiserver", "kube-apiserver", names=names, addresses=[ADDRESS, SERVICE, "127.0.0.1"])
         client = issue("kubelet-client", "kube-apiserver", groups=[ADMINISTRATORS])
         return [
@@ -126,11 +139,11 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
-            "--feature-gates=ResourceHealthStatus=true",
             f"--kubelet-client-certificate={client.certificate}",
             f"--kubelet-client-key={client.key}",
             "--kubelet-preferred-address-types=InternalIP",
             *self._audit,
+            *alpha,
         ]
 
     def _controller_manager(self) -> list[str]:

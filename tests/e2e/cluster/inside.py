@@ -65,7 +65,7 @@ def _run(group: suite.Group, cluster: Cluster, text: str, report: Report) -> Non
 
 def _clean_up(cluster: Cluster) -> None:
     """Remove what an item that failed has left, as far as it is usual, so that it does not make the next ones fail."""
-    kinds = "deployments,statefulsets,pods,poddisruptionbudgets"
+    kinds = "deployments,statefulsets,pods,poddisruptionbudgets,resourceclaims,resourceclaimtemplates"
     commands = (
         lambda: cluster.kubectl("delete", kinds, "--all", "--namespace=default", "--timeout=60s"),
         lambda: cluster.kubectl("uncordon", "--selector=kubernetes.io/hostname"),

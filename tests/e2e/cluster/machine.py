@@ -179,7 +179,9 @@ class Machine:
         kubeconfig = plane.authority.kubeconfig(self.name, plane.server, user, [group])
         shutil.copy(kubeconfig, self.directory / "kubelet.kubeconfig")
         server = plane.authority.issue(f"{self.name}-server", user, groups=[group], addresses=[self.address])
-        return common_configuration(f"{self.directory}/runtime/containerd.sock") | {
+        common = common_configuration(f"{self.directory}/runtime/containerd.sock")
+        common["featureGates"]["DRAExtendedResource"] = True
+        return common | {
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},

@@ -128,12 +128,15 @@ def remove(cluster: Cluster, kind: str, name: str, namespace: str = DEFAULT, *, 
     )
 
 
-def view(cluster: Cluster, pod: dict[str, Any]) -> ContainerView:
-    """Return what a phone's container sees, from its log, which the API server fetches from the kubelet."""
+def view(cluster: Cluster, pod: dict[str, Any], container: str = "") -> ContainerView:
+    """Return what a container sees, by default the only one, from its log, which the kubelet has."""
     metadata = pod["metadata"]
     path = f"{collection('Pod', metadata['namespace'])}/{metadata['name']}/log"
+    query = {"container": container} if container else {}
     return until(
-        lambda: parse(cluster.api.text("GET", path).splitlines()), f"the report of {metadata['name']}", seconds=PATIENCE
+        lambda: parse(cluster.api.text("GET", path, query=query).splitlines()),
+        f"the report of {metadata['name']}",
+        seconds=PATIENCE,
     )
 
 

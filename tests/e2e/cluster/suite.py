@@ -9,6 +9,14 @@ from tests.e2e.cluster import (
     items_binder,
     items_broken_rollouts,
     items_disk,
+    items_dra,
+    items_dra_claims,
+    items_dra_failures,
+    items_dra_migration,
+    items_dra_newest,
+    items_dra_pods,
+    items_dra_rights,
+    items_dra_state,
     items_failures,
     items_fleet,
     items_install,
@@ -53,6 +61,18 @@ class Group:
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
+    Group("dra", "the plugin as a DRA driver", items_dra.item.all),
+    Group(
+        "dra-claims",
+        "what claims can ask for",
+        [*items_dra_pods.item.all, *items_dra_claims.item.all],
+    ),
+    Group("dra-rights", "the rights of the DRA driver", items_dra_rights.item.all),
+    Group(
+        "dra-failures",
+        "failures while pods have claims",
+        [*items_dra_failures.item.all, *items_dra_state.item.all],
+    ),
     Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all),
     Group(
@@ -77,11 +97,19 @@ GROUPS: Final[Sequence[Group]] = (
         machines=3,
     ),
     Group("fleet", "phones on three nodes", items_fleet.item.all, machines=3),
-    # The last group of all: the cluster is not downgraded.
+    # The last groups of all: the cluster is not downgraded.
     Group("upgrade", "an upgrade of Kubernetes under running phones", items_upgrade.item.all, newest=True),
+    Group("dra-newest", "claims with the newest Kubernetes", items_dra_newest.item.all, newest=True),
+    Group(
+        "dra-migration",
+        "from the device plugin to DRA and back",
+        items_dra_migration.item.all,
+        machines=2,
+        newest=True,
+    ),
 )
 
-ALWAYS: Final = ("install", "phones")
+ALWAYS: Final = ("install", "phones", "dra")
 """The groups of the core set that run on each commit."""
 BY_ROTATION: Final = ("scheduling", "rollout", "failures")
 """The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""

@@ -1,0 +1,270 @@
+"""The plugin as a DRA driver: its values, manifests of claims and pods, and what API server and machines show."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster.outside import CDI
+from tests.e2e.cluster.ownership import phone_of
+from tests.e2e.cluster.plugin import PHONE
+from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.kubelet.pods import container
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.e2e.cluster.cluster import Cluster
+    from tests.e2e.cluster.machine import Machine
+    from tests.e2e.kubelet.pods import ContainerView
+
+DRIVER: Final = "phone.aosp.io"
+API: Final = "/apis/resource.k8s.io/v1"
+SLICES: Final = f"{API}/resourceslices"
+CLASSES: Final = f"{API}/deviceclasses"
+CLAIMS: Final = f"{API}/namespaces/{phones.DEFAULT}/resourceclaims"
+TEMPLATES: Final = f"{API}/namespaces/{phones.DEFAULT}/resourceclaimtemplates"
+TEMPLATE: Final = "phone"
+"""The name of the usual claim template."""
+PARAMETERS: Final = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters"}
+KUBELET: Final = "var/lib/kubelet"
+_NUMBERS: Final = itertools.count(1)
+_COLLECTIONS: Final = {"ResourceClaim": CLAIMS, "ResourceClaimTemplate": TEMPLATES, "DeviceClass": CLASSES}
+
+
+def values(*, extended: bool = True, **config: Any) -> dict[str, Any]:
+    """Return the chart's values for phones by DRA, of found devices; ``config`` are more configuration keys."""
+    changed = plugin.values(api="dra", **config)
+    changed["dra"] = {"classes": {PHONE: {"extendedResource": extended}}}
+    return changed
+
+
+def install(cluster: Cluster, chosen: dict[str, Any] | None = None, *, count: int = PHONES) -> None:
+    """Install or upgrade the driver, and wait until all phones of all machines are published."""
+    plugin.install(cluster, chosen or values())
+    for machine in cluster.machines:
+        wait_published(cluster, machine, count)
+    create(cluster, template(TEMPLATE, request()))
+
+
+def ensure(cluster: Cluster) -> None:
+    """Install the driver if an earlier item has not."""
+    if not plugin.pods(cluster) or not cluster.api.find(f"{CLASSES}/{DRIVER}"):
+        plugin.uninstall(cluster)
+        install(cluster)
+    for machine in cluster.machines:
+        wait_published(cluster, machine, PHONES)
+    create(cluster, template(TEMPLATE, request()))
+
+
+def remove(cluster: Cluster) -> None:
+    """Remove pods and claims of the items, and uninstall the driver."""
+    clear(cluster)
+    cluster.api.delete(f"{TEMPLATES}/{TEMPLATE}")
+    plugin.uninstall(cluster)
+
+
+def clear(cluster: Cluster) -> None:
+    """Delete all pods and claims of the items, and wait until they are gone."""
+    for collection in (phones.collection("Deployment"), phones.collection("Pod"), CLAIMS):
+        cluster.api.delete(collection)
+    for collection in (phones.collection("Pod"), CLAIMS):
+        _wait_empty(cluster, collection)
+
+
+def _wait_empty(cluster: Cluster, collection: str) -> None:
+    until(lambda: not cluster.api.list(collection), f"{collection} is empty", seconds=3 * PATIENCE)
+
+
+def slices(cluster: Cluster, machine: Machine) -> list[dict[str, Any]]:
+    """Return the driver's slices of a machine."""
+    return cluster.api.list(SLICES, fieldSelector=f"spec.driver={DRIVER},spec.nodeName={machine.name}")
+
+
+def devices(cluster: Cluster, machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the devices in the slices of a machine by the value of their attribute ``id``."""
+    return {
+        device["attributes"]["id"]["string"]: device | {"pool": found["spec"]["pool"]["name"]}
+        for found in slices(cluster, machine)
+        for device in found["spec"].get("devices", [])
+    }
+
+
+def untainted(cluster: Cluster, machine: Machine) -> set[str]:
+    """Return the IDs of the published devices without a taint."""
+    return {name for name, device in devices(cluster, machine).items() if not device.get("taints")}
+
+
+def wait_published(cluster: Cluster, machine: Machine, count: int, *, seconds: float = PATIENCE) -> None:
+    """Wait until so many devices of a machine are published without a taint."""
+    what = f"{machine.name} has {count} published devices"
+    until(lambda: len(untainted(cluster, machine)) == count, what, seconds=seconds)
+
+
+def request(name: str = "phone", *, device_class: str = DRIVER, **more: Any) -> dict[str, Any]:
+    """Return a request for one device of a class, or for what ``more`` says."""
+    return {"name": name, "exactly": {"deviceClassName": device_class, **more}}
+
+
+def claim(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the manifest of a claim with these requests, and more fields of ``devices``."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": list(requests), **more}},
+    }
+
+
+def template(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the manifest of a claim template; the arguments are those of :func:`claim`."""
+    manifest = claim(name, *requests, **more)
+    return manifest | {"kind": "ResourceClaimTemplate", "spec": {"spec": manifest["spec"]}}
+
+
+def parameters(requests: Sequence[str] = (), **fields: Any) -> list[dict[str, Any]]:
+    """Return the configuration of a claim or class with parameters for the driver."""
+    opaque = {"driver": DRIVER, "parameters": PARAMETERS | fields}
+    return [{"opaque": opaque} | ({"requests": list(requests)} if requests else {})]
+
+
+def device_class(name: str, **fields: Any) -> dict[str, Any]:
+    """Return the manifest of a class of phones with these parameters."""
+    selectors = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
+    spec = {"selectors": selectors} | ({"config": parameters(**fields)} if fields else {})
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def create(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    """Create a claim, a template or a class, in place of one of the same name."""
+    collection = _COLLECTIONS[manifest["kind"]]
+    path = f"{collection}/{manifest['metadata']['name']}"
+    cluster.api.delete(path)
+    until(lambda: cluster.api.find(path) is None, f"{path} is gone")
+    cluster.api.create(collection, manifest)
+
+
+def claiming(*containers: str, claim: str = "", template: str = TEMPLATE, **more: Any) -> dict[str, Any]:
+    """Return the options of phones.template for a pod with a claim, by its name or by that of a template.
+
+    Each of ``containers``, by default one, names the whole claim, or as NAME=REQUEST a request of it.
+    """
+    source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
+    made = []
+    for text in containers or ("main",):
+        name, _, part = text.partition("=")
+        used = {"name": "phone"} | ({"request": part} if part else {})
+        made.append(container(name, resources={"claims": [used]}))
+    return {"count": 0, "containers": made, "resourceClaims": [{"name": "phone", **source}], **more}
+
+
+def pod(name: str, *containers: str, **options: Any) -> dict[str, Any]:
+    """Return the manifest of a pod with a claim; the options are those of :func:`claiming`."""
+    return phones.pod(name, **claiming(*containers, **options))
+
+
+def deployment(name: str, replicas: int, **options: Any) -> dict[str, Any]:
+    """Return the manifest of a Deployment of pods with claims; the options are those of :func:`claiming`."""
+    return phones.deployment(name, replicas, **claiming(**options))
+
+
+def unique(name: str) -> str:
+    """Return a name that no item has used."""
+    return f"{name}-{next(_NUMBERS)}"
+
+
+def claims_of(cluster: Cluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the claims of a pod, also that of its extended resource."""
+    status = cluster.api.get(f"{phones.collection('Pod')}/{pod['metadata']['name']}")["status"]
+    named = [
+        entry["resourceClaimName"] for entry in pod["spec"].get("resourceClaims", []) if "resourceClaimName" in entry
+    ]
+    names = named + [entry["resourceClaimName"] for entry in status.get("resourceClaimStatuses", [])]
+    if extended := status.get("extendedResourceClaimStatus"):
+        names.append(extended["resourceClaimName"])
+    return [cluster.api.get(f"{CLAIMS}/{name}") for name in names]
+
+
+def allocated(cluster: Cluster, machine: Machine, claim: dict[str, Any]) -> dict[str, str]:
+    """Return the device ID of each request of a claim that is allocated on a machine."""
+    published = devices(cluster, machine)
+    by_name = {(device["pool"], device["name"]): name for name, device in published.items()}
+    results = claim["status"]["allocation"]["devices"]["results"]
+    return {result["request"]: by_name[result["pool"], result["device"]] for result in results}
+
+
+def owners(cluster: Cluster, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Return node and device ID of the phone that each pod has, by the pod's name.
+
+    Raises AssertionError if a container does not have a whole phone, if two pods have the same one, or if the claim's
+    allocation names another one.
+    """
+    machines = {machine.name: machine for machine in cluster.machines}
+    found: dict[str, tuple[str, str]] = {}
+    for pod in pods:
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+        seen = phone_of(phones.view(cluster, pod))
+        (held,) = claims_of(cluster, pod)
+        given = set(allocated(cluster, machines[node], held).values())
+        assert given == {seen}, f"{name} sees {seen}, and its claim has {given}"
+        found[name] = node, seen
+    assert len(set(found.values())) == len(found), f"two pods have the same phone: {found}"
+    return found
+
+
+def view(cluster: Cluster, name: str, container: str = "main") -> ContainerView:
+    """Return what a container of a pod sees."""
+    return phones.view(cluster, cluster.api.get(f"{phones.collection('Pod')}/{name}"), container)
+
+
+def prepare_errors(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
+    """Return the messages of a pod's events about claims that could not be prepared."""
+    return [text for reason, text in events(cluster, pod) if reason == "FailedPrepareDynamicResources"]
+
+
+def specs(machine: Machine) -> dict[str, str]:
+    """Return the CDI specs of the driver on a machine: their text by the UID of the claim."""
+    return {
+        path.stem.rpartition("_")[2]: path.read_text()
+        for directory in CDI
+        for path in (machine.root / directory).glob(f"{DRIVER}-claim_*.json")
+    }
+
+
+def checkpoint(machine: Machine) -> str:
+    """Return the driver's checkpoint on a machine; empty if there is none."""
+    path = machine.root / KUBELET / "plugins" / DRIVER / "checkpoint.json"
+    return path.read_text() if path.exists() else ""
+
+
+def prepared(machine: Machine, claim: dict[str, Any]) -> bool:
+    """Return whether the driver has a spec and a record of a claim. Raises AssertionError if it has one of the two."""
+    uid = claim["metadata"]["uid"]
+    found = uid in specs(machine), uid in checkpoint(machine)
+    assert len(set(found)) == 1, f"claim {uid}: in a CDI spec, in the checkpoint: {found}"
+    return found[0]
+
+
+def wait_unprepared(machine: Machine, *claims: dict[str, Any], seconds: float = 2 * PATIENCE) -> None:
+    """Wait until the driver has neither a spec nor a record of claims."""
+
+    def unprepared() -> bool:
+        return not any(prepared(machine, held) for held in claims)
+
+    until(unprepared, "the claims are unprepared", seconds=seconds)
+
+
+def sockets(machine: Machine) -> list[str]:
+    """Return the names of the driver's sockets in the directory in which the kubelet looks."""
+    directory = machine.root / KUBELET / "plugins_registry"
+    return sorted(path.name for path in directory.glob(f"{DRIVER}*"))
+
+
+def merged(values: dict[str, Any], **config: Any) -> dict[str, Any]:
+    """Return values with more configuration keys."""
+    changed = copy.deepcopy(values)
+    changed["config"] |= config
+    return changed

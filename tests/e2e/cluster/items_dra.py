@@ -1,0 +1,109 @@
+"""Items: the plugin as a DRA driver, from its installation to its end; pods with claims; a kubelet that restarts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.cluster import dra, leftovers, phones, plugin
+from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.items_failures import kill
+from tests.e2e.cluster.scenes import PHONES
+from tests.e2e.cluster.slice_history import SliceHistory
+from tests.e2e.common.report import say
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster.cluster import Cluster
+
+item = Items()
+
+BACK: Final = 1.0
+"""Seconds within which slices are back that a starting kubelet has deleted."""
+
+
+@item("The chart with api: dra: a pod is ready when its node's phones are in ResourceSlices, which the Node owns")
+def installs(cluster: Cluster) -> None:
+    started = time.monotonic()
+    plugin.install(cluster, dra.values())
+    say(f"# rolled out after {time.monotonic() - started:.1f} s")
+    machine = cluster.machine
+    # Ready means published: nothing is waited for here.
+    published = dra.devices(cluster, machine)
+    assert published.keys() == {f"aosp_binder{number}" for number in (0, 3, 6, 9)}, published
+    assert {device["name"] for device in published.values()} == {f"aosp-binder{n}" for n in (0, 3, 6, 9)}, published
+    node = cluster.api.get(f"{CORE}/nodes/{machine.name}")
+    for found in dra.slices(cluster, machine):
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"]), owner
+        pool = found["spec"]["pool"]
+        assert (pool["generation"], pool["resourceSliceCount"]) == (1, 1), pool
+    assert plugin.capacity(cluster, machine) == (0, 0), "the device plugin offers the phones, too"
+    checked = cluster.api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/aosp-device-plugin")
+    warnings = checked.get("status", {}).get("typeChecking", {}).get("expressionWarnings", [])
+    assert not warnings, f"the policy's expressions: {warnings}"
+    assert dra.sockets(machine), "no socket of the driver"
+
+
+@item("Pods with claims of a template have a phone each; a deleted pod's claim is unprepared, and its phone free again")
+def template(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    machine = cluster.machine
+    phones.create(cluster, dra.deployment("web", PHONES))
+    pods = phones.wait_running(cluster, "web", PHONES)
+    assert len(dra.owners(cluster, pods)) == PHONES
+    claims = [claim for pod in pods for claim in dra.claims_of(cluster, pod)]
+    assert all(dra.prepared(machine, claim) for claim in claims)
+    phones.remove(cluster, "Deployment", "web")
+    dra.wait_unprepared(machine, *claims)
+    assert not dra.specs(machine), dra.specs(machine)
+    until(lambda: not cluster.api.list(dra.CLAIMS), "the claims are gone")
+    phones.create(cluster, dra.deployment("web", PHONES))
+    assert len(dra.owners(cluster, phones.wait_running(cluster, "web", PHONES))) == PHONES
+    phones.remove(cluster, "Deployment", "web")
+
+
+@item("The kubelet restarts and deletes all slices: they are back within 1 s, and pods with claims run on")
+def kubelet_restart(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    phones.create(cluster, dra.deployment("web", 2))
+    pods = phones.wait_running(cluster, "web", 2)
+    before = {pod["metadata"]["uid"]: phones.container_of(pod) for pod in pods}
+    held, own = dra.owners(cluster, pods), phones.container_of(plugin.pod_on(cluster, cluster.machine))
+    with SliceHistory(cluster, cluster.machine) as history:
+        kill(cluster.machine.kubelet)
+        cluster.machine.start_kubelet()
+        away = history.wait_back(2 * PATIENCE)
+    say(f"# slices were away for {', '.join(f'{1000 * seconds:.0f} ms' for seconds in away)}")
+    assert max(away) < BACK, f"{history}"
+    cluster.wait_node(cluster.machine)
+    now = phones.wait_running(cluster, "web", 2)
+    assert {pod["metadata"]["uid"]: phones.container_of(pod) for pod in now} == before
+    assert dra.owners(cluster, now) == held
+    assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"
+    # The kubelet knows the driver again: it prepares another pod's claim, and unprepares those of the first ones.
+    phones.create(cluster, dra.pod("later"))
+    phones.wait_running(cluster, "later", 1)
+    claims = cluster.api.list(dra.CLAIMS)
+    assert len(claims) == 3, claims
+    phones.remove(cluster, "Pod", "later")
+    phones.remove(cluster, "Deployment", "web")
+    dra.wait_unprepared(cluster.machine, *claims)
+
+
+@item("Uninstalled, the driver leaves no object, no slice, and no file on the node")
+def uninstall(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    with SliceHistory(cluster, cluster.machine) as history:
+        started = time.monotonic()
+        dra.remove(cluster)
+        # The kubelet deletes them 30 s after the driver has ended.
+        until(lambda: not dra.slices(cluster, cluster.machine), "the slices are gone", seconds=3 * PATIENCE)
+        say(f"# the slices are gone {time.monotonic() - started:.0f} s after helm uninstall: {history}")
+    leftovers.require_none(cluster)
+    assert not dra.sockets(cluster.machine), dra.sockets(cluster.machine)
+    assert not dra.specs(cluster.machine), dra.specs(cluster.machine)
+    assert "uid" not in dra.checkpoint(cluster.machine), dra.checkpoint(cluster.machine)
+    named = cluster.kubectl("get", "deviceclasses", "--output=name")
+    assert dra.DRIVER not in named, named

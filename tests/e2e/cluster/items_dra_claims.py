@@ -1,0 +1,269 @@
+"""Items: what claims can ask for: shared phones, requests for containers, attributes, parameters."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from tests.e2e.cluster import documented, dra, phones, plugin
+from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.ownership import PATHS, phone_of
+from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.common.report import say
+from tests.e2e.deploy.parts import DEPLOY
+from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.waiting import PATIENCE, holds, until
+
+if TYPE_CHECKING:
+    from tests.e2e.cluster.cluster import Cluster
+
+item = Items()
+
+EXAMPLES: Final = DEPLOY / "examples" / "dra"
+RENDER_NODE: Final = "/dev/dri/renderD128"
+
+
+def refused(cluster: Cluster, name: str) -> str:
+    """Wait until a pod has the event of a claim that the driver refused, and return its message."""
+    path = f"{phones.collection('Pod')}/{name}"
+
+    text = until(lambda: dra.prepare_errors(cluster, cluster.api.get(path)), f"{name} has an event of Prepare")[-1]
+    status = cluster.api.get(path)["status"]
+    assert status["phase"] == "Pending", status
+    say(f"#   {text}")
+    return text
+
+
+def end(cluster: Cluster, *names: str) -> None:
+    """Delete pods, and wait until their claims are unprepared."""
+    claims = cluster.api.list(dra.CLAIMS)
+    for name in names:
+        phones.remove(cluster, "Pod", name)
+    dra.wait_unprepared(cluster.machine, *claims)
+
+
+@item("A claim by name: pods and sidecars share its phone; it is unprepared after the last pod, and the claim stays")
+def shared(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    machine = cluster.machine
+    dra.create(cluster, dra.claim("shared", dra.request()))
+    phones.create(cluster, dra.pod("first", "main", "sidecar", claim="shared"))
+    phones.wait_running(cluster, "first", 1)
+    spec = dra.specs(machine)
+    phones.create(cluster, dra.pod("second", claim="shared"))
+    phones.wait_running(cluster, "second", 1)
+    found = {phone_of(dra.view(cluster, *place)) for place in (("first",), ("first", "sidecar"), ("second",))}
+    assert len(found) == 1, f"they have {found}"
+    claim = cluster.api.get(f"{dra.CLAIMS}/shared")
+    assert len(claim["status"]["reservedFor"]) == 2, claim["status"]
+    assert dra.specs(machine) == spec, "the claim was prepared again for the second pod"
+    phones.remove(cluster, "Pod", "first")
+    holds(lambda: dra.prepared(machine, claim), "the second pod's claim is prepared", seconds=3)
+    cluster.kubectl("exec", "second", "--", "/bin/busybox", "sh", "-c", "for d in /dev/*binder*; do : <> $d; done")
+    end(cluster, "second")
+    claim = cluster.api.get(f"{dra.CLAIMS}/shared")
+    until(lambda: "allocation" not in cluster.api.get(f"{dra.CLAIMS}/shared").get("status", {}), "it is not allocated")
+    phones.create(cluster, dra.pod("third", claim="shared"))
+    phones.wait_running(cluster, "third", 1)
+    end(cluster, "third")
+    cluster.api.delete(f"{dra.CLAIMS}/shared")
+
+
+@item("Two requests of a claim for two containers: each has its phone only; a container that names the claim has both")
+def requests(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    dra.create(cluster, dra.template("two", dra.request("first"), dra.request("second")))
+    phones.create(cluster, dra.pod("two", "one=first", "other=second", "both", template="two"))
+    (pod,) = phones.wait_running(cluster, "two", 1)
+    (claim,) = dra.claims_of(cluster, pod)
+    expected = dra.allocated(cluster, cluster.machine, claim)
+    assert phone_of(dra.view(cluster, "two", "one")) == expected["first"]
+    assert phone_of(dra.view(cluster, "two", "other")) == expected["second"]
+    members = {
+        f"aosp_binder{int(name.removeprefix('aosp_binder')) + n}" for name in expected.values() for n in range(3)
+    }
+    seen = dra.view(cluster, "two", "both").binder_devices
+    assert seen == members, f"{seen}, expected: {members}"
+    end(cluster, "two")
+    cluster.api.delete(f"{dra.TEMPLATES}/two")
+
+
+@item("A container that does not name the claim of its pod has no device")
+def without_claim(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    manifest = dra.pod("partly", "main", "other")
+    del manifest["spec"]["containers"][1]["resources"]
+    phones.create(cluster, manifest)
+    phones.wait_running(cluster, "partly", 1)
+    assert phone_of(dra.view(cluster, "partly"))
+    view = dra.view(cluster, "partly", "other")
+    assert not view.opened, f"opened: {view.opened}"
+    assert "BINDER_VISIBLE_DEVICES" not in view.environment, view.environment
+    end(cluster, "partly")
+
+
+@item("A phone by attribute; an expression that reads a missing one keeps the pod Pending and says so")
+def attributes(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    chosen = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].id == "aosp_binder6"'}}]
+    dra.create(cluster, dra.template("six", dra.request(selectors=chosen)))
+    phones.create(cluster, dra.pod("six", template="six"))
+    phones.wait_running(cluster, "six", 1)
+    assert phone_of(dra.view(cluster, "six")) == "aosp_binder6"
+    missing = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].colour == "red"'}}]
+    dra.create(cluster, dra.template("red", dra.request(selectors=missing)))
+    phones.create(cluster, dra.pod("red", template="red"))
+    text = _why(cluster, "red")
+    say(f"#   {text}")
+    assert "no such key: colour" in text, text
+    end(cluster, "six", "red")
+
+
+def _why(cluster: Cluster, name: str) -> str:
+    """Return the scheduler's reason why a pod waits."""
+
+    def reason() -> str:
+        pod = cluster.api.get(f"{phones.collection('Pod')}/{name}")
+        return next((text for reason, text in events(cluster, pod) if reason == "FailedScheduling"), "")
+
+    return until(reason, "the scheduler says why")
+
+
+@item("Too many claims: the pod waits with the scheduler's reason, and runs when a phone is free")
+def exhausted(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    phones.create(cluster, dra.deployment("web", PHONES))
+    phones.wait_running(cluster, "web", PHONES)
+    phones.create(cluster, dra.pod("waiting"))
+    text = _why(cluster, "waiting")
+    say(f"#   {text}")
+    assert "cannot allocate all claims" in text, text
+    phones.remove(cluster, "Deployment", "web")
+    phones.wait_running(cluster, "waiting", 1)
+    end(cluster, "waiting")
+
+
+@item("A pod with the extended resource aosp.io/phone, unchanged, gets a phone by DRA")
+def extended(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    phones.create(cluster, phones.deployment("old", 2))
+    pods = phones.wait_running(cluster, "old", 2)
+    found = dra.owners(cluster, pods)
+    for pod in pods:
+        (claim,) = dra.claims_of(cluster, pod)
+        assert "resource.kubernetes.io/extended-resource-claim" in claim["metadata"]["annotations"], claim["metadata"]
+    phones.create(cluster, dra.pod("new"))
+    phones.wait_running(cluster, "new", 1)
+    both = pods + phones.running(cluster, "new")
+    assert len(dra.owners(cluster, both)) == len(found) + 1
+    claims = cluster.api.list(dra.CLAIMS)
+    phones.remove(cluster, "Deployment", "old")
+    phones.remove(cluster, "Pod", "new")
+    dra.wait_unprepared(cluster.machine, *claims)
+
+
+@item("Parameters: variables of class and claim, other container paths, and a device of the host that the class allows")
+def parameters(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    cluster.machine.run("sh", "-ec", f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3")
+    dra.create(
+        cluster,
+        dra.device_class("tuned", environment={"A": "class", "B": "class"}, allowedDevices=["/dev/dri/renderD*"]),
+    )
+    paths = ["/dev/phone/binder", "/dev/phone/hwbinder", "/dev/phone/vndbinder"]
+    config = dra.parameters(environment={"A": "claim"}, containerPaths=paths, devices=[RENDER_NODE])
+    dra.create(cluster, dra.template("tuned", dra.request(device_class="tuned"), config=config))
+    phones.create(cluster, dra.pod("tuned", template="tuned"))
+    phones.wait_running(cluster, "tuned", 1)
+    view = dra.view(cluster, "tuned")
+    assert (view.environment.get("A"), view.environment.get("B")) == ("claim", "class"), view.environment
+    assert [path for path in paths if path in view.bound] == paths, view.bound
+    assert not [path for path in PATHS if path in view.bound], view.bound
+    cluster.kubectl("exec", "tuned", "--", "/bin/busybox", "test", "-c", RENDER_NODE)
+    end(cluster, "tuned")
+
+
+WRONG: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "not-allowed": ({"devices": ["/dev/mem"]}, "devices"),
+    "own-rule": ({"allowedDevices": ["/dev/*"], "devices": ["/dev/mem"]}, "allowedDevices"),
+    "misspelt": ({"enviroment": {"A": "b"}}, "enviroment"),
+    "type": ({"containerPaths": "/dev/binder"}, "containerPaths"),
+    "kind": ({"kind": "TabletParameters"}, "kind"),
+    "version": ({"apiVersion": "phone.aosp.io/v9"}, "apiVersion"),
+}
+"""Parameters of a claim that are refused, and the field that the message has to name."""
+
+
+@item("Parameters that the class does not allow, or that are wrong, are refused with an event that names the field")
+def foreign_device(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    for name, (fields, field) in WRONG.items():
+        dra.create(cluster, dra.template(name, dra.request(), config=dra.parameters(**fields)))
+        phones.create(cluster, dra.pod(name, template=name))
+        assert field in refused(cluster, name)
+        assert not dra.specs(cluster.machine), f"{name}: {dra.specs(cluster.machine)}"
+        end(cluster, name)
+        cluster.api.delete(f"{dra.TEMPLATES}/{name}")
+
+
+@item("Parameters for another driver are no concern of this one")
+def other_driver_s_parameters(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    config = [{"opaque": {"driver": "gpu.example.com", "parameters": {"apiVersion": "x/v1", "kind": "Y"}}}]
+    dra.create(cluster, dra.template("mixed", dra.request(), config=config))
+    phones.create(cluster, dra.pod("mixed", template="mixed"))
+    phones.wait_running(cluster, "mixed", 1)
+    assert phone_of(dra.view(cluster, "mixed"))
+    end(cluster, "mixed")
+
+
+@item("Each example of deploy/examples/dra runs as it is written, on a node that has what it asks for")
+def examples(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    cluster.machine.run("sh", "-ec", f"mkdir -p /dev/dri; [ -c {RENDER_NODE} ] || mknod {RENDER_NODE} c 1 3")
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        text = re.sub(r"image: \S+", f"image: {BUSYBOX}\n      imagePullPolicy: Never", path.read_text())
+        text = text.replace("- /bin/sh", "- /bin/busybox\n        - sh")
+        names = [part["metadata"]["name"] for part in yaml.safe_load_all(text) if part["kind"] == "Pod"]
+        cluster.kubectl("apply", "--filename=-", text=text)
+        # No device of this machine has a NUMA node.
+        if path.stem == "numa":
+            assert "cannot allocate all claims" in _why(cluster, *names)
+        else:
+            for name in names:
+                _wait_pod(cluster, name)
+        cluster.kubectl("delete", "--filename=-", "--wait", "--timeout=60s", text=text)
+    until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
+
+
+def _wait_pod(cluster: Cluster, name: str) -> None:
+    path = f"{phones.collection('Pod')}/{name}"
+
+    def runs() -> bool:
+        status = cluster.api.get(path)["status"]
+        assert status.get("phase") == "Running", f"{status.get('phase')}: {events(cluster, cluster.api.get(path))}"
+        return True
+
+    until(runs, f"{name} runs")
+
+
+@item("The commands of docs/deploy.md for DRA, and `helm test`, which claims a phone and checks it from inside")
+def page(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    listed = documented.shell(cluster, documented.command("kubectl get resourceslices"))
+    assert cluster.machine.name in listed, listed
+    started = time.monotonic()
+    tested = documented.shell(cluster, documented.command("helm test"))
+    say(f"# helm test took {time.monotonic() - started:.1f} s")
+    assert "ok      BINDER_VISIBLE_DEVICES=aosp_binder" in tested, tested
+    left = cluster.kubectl("-n", plugin.NAMESPACE, "get", "pods,resourceclaims,resourceclaimtemplates", "--output=name")
+    assert "-test-" not in left, left
+
+
+@item("afterwards nothing of the driver is left")
+def removed(cluster: Cluster) -> None:
+    """The next group installs what it needs."""
+    dra.remove(cluster)
