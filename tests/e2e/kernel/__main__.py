@@ -44,11 +44,12 @@ _ENVIRONMENT: Final = {
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = ("binderfs", "phones", "binderfs-phones", "other-names", "pods", "clients", "stock")
+_ALL: Final = ("binderfs", "phones", "binderfs-phones", "claims", "other-names", "pods", "clients", "stock")
 
 _DEVICES: Final = {
     "binderfs-phones": phones.NAMES,
     "phones-bench": phones.NAMES,
+    "claims": phones.NAMES,
     "other-names": ("anbox", "binder"),
 }
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""

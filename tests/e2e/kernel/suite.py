@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
     items_binderfs_phones,
+    items_claims,
     items_client_pods,
     items_clients,
     items_containers,
@@ -78,6 +79,7 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
         *items_phone_crashes.ITEMS,
         *items_phone_input.ITEMS,
     ],
+    "claims": items_claims.ITEMS,
     "other-names": _BINDERFS_PHONES,
     "phones-bench": items_phone_bench.ITEMS,
     "stock": [*items_stock.ITEMS, item(items_phone_input.no_binderfs)],
