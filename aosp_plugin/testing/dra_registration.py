@@ -162,9 +162,14 @@ class PluginManager:
         """Raise DriverError if the kubelet refuses the driver."""
         if plugin_type != PLUGIN_TYPE:
             raise DriverError(f"no handler registered for plugin type: {plugin_type} at socket {attempt.path}")
-        if self._setup.faults.refuse is not None:
-            raise DriverError(f"plugin validation failed with err: {self._setup.faults.refuse}")
-        self._drivers.choose_service(attempt.driver, attempt.endpoint, attempt.supported_versions)
+        problem = self._setup.faults.refuse
+        if problem is None:
+            try:
+                self._drivers.choose_service(attempt.driver, attempt.endpoint, attempt.supported_versions)
+            except DriverError as error:
+                problem = str(error)
+        if problem is not None:
+            raise DriverError(f"plugin validation failed with err: {problem}")
 
     async def _notify(self, channel: grpc.aio.Channel, status: pb.RegistrationStatus) -> None:
         """Send the outcome to the driver. Raises DriverError."""

@@ -114,8 +114,8 @@ class KubeletService:
             self._started = time.monotonic()
             with contextlib.suppress(OSError):  # the next attempt sweeps again
                 await self._monitor.sweep()
-            await self._serve()
-            if time.monotonic() - self._started >= self._timings.stable:
+            reason = await self._serve()
+            if reason is _Reason.NOT_REGISTERED or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             await wait_any(self._stop, timeout=next(pauses))
 
@@ -144,8 +144,8 @@ class KubeletService:
             return str(error)
         return ""
 
-    async def _serve(self) -> None:
-        """Serve on a new socket until it is given up."""
+    async def _serve(self) -> _Reason | None:
+        """Serve on a new socket until it is given up; return why, or None if the driver could not serve."""
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
         registration = RegistrationServicer(
@@ -156,9 +156,12 @@ class KubeletService:
         self._awaited_since, self.endpoint = time.monotonic(), endpoint
         try:
             async with serving(handlers, path, self._monitor, self._timings.stop, finish=health.finish, hidden=True):
-                self._given_up(await self._watch(path))
+                reason = await self._watch(path)
+                self._given_up(reason)
         except RegistrationFailedError as error:
             self._failed(str(error))
+            return None
+        return reason
 
     async def _watch(self, path: str) -> _Reason:
         """Return the first sign that the kubelet has lost the driver, or will not register it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.e2e.common.report import Report, say
-from tests.e2e.kubelet import sandbox, scenarios
+from tests.e2e.kubelet import sandbox, scenarios_dra
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.managers import real, stand_in
 from tests.e2e.kubelet.node import Node, create_devices
@@ -75,7 +75,7 @@ def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
 
 
 def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
-    selected = [scenario for scenario in scenarios.ALL if options.only in f"scenarios.{scenario.name}"]
+    selected = [scenario for scenario in scenarios_dra.ALL if options.only in f"scenarios.{scenario.name}"]
     return [scenario for scenario in selected if options.items == "all" or scenario.name in CORE["scenarios"]]
 
 

@@ -8,7 +8,7 @@ import itertools
 import tempfile
 from typing import TYPE_CHECKING
 
-from aosp_plugin.testing import AdmissionError, Behaviour, Container, Kubelet, Pod
+from aosp_plugin.testing import AdmissionError, Behaviour, Container, DraKubelet, DraVersion, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
@@ -20,18 +20,28 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.scenarios import DeviceManager
 
 
+DOWNTIME = 1.0
+"""Seconds that the stand-in is down while plugins do something; a real kubelet takes longer to start."""
+
+
 class StandIn:
     """``aosp_plugin.testing.Kubelet`` with the behaviour of the real kubelet's version."""
 
-    def __init__(self, kubelet: Kubelet) -> None:
-        """Use a running stand-in."""
+    def __init__(self, kubelet: Kubelet, dra_kubelet: DraKubelet) -> None:
+        """Use a running stand-in, which consists of two halves."""
         self._kubelet = kubelet
+        self._dra_kubelet = dra_kubelet
         self._numbers = itertools.count()
 
     @property
     def directory(self) -> str:
         """The directory of kubelet.sock."""
         return self._kubelet.directory
+
+    @property
+    def registry(self) -> str:
+        """The directory plugins_registry."""
+        return self._dra_kubelet.directory
 
     async def counts(self, resource: str) -> tuple[int, int] | None:
         """Return capacity and allocatable; None for a resource that the node's status does not have."""
@@ -55,9 +65,12 @@ class StandIn:
     async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
         """Restart the kubelet; call ``meanwhile`` while it is down."""
         await self._kubelet.stop()
+        await self._dra_kubelet.stop()
         if meanwhile is not None:
             meanwhile()
+            await asyncio.sleep(DOWNTIME)
         await self._kubelet.start()
+        await self._dra_kubelet.start()
 
 
 class Real:
@@ -72,6 +85,11 @@ class Real:
     def directory(self) -> str:
         """The directory of kubelet.sock."""
         return str(PLUGINS)
+
+    @property
+    def registry(self) -> str:
+        """The directory plugins_registry."""
+        return str(PLUGINS.parent / "plugins_registry")
 
     async def counts(self, resource: str) -> tuple[int, int] | None:
         """Return capacity and allocatable; None for a resource that the node's status does not have."""
@@ -110,8 +128,11 @@ class Real:
 async def stand_in() -> AsyncIterator[DeviceManager]:
     """Run a stand-in with the behaviour of the real kubelet's version."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
-        async with Kubelet(directory, behaviour=Behaviour.BUGGY) as kubelet:
-            yield StandIn(kubelet)
+        async with (
+            Kubelet(directory, behaviour=Behaviour.BUGGY) as kubelet,
+            DraKubelet(f"{directory}/plugins_registry", version=DraVersion.V1_34, watch_health=True) as dra_kubelet,
+        ):
+            yield StandIn(kubelet, dra_kubelet)
 
 
 @contextlib.asynccontextmanager

@@ -47,6 +47,10 @@ class DeviceManager(Protocol):
     def directory(self) -> str:
         """The directory of kubelet.sock."""
 
+    @property
+    def registry(self) -> str:
+        """The directory plugins_registry."""
+
     async def counts(self, resource: str) -> tuple[int, int] | None:
         """Return capacity and allocatable of the node's status; None if it does not have the resource."""
 

@@ -1,0 +1,133 @@
+"""Scenarios for the kubelet's dealings with DRA drivers, on the real kubelet and on ``aosp_plugin.testing.DraKubelet``.
+
+Without an API server there are no claims: these are about registration and health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from aosp_plugin.framework.dra.interfaces import DeviceHealth
+from aosp_plugin.framework.dra.registration import RegistrationServicer
+from tests.dra_drivers import PATIENT, Driver, running_driver
+from tests.e2e.kubelet import scenarios
+from tests.e2e.kubelet.scenarios import PATIENCE, scenario
+
+if TYPE_CHECKING:
+    from tests.e2e.kubelet.scenarios import DeviceManager
+
+NAME: Final = "{}.scenario.test"
+
+
+def _name(resource: str) -> str:
+    return NAME.format(resource.rpartition("/")[2])
+
+
+async def _registered(driver: Driver) -> None:
+    """Wait until the kubelet has confirmed a registration."""
+    async with asyncio.timeout(PATIENCE):
+        while not driver.service.registered:
+            await asyncio.sleep(0.05)
+
+
+async def _watched(driver: Driver) -> None:
+    """Wait until a health stream waits for changes: a change has its listener, which is the event of ``superseded``."""
+    async with asyncio.timeout(PATIENCE):
+        while not driver.health.superseded(driver.health.revision)._waiters:
+            await asyncio.sleep(0.05)
+
+
+@scenario("A DRA driver registers: one socket, without an endpoint, serves the kubelet's calls and its health stream")
+async def dra_registers(kubelet: DeviceManager, resource: str) -> None:
+    async with running_driver(kubelet.registry, name=_name(resource)) as driver:
+        await _registered(driver)
+        await _watched(driver)
+        driver.health.publish([DeviceHealth("pool", "device", healthy=False, message="unhealthy")])
+        await _watched(driver)
+        assert driver.events.seen == ["ok"], f"{driver.events.seen}"
+    assert not [name for name in os.listdir(kubelet.registry) if _name(resource) in name]
+
+
+@scenario("A DRA driver registers again with each restarted kubelet, on the same socket")
+async def dra_kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
+    async with running_driver(kubelet.registry, name=_name(resource)) as driver:
+        await _registered(driver)
+        endpoint = driver.service.endpoint
+        for count in (2, 3, 4):
+            await kubelet.restart()
+            async with asyncio.timeout(PATIENCE):
+                while driver.events.seen.count("ok") < count:
+                    await asyncio.sleep(0.05)
+            await _watched(driver)
+        assert driver.service.endpoint == endpoint, driver.service.endpoint
+
+
+@scenario("A DRA driver whose socket is deleted registers another one")
+async def dra_socket_deleted(kubelet: DeviceManager, resource: str) -> None:
+    async with running_driver(kubelet.registry, name=_name(resource)) as driver:
+        await _registered(driver)
+        first = driver.service.endpoint
+        os.unlink(os.path.join(kubelet.registry, first))
+        async with asyncio.timeout(PATIENCE):
+            while driver.events.seen != ["ok", "unregistered", "ok"]:
+                await asyncio.sleep(0.05)
+        assert driver.service.endpoint != first
+        await _watched(driver)
+
+
+@scenario("Two instances of a DRA driver are registered side by side")
+async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
+    async with running_driver(kubelet.registry, name=_name(resource)) as second:
+        async with running_driver(kubelet.registry, name=_name(resource)) as first:
+            await _registered(first)
+            await _registered(second)
+        await _watched(second)
+        assert second.service.registered
+
+
+@scenario("A DRA driver that is not registered within its patience is registered on another socket")
+async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
+    drivers = []
+
+    async def begin() -> None:
+        timings = PATIENT._replace(patience=0.6, max_patience=3.0)
+        async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
+            drivers.append(driver.service.endpoint)
+            async with asyncio.timeout(2 * PATIENCE):
+                while not driver.service.registered:
+                    await asyncio.sleep(0.01)
+                    drivers.append(driver.service.endpoint)
+
+    async with asyncio.TaskGroup() as tasks:
+        await kubelet.restart(lambda: tasks.create_task(begin()))
+    assert len(set(drivers) - {""}) > 1, f"{set(drivers)}"
+
+
+@scenario("A DRA driver whose services the kubelet does not know is refused, and told why")
+async def dra_refused(kubelet: DeviceManager, resource: str) -> None:
+    answers: asyncio.Queue[str | None] = asyncio.Queue()
+    servicer = RegistrationServicer(_name(resource), lambda: None, answers.put_nowait)
+    servicer._info.supported_versions[:] = ["v1beta1"]
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((servicer.handler(),))
+    path = os.path.join(kubelet.registry, f"{_name(resource)}.sock")
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    try:
+        refusal = await asyncio.wait_for(answers.get(), PATIENCE)
+    finally:
+        await server.stop(None)
+    expected = (
+        "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC versions of DRA driver "
+        f'plugin {_name(resource)} at endpoint {path}: none of services supported by the plugin (["v1beta1"]) are '
+        'supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
+    )
+    assert refusal == expected, refusal
+
+
+ALL: Final = scenarios.ALL
+"""The scenarios of both modules."""
