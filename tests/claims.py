@@ -13,6 +13,7 @@ import msgspec
 from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.dra import names
+from aosp_plugin.framework.dra.allocations import device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
 from aosp_plugin.framework.dra.claim_source import Claim
 from aosp_plugin.framework.dra.claim_state import ClaimState
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.backend import ClaimParameters
+    from aosp_plugin.framework.dra.claim_host import Conflict
     from aosp_plugin.framework.dra.claim_source import ClaimSource
+    from aosp_plugin.framework.dra.interfaces import PreparedDevice
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting."""
@@ -289,3 +292,10 @@ def make_node(root: Path) -> Node:
     """Return a node with eight phones, in a directory."""
     (root / "boot_id").write_text("boot-1\n")
     return Node(root, DirectoryBackend(root / "phones"), FakeSource(), RecordingObserver())
+
+
+def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | Conflict:
+    """Prepare a claim with one request that has these devices, in this thread."""
+    claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
+    wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
+    return host.prepare(wanted, lambda: None)

@@ -14,22 +14,17 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
-from aosp_plugin.framework.dra.allocations import device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import Conflict
-from aosp_plugin.framework.dra.claim_source import Claim
 from aosp_plugin.framework.errors import PluginError
-from tests.claims import DRIVER, NODE, Node, claim_object, make_node, reference
+from tests.claims import Node, make_node, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from aosp_plugin.framework.dra.claim_host import ClaimHost
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice
-    from aosp_plugin.framework.dra.records import ClaimRecord
 
 KILLED, DONE, FAILED = 17, 0, 1
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.listdir", "os.scandir"}
@@ -38,16 +33,6 @@ EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return make_node(tmp_path)
-
-
-def wanted(node: Node, uid: str, *ids: str) -> ClaimRecord:
-    """Return what is to be prepared for a claim."""
-    claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
-    return record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
-
-
-def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedDevice, ...] | Conflict:
-    return host.prepare(wanted(node, uid, *ids), lambda: None)
 
 
 def killed_at(step: int, root: Path, action: Callable[[], object]) -> bool:

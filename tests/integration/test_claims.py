@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.errors import (
     ApiUnavailableError,
     ForbiddenError,
@@ -15,6 +19,10 @@ from aosp_plugin.framework.apiserver.errors import (
     Request,
     TooManyRequestsError,
 )
+from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.framework.dra.claim_source import ApiClaimSource
+from aosp_plugin.framework.dra.interfaces import ClaimReference
+from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.claims import DRIVER, TIMINGS, Node, claim_object, make_node, parameters, place, reference
 
 if TYPE_CHECKING:
@@ -22,7 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.dra.claims import Claims
-    from aosp_plugin.framework.dra.interfaces import ClaimReference, PreparedDevice
+    from aosp_plugin.framework.dra.interfaces import PreparedDevice
+    from aosp_plugin.testing.apiserver.faults import Fault
 
 SECONDS = 30.0
 
@@ -282,6 +291,47 @@ async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(n
     first = await devices(claims, claim)
     node.source.errors = [NotFoundError(None, "404 page not found", status=404)]
     assert await devices(claims, claim) == first
+
+
+@contextlib.asynccontextmanager
+async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
+    """Run claims with the client of an API server, which waits for an answer for a moment only."""
+    async with (
+        ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.2)) as client,
+        node.claims(source=ApiClaimSource(client)) as claims,
+    ):
+        yield claims
+
+
+async def test_a_name_that_is_no_part_of_a_path_is_refused(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        assert "not a valid name" in await error(claims, ClaimReference("default", "../secrets", "a"))
+
+
+@pytest.mark.parametrize(
+    "fault", [Hang(), Garbage(), Cut(), Throttle(retry_after=0.01), Refuse(503), Refuse(401)], ids=repr
+)
+async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node, fault: Fault) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
+        created = server.objects.create(paths.resource_claims("default"), body)
+        added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
+        claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
+        assert [device.device for device in await devices(claims, claim)] == ["phone1"]
+        assert added.hits == 2
+
+
+async def test_missing_rights_are_named(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        server.faults.add(Refuse(403), verb="get", resource="resourceclaims")
+        text = await error(claims, reference("a"))
+        assert "requires the verb get on resourceclaims of API group" in text
+
+
+async def test_a_claim_that_does_not_exist_is_an_error_at_once(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        assert "404 NotFound" in await error(claims, reference("a"))
+        assert server.count("get", "resourceclaims") == 1
 
 
 # -- conflicts

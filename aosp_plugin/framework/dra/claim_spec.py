@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.cdi.spec import CdiDevice, encode, kind_problem, qualified_name, spec_of
+from aosp_plugin.framework.cdi.spec import CdiDevice, encode, qualified_name, spec_of
 from aosp_plugin.framework.cdi.spec_file import translate_errors
 from aosp_plugin.framework.dra.interfaces import PreparedDevice
+from aosp_plugin.framework.dra.names import claim_kind
 from aosp_plugin.framework.dra.records import ClaimRecord  # noqa: TC001 - msgspec evaluates annotations
 from aosp_plugin.framework.errors import BackendError
 
@@ -32,16 +33,6 @@ MAX_ANNOTATION_BYTES = 192 * 1024
 parameters of several requests, each at the limit of the API server, get that long."""
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
-
-
-def claim_kind(driver: str) -> str:
-    """Return the CDI kind of a driver's claims."""
-    return f"{driver}/claim"
-
-
-def driver_problem(driver: str) -> str | None:
-    """Return why the name of a driver cannot be part of a CDI kind; None if it can."""
-    return kind_problem(claim_kind(driver))
 
 
 def uid_problem(uid: str) -> str | None:

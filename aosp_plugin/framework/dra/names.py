@@ -9,6 +9,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from aosp_plugin.framework.cdi.spec import kind_problem
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -46,7 +48,14 @@ def driver_name_problem(resource_name: str) -> str | None:
         return f"the driver name {name} has {len(name)} characters; the limit is {MAX_DRIVER_NAME_LENGTH}"
     if not is_subdomain(name):
         return f"the driver name {name} must consist of lower case letters, digits, '-' and '.'"
+    if problem := kind_problem(claim_kind(name)):
+        return f"the driver name {name} cannot be the vendor of a CDI kind: {problem}"
     return None
+
+
+def claim_kind(driver: str) -> str:
+    """Return the CDI kind of the devices of a driver's claims, such as phone.aosp.io/claim."""
+    return f"{driver}/claim"
 
 
 def device_name(device_id: str) -> str:

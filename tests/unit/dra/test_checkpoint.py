@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.dra.checkpoint import Checkpoint
 from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord, boot_id
 from aosp_plugin.framework.dra.state_lock import StateLock
@@ -91,6 +93,28 @@ def test_names_of_a_record() -> None:
 
 def test_the_boot_id_of_this_host_is_known() -> None:
     assert len(boot_id()) == 36
+
+
+def test_a_shorter_checkpoint_is_written_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(str(tmp_path), "boot")
+    checkpoint.save({"a": CLAIMS["a"]})
+
+    def no_space(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic_file, "write_temporary", no_space)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        checkpoint.save(CLAIMS)
+    assert set(Checkpoint(str(tmp_path), "boot").load().claims) == {"a"}
+    checkpoint.save({})
+    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "file")
+
+
+def test_a_checkpoint_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.json").touch()
+    (tmp_path / "checkpoint.json.rejected" / "x").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="cannot rename the checkpoint"):
+        Checkpoint(str(tmp_path), "boot").load()
 
 
 # -- the lock

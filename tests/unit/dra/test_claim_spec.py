@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from aosp_plugin.framework.dra.claim_spec import MAX_ANNOTATION_BYTES, ClaimSpecs, driver_problem, uid_problem
+from aosp_plugin.framework.dra.claim_spec import MAX_ANNOTATION_BYTES, ClaimSpecs, uid_problem
+from aosp_plugin.framework.dra.names import driver_name_problem
 from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode
 from aosp_plugin.framework.errors import BackendError, CdiError
+from tests.claims import make_node, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,5 +126,34 @@ def test_a_uid_that_is_no_part_of_a_name_is_refused(uid: str) -> None:
 
 
 def test_a_driver_name_that_cdi_rejects_is_known() -> None:
-    assert driver_problem("phone.aosp.io") is None
-    assert "must have at least two characters, start with a letter" in (driver_problem("7phones.aosp.io") or "")
+    assert driver_name_problem("aosp.io/phone") is None
+    assert "must have at least two characters, start with a letter" in (driver_name_problem("aosp.io/7phones") or "")
+
+
+def test_an_orphan_releases_the_devices_that_no_other_claim_has(tmp_path: Path) -> None:
+    """A spec without a record, such as one that was copied back into its directory."""
+    node = make_node(tmp_path)
+    host, orphan = node.host(), node.spec("a")
+    prepare(node, host, "a", "phone1", "phone2")
+    content = orphan.read_bytes()
+    host.unprepare("a")
+    prepare(node, host, "b", "phone2")
+    orphan.write_bytes(content)
+    (node.backend.directory / "phone1").mkdir()
+    node.backend.fail = {"unprepare"}
+    host.repair()
+    assert host.problems == {"a": "[Errno 5] unprepare fails"}
+    node.backend.fail = set()
+    host.repair()
+    assert not host.problems
+    assert node.specs == {"b"}
+    assert node.backend.mounted == {"phone2"}
+
+
+def test_results_of_a_backend_that_do_not_match_its_devices_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node(tmp_path)
+    monkeypatch.setattr(node.backend, "prepare", lambda _ids, _parameters: [])
+    with pytest.raises(BackendError, match="1 devices were prepared, and 0 results returned"):
+        prepare(node, node.host(), "a", "phone1")

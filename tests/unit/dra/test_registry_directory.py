@@ -24,7 +24,7 @@ def test_longest_path_of_a_kubelet_fits() -> None:
     directory = RegistryDirectory("/var/lib/kubelet/plugins_registry", LONGEST)
     assert len(LONGEST) == MAX_DRIVER_NAME_LENGTH
     assert len(f"{directory.path}/{directory.longest_name}") <= MAX_SOCKET_PATH
-    assert f".{directory.next_endpoint(10**10)}" <= directory.longest_name
+    assert len(f".{directory.next_endpoint(10**10)}") <= len(directory.longest_name)
 
 
 def test_drivers_with_long_names_have_sockets_of_their_own(kubelet_dir: str) -> None:
