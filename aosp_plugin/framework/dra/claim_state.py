@@ -11,6 +11,7 @@ from aosp_plugin.framework.dra.checkpoint import Checkpoint
 from aosp_plugin.framework.dra.claim_spec import ClaimSpecs
 from aosp_plugin.framework.dra.records import BOOT_ID_FILE, boot_id
 from aosp_plugin.framework.dra.state_lock import StateLock
+from aosp_plugin.framework.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +64,11 @@ class ClaimState:
         """
         with self._lock.held():
             check()
-            self._load()
+            try:
+                self._load()
+            except (OSError, PluginError):
+                self.repaired("checkpoint", False)  # noqa: FBT003 - a callback
+                raise
             yield
 
     def put(self, record: ClaimRecord) -> None:

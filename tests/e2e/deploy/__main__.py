@@ -17,6 +17,7 @@ from tests.e2e.common.report import Report, describe
 from tests.e2e.deploy import (
     items_chart,
     items_dra,
+    items_driver_faults,
     items_faults,
     items_manifests,
     items_monitoring,
@@ -47,7 +48,9 @@ def _root() -> None:
 
 
 MONITORING: Final = (
-    Group("the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS)),
+    Group(
+        "the monitoring", (parts.promtool,), (*items_monitoring.ITEMS, *items_faults.ITEMS, *items_driver_faults.ITEMS)
+    ),
     Group("the monitoring of hosts that fail", (parts.promtool, _root), items_faults.ROOT_ITEMS),
 )
 GROUPS: Final = (

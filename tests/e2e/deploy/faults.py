@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -30,7 +31,7 @@ from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
 from tests.support import DeviceDirectory, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 
 RESOURCE: Final = "aosp.io/binder"
 PATIENCE: Final = 60.0
@@ -42,7 +43,9 @@ MINUTE: Final = 60.0
 class Process:
     """``aosp-plugin serve``, and its metrics."""
 
-    def __init__(self, world: World, prefix: Sequence[str], keys: dict[str, Any]) -> None:
+    def __init__(
+        self, world: World, prefix: Sequence[str], environment: Mapping[str, str], keys: dict[str, Any]
+    ) -> None:
         self.port = free_port()
         self._log = world.directory / f"log{self.port}"
         configuration = world.directory / f"{self.port}.yaml"
@@ -62,7 +65,9 @@ class Process:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "aosp_plugin", "serve", "--config", str(configuration)],
-                env=os.environ | {"FAULTS_CLOCK": str(world.clock), "PYTHONPATH": os.pathsep.join(paths)},
+                env=os.environ
+                | dict(environment)
+                | {"FAULTS_CLOCK": str(world.clock), "PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -124,10 +129,17 @@ class World:
         self._expected: list[dict[str, Any]] = []
 
     @contextlib.contextmanager
-    def running(self, instance: str = "a", *, prefix: Sequence[str] = (), **keys: Any) -> Iterator[Process]:
-        """Run a plugin with these keys of the configuration, whose metrics are scraped."""
+    def running(
+        self,
+        instance: str = "a",
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **keys: Any,
+    ) -> Iterator[Process]:
+        """Run a plugin with these variables and keys of the configuration, whose metrics are scraped."""
         self.starts += 1
-        process = self.processes[instance] = Process(self, prefix, keys)
+        process = self.processes[instance] = Process(self, prefix, environment, keys)
         try:
             yield process
         finally:
