@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.phones import Phones, binder_devices
+from aosp_plugin.binder.devices.phones import is_phone
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Problem, Reason
 from aosp_plugin.binder.discovery.names import natural_sort
@@ -37,7 +38,7 @@ class ClaimedPhones(Phones):
 
     def names(self) -> Sequence[str]:
         """Return the names of the binder devices of all phones that are listed, in natural order."""
-        phones = self._offered | self._phones.keys() | self._holds.ids
+        phones = self._offered | self._phones.keys() | {*filter(is_phone, self._holds.ids)}
         if phones != self._names[0]:
             self._names = phones, binder_devices(natural_sort([*phones]))
         return self._names[1]
@@ -45,7 +46,7 @@ class ClaimedPhones(Phones):
     def is_listed(self, name: str) -> bool:
         """Return whether a binder device is one of ``names``."""
         phone = name.partition("/")[0]
-        return phone in self._offered or phone in self._phones or phone in self._holds.ids
+        return phone in self._offered or phone in self._phones or (phone in self._holds.ids and is_phone(phone))
 
     def reason(self, name: str, known: TrackedDevice | None) -> Reason | None:
         """Return why no container may get the phone with the binder device ``name``; None if one may.

@@ -19,12 +19,13 @@ from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
-from aosp_plugin.binder.devices.phones import PhoneLayout, phone_number
-from aosp_plugin.binder.discovery import health
+from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
+from aosp_plugin.binder.discovery import health, scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
 from aosp_plugin.binder.driver import implementation
+from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.errors import (
     AllocationError,
     BackendError,
@@ -108,7 +109,7 @@ class ClaimsBackend(BinderBackend):
         """
         if self._claimed is not None:
             try:
-                self._claimed.release([device_id for device_id in ids if phone_number(device_id) is not None])
+                self._claimed.release([device_id for device_id in ids if is_phone(device_id)])
             except HostError as error:
                 raise BackendError(str(error)) from error
         elif self._recreator is not None:
@@ -156,7 +157,7 @@ class ClaimsBackend(BinderBackend):
         """
         if self._claimed is None:
             return self._sets_of(ids, self._scanned.table)
-        if unknown := [device_id for device_id in ids if phone_number(device_id) is None]:
+        if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
         return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
 
@@ -212,13 +213,13 @@ class ClaimsBackend(BinderBackend):
 
     def _further_devices(self, parameters: Parameters) -> Sequence[str]:
         """Return the devices of the parameters. Raises AllocationError if one is missing, or must not be passed on."""
-        binderfs = self._host.driver().file_systems if parameters.devices else frozenset()
+        driver = self._host.driver() if parameters.devices else Driver()
         for path in parameters.devices:
             try:
                 status = self._host.lstat(self._host.resolve(path))
             except (OSError, HostError) as error:
                 raise UnhealthyDeviceError(f"{parameters.sources['devices']}: {path}: {error}") from error
-            if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)) or status.st_dev in binderfs:
+            if scanner.kind_of(status, driver) is not Kind.STAND_IN and not stat.S_ISBLK(status.st_mode):
                 raise InvalidRequestError(
                     f"{parameters.sources['devices']}: {path} is not allowed; allowed: character and block devices "
                     "that are not binder devices"

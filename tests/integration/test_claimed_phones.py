@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -322,3 +323,78 @@ def test_attributes_of_a_phone(directory: Mounts, monkeypatch: pytest.MonkeyPatc
     kernel = ".".join(os.uname().release.partition("-")[0].split(".")[:3])
     assert attributes == {"number": 2, "binderDevices": 3, "driver": "rust", "kernelVersion": kernel}
     assert started(directory).attributes("phone7") == {}
+
+
+class Node:
+    """Claims on a node, and the phones that they should have."""
+
+    def __init__(self, directory: Mounts) -> None:
+        self.directory = directory
+        self.backend = started(directory, 4)
+        self.claims: dict[str, float] = {}
+        """The prepared phones, with the time of their mount; 0 if it was unmounted by mistake since."""
+
+    def prepare(self, phone: str) -> None:
+        """Prepare a new claim, or that of a pod whose sandbox is created again."""
+        if phone not in self.claims:
+            self.backend.unprepare([phone])
+        self.backend.prepare([phone], [])
+        assert not (self.directory.path / phone / "used").exists() or phone in self.claims
+        (self.directory.path / phone / "used").touch()
+        self.claims[phone] = self.mounted_at(phone)
+
+    def unprepare(self, phone: str) -> None:
+        """End a claim."""
+        self.backend.unprepare([phone])
+        self.claims.pop(phone, None)
+
+    def unmount(self, phone: str) -> None:
+        """Unmount a phone by mistake."""
+        if phone in self.directory.mounted():
+            self.directory.unmount(phone)
+            if phone in self.claims:
+                self.claims[phone] = 0
+
+    def interrupt(self, phone: str) -> None:
+        """Kill a process after it has mounted a phone, and before it has a record of it."""
+        if phone not in self.claims:
+            started(self.directory, 4).prepare([phone], [])
+        self.restart(phone)
+
+    def restart(self, _phone: str) -> None:
+        """Replace the process, which restores the claims."""
+        self.backend = started(self.directory, 4)
+        for phone in self.claims:
+            self.backend.prepare([phone], [])
+        self.backend.retain(self.claims)
+
+    def update(self, _phone: str) -> None:
+        """Let the plugin scan, and update the host."""
+        self.backend.scan()
+        self.backend.update_host()
+
+    def settle(self) -> None:
+        """Let everything happen that does so by itself, and check the result."""
+        self.backend.retain(self.claims)
+        self.update("")
+        assert reasons(self.backend) == dict.fromkeys([f"phone{number}" for number in range(4)], "")
+        assert self.directory.mounted() == dict.fromkeys(self.claims, 1)
+        assert {*os.listdir(self.directory.path)} == {*self.claims}
+        for phone, mounted in self.claims.items():
+            assert mounted in {0, self.mounted_at(phone)}, f"{phone} was replaced while its claim had it"
+
+    def mounted_at(self, phone: str) -> float:
+        """Return when the control file of a phone was created."""
+        return os.stat(self.directory.path / phone / "binder-control").st_ctime_ns
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_phones_are_those_of_the_claims_whatever_happens(seed: int, directory: Mounts) -> None:
+    directory.path.mkdir()
+    node, random = Node(directory), Random(seed)  # noqa: S311 - a repeatable sequence
+    steps = [node.prepare, node.prepare, node.unprepare, node.unmount, node.interrupt, node.restart, node.update]
+    for number in range(60):
+        random.choice(steps)(f"phone{random.randrange(4)}")
+        if number % 5 == 0:
+            node.settle()
+    node.settle()

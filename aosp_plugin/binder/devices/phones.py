@@ -38,3 +38,8 @@ def phone_number(device_id: str) -> int | None:
     """Return the number of a phone; None if this is not the ID of one."""
     match = _PHONE.fullmatch(device_id)
     return int(match[1]) if match else None
+
+
+def is_phone(device_id: str) -> bool:
+    """Return whether this is the ID of a phone."""
+    return phone_number(device_id) is not None
