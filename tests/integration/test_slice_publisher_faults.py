@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 SOON = FollowTimings(relist=0.2, relist_after_break=(0.1, 0.2), stable=0.1)
-SHORT = ApiLimits(request=0.5, silence=0.3)
+SHORT = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.1)
 
 
 @pytest.fixture

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_RETRY_AFTER = 300.0
-"""Seconds; a longer pause that a server asks for is not respected."""
-
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 
@@ -120,12 +117,12 @@ def unauthorized(request: Request) -> ApiError:
 def _retry_after(text: str) -> float | None:
     """Return the seconds of a Retry-After header: a number, or a date (RFC 9110, 10.2.3)."""
     if text.isascii() and text.isdecimal():
-        return min(float(text[:9]), MAX_RETRY_AFTER)
+        return float(text[:9])
     try:
         seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, OverflowError):
         return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+    return max(seconds, 0.0)
 
 
 def _decode(request: Request, body: bytes | msgspec.Raw, expected: type[T]) -> T:

@@ -28,6 +28,8 @@ from aosp_plugin.framework.errors import PluginError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MAX_RETRY_AFTER = 300.0
+"""Seconds; a longer pause that a server asks for is not respected."""
 MAX_TEXT = 500
 """Characters of a server's message that go into an error message."""
 
@@ -150,8 +152,8 @@ def from_answer(request: Request, status: int, body: bytes, retry_after: float |
 
 def from_status(request: Request, status: int, answer: Status, retry_after: float | None = None) -> ApiError:
     """Return the error for a Status object; ``status`` is the HTTP status, or the code of the object in a watch."""
-    if retry_after is None and answer.details is not None and answer.details.retryAfterSeconds:
-        retry_after = float(answer.details.retryAfterSeconds)
+    if retry_after is None and answer.details is not None and (answer.details.retryAfterSeconds or 0) > 0:
+        retry_after = answer.details.retryAfterSeconds
     reason = one_line(answer.reason or "")
     problem = f"{status} {reason or _phrase(status)}"
     if text := one_line(answer.message or ""):
@@ -160,7 +162,8 @@ def from_status(request: Request, status: int, answer: Status, retry_after: floa
     kind = _BY_STATUS.get(status, default)
     if kind is ForbiddenError:
         problem += f" ({_missing_rule(request)})"
-    return kind(request, problem, status=status, reason=reason, retry_after=retry_after)
+    pause = None if retry_after is None else float(min(retry_after, MAX_RETRY_AFTER))
+    return kind(request, problem, status=status, reason=reason, retry_after=pause)
 
 
 def one_line(text: str) -> str:

@@ -34,7 +34,7 @@ def object_path(collection: str, name: str) -> str:
 
 def parse(path: str) -> Target:
     """Return what a path names, as the API server reads it (apiserver/pkg/endpoints/request/requestinfo.go)."""
-    parts = [urllib.parse.unquote(part) for part in path.split("/")[1:]]
+    parts = [urllib.parse.unquote(part) for part in path.removeprefix("/").split("/")]
     group, version, rest = "", "", []
     if parts[0] == "api" and len(parts) > 1:
         version, rest = parts[1], parts[2:]

@@ -1,0 +1,96 @@
+"""What the API server answers, decoded: any bytes are an object, or an ApiError."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aosp_plugin.framework.apiserver import answers
+from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, GoneError, Request
+
+REQUEST = Request("watch", "/api/v1/nodes")
+NODE = {"kind": "Node", "metadata": {"resourceVersion": "7"}}
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(
+            st.sampled_from(["kind", "metadata", "items", "type", "object", "code", "resourceVersion", "message", "x"]),
+            inner,
+        )
+    ),
+)
+DECODERS = (
+    lambda body: answers.decode_object(REQUEST, body, dict[str, Any]),
+    lambda body: answers.decode_page(REQUEST, body),
+    lambda body: answers.decode_event(REQUEST, body),
+    lambda body: answers.decode_deletion(REQUEST, body),
+    lambda body: answers.error(REQUEST, 500, {}, body),
+)
+
+
+def event(kind: str, content: object) -> bytes:
+    return json.dumps({"type": kind, "object": content}).encode()
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_an_answer_or_an_error(body: bytes) -> None:
+    for decode in DECODERS:
+        with contextlib.suppress(ApiError):
+            decode(body)
+
+
+@pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
+def test_an_event_has_type_object_and_version(kind: str) -> None:
+    found = answers.decode_event(REQUEST, event(kind, NODE))
+    assert (found.type, found.object, found.resource_version) == (kind, NODE, "7")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        event("CHANGED", NODE),
+        event("ADDED", {}),
+        event("ADDED", {"kind": "Node"}),
+        event("ADDED", {"kind": "Node", "metadata": {"resourceVersion": ""}}),
+        event("ADDED", [NODE]),
+        event("ERROR", "text"),
+    ],
+)
+def test_a_line_that_is_no_event_is_unavailable(line: bytes) -> None:
+    with pytest.raises(ApiUnavailableError):
+        answers.decode_event(REQUEST, line)
+
+
+def test_an_error_event_is_raised() -> None:
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (3)"}
+    with pytest.raises(GoneError, match=r"410 Expired: too old resource version: 1 \(3\)"):
+        answers.decode_event(REQUEST, event("ERROR", status))
+    with pytest.raises(ApiUnavailableError):
+        answers.decode_event(REQUEST, event("ERROR", {"kind": "Status"}))
+
+
+@pytest.mark.parametrize("kind", ["", "Status", "NodeList"])
+def test_an_object_of_another_kind_is_refused(kind: str) -> None:
+    with pytest.raises(ApiUnavailableError, match="not an object but of the kind"):
+        answers.decode_object(REQUEST, json.dumps({**NODE, "kind": kind}).encode(), dict[str, Any])
+
+
+def test_a_list_without_items_is_empty() -> None:
+    page = answers.decode_page(REQUEST, b'{"kind":"NodeList","metadata":{"resourceVersion":"1"}}')
+    assert not page.items
+    assert page.metadata.next is None
+
+
+@pytest.mark.parametrize("body", [b'{"kind":"NodeList","metadata":{}}', json.dumps(NODE).encode()])
+def test_a_list_without_version_or_of_another_kind_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiUnavailableError):
+        answers.decode_page(REQUEST, body)

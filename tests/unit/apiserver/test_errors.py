@@ -1,0 +1,116 @@
+"""The errors of requests to the API server, and what their messages contain."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from aosp_plugin.framework.apiserver import answers
+from aosp_plugin.framework.apiserver.errors import (
+    MAX_TEXT,
+    ApiError,
+    ApiUnavailableError,
+    ConflictError,
+    ForbiddenError,
+    GoneError,
+    InvalidObjectError,
+    NotFoundError,
+    Request,
+    TooManyRequestsError,
+    UnauthorizedError,
+    one_line,
+)
+
+REQUEST = Request("get", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/a")
+
+
+def status(code: int, **fields: object) -> bytes:
+    return json.dumps({"kind": "Status", "status": "Failure", "code": code, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "transient"),
+    [
+        (400, ApiError, False),
+        (401, UnauthorizedError, True),
+        (403, ForbiddenError, False),
+        (404, NotFoundError, False),
+        (405, ApiError, False),
+        (409, ConflictError, False),
+        (410, GoneError, False),
+        (422, InvalidObjectError, False),
+        (429, TooManyRequestsError, True),
+        (302, ApiUnavailableError, True),
+        (500, ApiUnavailableError, True),
+        (503, ApiUnavailableError, True),
+        (799, ApiUnavailableError, True),
+    ],
+)
+def test_each_status_has_its_error(code: int, kind: type[ApiError], transient: bool) -> None:  # noqa: FBT001
+    error = answers.error(REQUEST, code, {}, status(code, reason="Reason", message="text"))
+    assert (type(error), error.transient) == (kind, transient)
+    assert (error.verb, error.path, error.status, error.reason) == (*REQUEST, code, "Reason")
+    assert str(error).startswith(f"API server: {REQUEST}: {code} Reason: text")
+
+
+def test_a_forbidden_request_names_the_rule_that_is_missing() -> None:
+    error = answers.error(REQUEST, 403, {}, status(403, reason="Forbidden", message="no"))
+    assert str(error).endswith(
+        '403 Forbidden: no (the service account requires the verb get on resourceclaims of API group "resource.k8s.io" '
+        "in namespace default)"
+    )
+    error = answers.error(Request("get", "/api/v1/nodes/a"), 403, {}, b"")
+    assert str(error).endswith("(the service account requires the verb get on nodes of the core API group)")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"Too many requests, please try again later.\n",
+        b'{"kind":"Node"}',
+        b'{"kind":"Status","message":7}',
+        b"[]",
+        b"\xff\x00\x1b[31m\r\n\r\nHTTP/1.1 200",
+        b"x" * 1_000_000,
+        b'{"kind":"Status","message":"\\u0000\\u202e\\n\\n' + b'a"}',
+    ],
+)
+def test_any_body_makes_a_short_line(body: bytes) -> None:
+    text = str(answers.error(REQUEST, 500, {}, body))
+    assert text.isprintable()
+    assert len(text) < MAX_TEXT + 200
+
+
+@pytest.mark.parametrize(
+    ("header", "details", "seconds"),
+    [
+        ("7", {}, 7.0),
+        ("", {"retryAfterSeconds": 3}, 3.0),
+        ("7", {"retryAfterSeconds": 3}, 7.0),
+        ("", {}, None),
+        ("soon", {}, None),
+        ("-1", {}, None),
+        ("9" * 400, {}, 300.0),
+        ("", {"retryAfterSeconds": 9**15}, 300.0),
+        ("", {"retryAfterSeconds": -1}, None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", {}, 0.0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", {}, 300.0),
+        ("Wed, 21 Oct 0000 99:99:99 GMT", {}, None),
+    ],
+)
+def test_the_pause_that_a_server_asks_for_is_bounded(
+    header: str, details: dict[str, int], seconds: float | None
+) -> None:
+    error = answers.error(REQUEST, 429, {"Retry-After": header} if header else {}, status(429, details=details))
+    assert error.retry_after == seconds
+
+
+def test_an_error_without_a_request_has_no_path() -> None:
+    error = ApiUnavailableError(None, "no answer")
+    assert (str(error), error.verb, error.path) == ("API server: no answer", "", "")
+
+
+def test_control_characters_are_no_part_of_a_line() -> None:
+    assert one_line(" a\r\nb\x1b[1m\u2028c ") == "a b [1m c"

@@ -1,0 +1,99 @@
+"""Pauses between attempts, and requests that are repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+
+import pytest
+
+from aosp_plugin.framework.apiserver.errors import (
+    ApiError,
+    ApiUnavailableError,
+    NotFoundError,
+    Request,
+    TooManyRequestsError,
+)
+from aosp_plugin.framework.apiserver.retries import CAP, FIRST, Backoff, retry
+
+REQUEST = Request("get", "/api/v1/nodes/a")
+
+
+def throttled(seconds: float) -> ApiError:
+    return TooManyRequestsError(REQUEST, "429", status=429, retry_after=seconds)
+
+
+class Attempts:
+    """Fails with the errors, one after another, and then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.made = 0
+        self._errors = list(errors)
+
+    async def __call__(self) -> int:
+        """Fail, or return the number of attempts."""
+        self.made += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return self.made
+
+
+def test_pauses_grow_up_to_a_cap_and_begin_again() -> None:
+    backoff = Backoff(random.Random(0))  # noqa: S311 - repeatable
+    pauses = [backoff.pause() for _ in range(30)]
+    assert FIRST / 2 <= pauses[0] <= FIRST
+    assert all(CAP / 2 <= pause <= CAP for pause in pauses[10:])
+    assert all(later >= earlier * 0.99 for earlier, later in pairwise(pauses[:8:2]))
+    backoff.succeeded()
+    assert backoff.pause() <= FIRST
+
+
+def test_clients_do_not_try_at_the_same_time() -> None:
+    assert len({Backoff(random.Random(seed)).pause(throttled(1.0)) for seed in range(100)}) == 100  # noqa: S311 - repeatable
+
+
+def test_the_pause_that_the_server_asks_for_is_the_least() -> None:
+    backoff = Backoff(random.Random(0))  # noqa: S311 - repeatable
+    assert 5.0 <= backoff.pause(throttled(5.0)) <= 6.0
+    assert backoff.pause(throttled(0.0)) > 0
+
+
+async def test_a_transient_error_is_tried_again() -> None:
+    attempts = Attempts(ApiUnavailableError(REQUEST, "away"), throttled(0.0))
+    assert await retry(attempts, 20.0) == 3
+
+
+async def test_another_error_is_raised_at_once() -> None:
+    attempts = Attempts(NotFoundError(REQUEST, "404"))
+    with pytest.raises(NotFoundError):
+        await retry(attempts, 20.0)
+    assert attempts.made == 1
+
+
+async def test_the_caller_may_decide_what_is_tried_again() -> None:
+    assert await retry(Attempts(NotFoundError(REQUEST, "404")), 20.0, again=lambda _: True) == 2
+
+
+async def test_without_time_for_another_attempt_the_error_is_raised() -> None:
+    attempts = Attempts(throttled(10.0))
+    with pytest.raises(TooManyRequestsError):
+        await retry(attempts, 5.0)
+    assert attempts.made == 1
+
+
+async def test_the_last_error_is_raised_when_an_attempt_hangs() -> None:
+    errors = [ApiUnavailableError(REQUEST, "away")]
+
+    async def attempt() -> None:
+        if errors:
+            raise errors.pop()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ApiUnavailableError, match="away"):
+        await retry(attempt, 0.3)
+
+
+async def test_a_first_attempt_that_hangs_is_unavailable() -> None:
+    with pytest.raises(ApiUnavailableError, match=r"no answer within 0\.1 s"):
+        await retry(asyncio.Event().wait, 0.1)
