@@ -199,7 +199,8 @@ class KubeletService:
             return
         if refusal is not None:
             self._unregistered()
-            self._failed(f"the kubelet refuses the driver: {refusal}")
+            # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
+            self._failed(f"the kubelet refuses the driver: {refusal.replace(f'/{endpoint}', '')}")
             self._awaited_since = time.monotonic()
             self._monitor.changed.set()  # the wait for the registration begins
             return
