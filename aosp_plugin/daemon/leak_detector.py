@@ -107,12 +107,15 @@ class LeakDetector:
         """Return the UIDs of the pods that own each device ID; None if the kubelet's checkpoint cannot be read.
 
         There are two checkpoints. That of the other API may not exist; it has owners only after a change of ``api``.
+        That of claims is in a directory that has the secrets of all pods, and that containers therefore do not have: a
+        container with the host's PID namespace, without which leak detection is incomplete, reads it in the root of
+        process 1.
         """
-        ids = backend.ids
-        by_plugin = self._read(resource, self._checkpoint, lambda text: parse_checkpoint(text, [resource]))
+        ids, path = backend.ids, self._claims_checkpoint
+        by_plugin = self._read(resource, [self._checkpoint], lambda text: parse_checkpoint(text, [resource]))
         by_claim = self._read(
             resource,
-            self._claims_checkpoint,
+            [path, f"{psutil.PROCFS_PATH}/1/root{path}"],
             lambda text: parse_claims_checkpoint(text, driver_name(resource), ids),
         )
         if (by_claim if backend.api is Api.DRA else by_plugin) is None:
@@ -121,13 +124,14 @@ class LeakDetector:
         return {id_: frozenset().union(*(owners.get(id_, ()) for owners in both)) for id_ in set().union(*both)}
 
     @staticmethod
-    def _read(resource: str, path: str, parse: Callable[[bytes], PodUids]) -> PodUids | None:
-        try:
-            with open(path, "rb") as file:
-                return parse(file.read())
-        except (OSError, HostError) as error:
-            LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
-            return None
+    def _read(resource: str, paths: Sequence[str], parse: Callable[[bytes], PodUids]) -> PodUids | None:
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    return parse(file.read())
+            except (OSError, HostError) as error:
+                LOG.debug("cannot read kubelet checkpoint", extra={"resource": resource, "error": str(error)})
+        return None
 
     def _failed(self, error: str) -> None:
         failure = f"leak scan failed: {error}"

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from aosp_plugin.config import Api
@@ -66,8 +67,15 @@ async def holding(path: Path) -> AsyncIterator[int]:
         await process.communicate(b"")
 
 
-def write_checkpoint(kubelet_dir: str, data: bytes) -> None:
-    Path(kubelet_dir, CHECKPOINT).write_bytes(data)
+def write_checkpoint(directory: str, data: bytes, name: str = CHECKPOINT) -> None:
+    Path(directory, name).write_bytes(data)
+
+
+def claims_checkpoint(pod: str) -> bytes:
+    """Return the kubelet's checkpoint with a claim of a pod for aosp_binder1."""
+    device = {"PoolName": "node/00000", "DeviceName": "aosp-binder1"}
+    claim = {"PodUIDs": {pod: {}}, "DriverState": {"binder.aosp.io": {"Devices": [device]}}}
+    return json.dumps({"Data": json.dumps({"ClaimInfoStateList": [claim]})}).encode()
 
 
 async def test_leak_is_logged_when_it_appears_and_when_it_is_released(
@@ -194,9 +202,7 @@ async def test_owners_by_claim_count_as_well(
     plugins = tmp_path / "kubelet/device-plugins"
     plugins.mkdir(parents=True)
     detector = LeakDetector({RESOURCE: backend}, str(plugins), 0.01)
-    device = {"PoolName": "node/00000", "DeviceName": "aosp-binder1"}
-    claim = {"PodUIDs": {"two": {}}, "DriverState": {"binder.aosp.io": {"Devices": [device]}}}
-    by_claim = json.dumps({"Data": json.dumps({"ClaimInfoStateList": [claim]})}).encode()
+    by_claim = claims_checkpoint("two")
     by_plugin = encode(Checkpoint([CheckpointEntry("one", "main", RESOURCE, {-1: ["aosp_binder0"]}, b"")]))
     files = {plugins / CHECKPOINT: by_plugin, tmp_path / "kubelet" / CLAIMS_CHECKPOINT: by_claim}
     for path in files if api is Api.DRA else reversed(files):
@@ -205,6 +211,21 @@ async def test_owners_by_claim_count_as_well(
     await detector.scan()
     both = {"aosp_binder0": {"one"}, "aosp_binder1": {"two"}, "aosp_binder2": frozenset()}
     assert owners == [None, None, both]
+
+
+async def test_owners_by_claim_are_read_in_the_root_of_process_1(
+    devices: DeviceDirectory, tmp_path: Path, owners: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin's container does not have the kubelet's root directory."""
+    backend = binder_backend(devices.directory, api=Api.DRA)
+    backend.scan()
+    root = tmp_path / "proc/1/root"
+    checkpoint = Path(f"{root}{tmp_path}/kubelet/{CLAIMS_CHECKPOINT}")
+    checkpoint.parent.mkdir(parents=True)
+    write_checkpoint(str(checkpoint.parent), claims_checkpoint("one"), CLAIMS_CHECKPOINT)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    await LeakDetector({RESOURCE: backend}, str(tmp_path / "kubelet/device-plugins"), 0.01).scan()
+    assert owners == [{"aosp_binder0": frozenset(), "aosp_binder1": {"one"}, "aosp_binder2": frozenset()}]
 
 
 async def test_incomplete_detection_is_logged_when_it_begins(
