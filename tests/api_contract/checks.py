@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.api_contract import collections, objects, slices
+from tests.api_contract import collections, objects, publishing, slices
 
-CHECKS: Final = (*objects.check.all, *collections.check.all, *slices.check.all)
+CHECKS: Final = (*objects.check.all, *collections.check.all, *slices.check.all, *publishing.check.all)

@@ -28,6 +28,7 @@ MAX_STEM_LENGTH = 40
 kubelet's directory takes 34 or more, and the rest of the socket's name up to 28."""
 MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
 _MAX_OBJECT_NAME_LENGTH = 253
+_MAX_POOL_NAME_LENGTH = 253
 _DIGEST_LENGTH = 8
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -95,7 +96,10 @@ def block_of(device_id: str) -> str:
 
 def pool_name(node_name: str, block: str) -> str:
     """Return the name of the pool of a block. Schedulers from 1.36 try pools in the order of their names."""
-    return f"{node_name}/{block}"
+    if len(node_name) + len(block) + 1 <= _MAX_POOL_NAME_LENGTH:
+        return f"{node_name}/{block}"
+    stem = node_name[: _MAX_POOL_NAME_LENGTH - len(block) - _DIGEST_LENGTH - 2]
+    return f"{stem.rstrip('-.')}-{_digest(node_name)}/{block}"
 
 
 def slice_name(driver: str, node_name: str, block: str) -> str:

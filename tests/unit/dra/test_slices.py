@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.dra.attributes import MAX_ATTRIBUTES, NUMA_ATTRIBUTE, typed_attributes
-from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE
+from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, pool_name
 from aosp_plugin.framework.dra.slices import (
     TAINTS_FIELD,
     Identity,
@@ -334,3 +334,13 @@ def test_the_probe_for_taints_is_a_valid_slice_with_a_taint() -> None:
 def test_every_reason_becomes_a_valid_value_of_a_label(reason: str) -> None:
     assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", label_value(reason))
     assert len(label_value(reason)) <= 63
+
+
+@pytest.mark.parametrize("length", [246, 247, 248, 253])
+def test_a_pool_of_a_long_node_name_has_a_valid_name_of_its_own(length: int) -> None:
+    node = f"{'n' * (length - 2)}.a"
+    name, other = pool_name(node, "00000"), pool_name(node, "00001")
+    assert len(name) == len(other) <= 253
+    assert name != other
+    assert name != pool_name(f"{'n' * (length - 2)}.b", "00000")
+    assert re.fullmatch(rf"{LABEL.pattern.replace('{0,61}', '*')}(\.a)?/00000", name)

@@ -1,0 +1,261 @@
+"""What the publisher of ResourceSlices makes of an API server: it has the rights of a driver, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.dra.names import device_name
+from aosp_plugin.framework.dra.publisher import SlicePublisher
+from aosp_plugin.framework.dra.slices import Identity, taint_probe
+from aosp_plugin.framework.inventory import Device, Inventory
+from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, watching
+from tests.e2e.common.report import say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.dra.slices import Attributes
+    from tests.api_contract.common import Server
+
+check = Checks()
+
+DRIVER = "phone.example.com"
+RIGHTS = [("get", "nodes"), *[(v, "resourceslices") for v in ("get", "list", "watch", "create", "update", "delete")]]
+
+
+class Publishing(NamedTuple):
+    """A publisher that runs on a node of its own."""
+
+    client: ApiClient
+    """The administrator's."""
+    node: str
+    inventory: Inventory
+    publisher: SlicePublisher
+
+    @property
+    def selector(self) -> str:
+        """Selects its slices."""
+        return f"spec.nodeName={self.node},spec.driver={DRIVER}"
+
+    async def slices(self) -> list[dict[str, Any]]:
+        """Return its slices."""
+        return (await self.client.list(SLICES, field_selector=self.selector)).items
+
+    async def publish(self, devices: Sequence[Device]) -> None:
+        """Publish devices, and wait until the server has them and the publisher knows it."""
+        self.inventory.publish(devices)
+        free = {device_name(device.id) for device in devices if device.healthy}
+        await self.until(lambda slices: {name for name, taints in devices_of(slices).items() if not taints} == free)
+        await self.fine()
+
+    async def fine(self) -> None:
+        """Wait until everything is confirmed, without a problem."""
+        await eventually(lambda: self.publisher.confirmed and not self.publisher.problem)
+
+    async def until(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Wait until its slices fulfil a condition, and return them."""
+        found: list[dict[str, Any]] = []
+
+        async def holds() -> bool:
+            found[:] = await self.slices()
+            return condition(found)
+
+        async with asyncio.timeout(PATIENCE):
+            while not await holds():  # noqa: ASYNC110 - a server has no events for this
+                await asyncio.sleep(0.02)
+        return found
+
+    async def create_node(self) -> str:
+        """Create the Node object, and return its UID."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node}}
+        return str((await self.client.create(paths.NODES, node))["metadata"]["uid"])
+
+
+@contextlib.asynccontextmanager
+async def publishing(server: Server, name: str, attributes: Attributes = lambda _: {}) -> AsyncIterator[Publishing]:
+    """Run a publisher with the rights of a driver; its slices are deleted at the end."""
+    token = await server.token(f"publisher-{name}"[:60], RIGHTS)
+    async with server.client() as client, server.client(token=token) as own_client:
+        stop, inventory = asyncio.Event(), Inventory()
+        node = f"node-of-{name}"
+        publisher = SlicePublisher(own_client, DRIVER, node, inventory, attributes, stop)
+        running = Publishing(client, node, inventory, publisher)
+        await running.create_node()
+        task = asyncio.create_task(publisher.run())
+        try:
+            yield running
+        finally:
+            stop.set()
+            await task
+            await delete_collection(client, f"spec.nodeName={node}")
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - a publisher has no events for this
+            await asyncio.sleep(0.005)
+
+
+def devices_of(slices: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the taints of all devices by name."""
+    devices = [device for each in slices for device in each["spec"].get("devices") or []]
+    return {device["name"]: device.get("taints") or [] for device in devices}
+
+
+def phones(count: int, **reasons: str) -> list[Device]:
+    """Return phone0.. with the reasons why some are unhealthy."""
+    return [Device(f"phone{number}", reasons.get(f"phone{number}", ""), (0,)) for number in range(count)]
+
+
+@check("What a kubelet wipes is back at once, without a list.")
+async def wiped(server: Server) -> None:
+    async with publishing(server, "wiped") as running:
+        await running.publish(phones(360))
+        for _ in range(3):
+            version = (await running.client.list(SLICES)).resource_version
+            async with watching(running.client, running.node, version) as events:
+                deleted: list[float] = []
+                created: list[float] = []
+                wipe = asyncio.create_task(delete_collection(running.client, f"spec.nodeName={running.node}"))
+                while len(created) < 6:
+                    event = await next_change(events)
+                    (deleted if event.type == "DELETED" else created).append(time.monotonic())
+                await wipe
+            assert len(deleted) == 6
+            gap = (created[-1] - deleted[0]) * 1000
+            say(f"# six slices of 360 devices: back {gap:.0f} ms after the first deletion")
+            await running.fine()
+        assert not running.publisher.problem, running.publisher.problem
+
+
+@check("What another client changes in a slice is repaired; its labels stay.")
+async def edited(server: Server) -> None:
+    async with publishing(server, "edited") as running:
+        await running.publish(phones(3))
+        (found,) = await running.slices()
+        path = paths.object_path(SLICES, found["metadata"]["name"])
+        found = await running.client.get(path)
+        found["spec"]["devices"].pop()
+        found["metadata"] |= {"labels": {"team": "a"}, "ownerReferences": []}
+        await running.client.update(path, found)
+        slices = await running.until(lambda slices: len(devices_of(slices)) == 3)
+        assert slices[0]["metadata"]["labels"] == {"team": "a"}
+        assert slices[0]["metadata"]["ownerReferences"]
+        await running.fine()
+
+
+@check("At rest, nothing is written, whatever reason there is to look.")
+async def at_rest(server: Server) -> None:
+    def attributes(device: str) -> dict[str, bool | int | str]:
+        return {"kind": "c", "slot": int(device.removeprefix("phone")), "rust": False, "kernel": Version("6.1.0-rc.1")}
+
+    async with publishing(server, "at-rest", attributes) as running:
+        await running.publish(phones(70, phone1="missing"))
+        before = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await running.slices()}
+        version = (await running.client.list(SLICES)).resource_version
+        async with (
+            watching(running.client, running.node, version) as events,
+            background_task(next_change(events)) as event,
+        ):
+            for _ in range(3):
+                running.publisher.check()
+                running.inventory.republish()
+                await asyncio.sleep(0.5)
+            assert not event.done(), event
+        after = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await running.slices()}
+        assert after == before
+
+
+@check("An unhealthy device has a taint where the server keeps taints, and is left out where it drops them.")
+async def unhealthy(server: Server) -> None:
+    async with publishing(server, "unhealthy") as running:
+        probe = taint_probe(Identity("probe.example.com", running.node, "1"))
+        kept = "taints" in (await running.client.create(SLICES, probe, dry_run=True))["spec"]["devices"][0]
+        say(f"# this server {'keeps' if kept else 'drops'} taints")
+        await running.publish(phones(2))
+        version = (await running.client.list(SLICES)).resource_version
+        async with watching(running.client, running.node, version) as events:
+            await running.publish(phones(3, phone1="missing"))
+            event = await next_change(events)  # the first one that has the unhealthy device, or no longer
+        assert devices_of([event.object]).keys() == ({"phone0", "phone1", "phone2"} if kept else {"phone0", "phone2"})
+        found = devices_of(await running.slices())
+        if kept:
+            (taint,) = found["phone1"]
+            assert (taint["key"], taint["value"], taint["effect"]) == (f"{DRIVER}/unhealthy", "missing", "NoSchedule")
+            await running.publish(phones(4, phone1="missing"))
+            assert devices_of(await running.slices())["phone1"] == [taint], "its time has changed"
+        await running.publish(phones(3))
+        assert devices_of(await running.slices()) == {"phone0": [], "phone1": [], "phone2": []}
+
+
+@check("Slices follow a Node that is deleted and created again.")
+async def node_replaced(server: Server) -> None:
+    async with publishing(server, "node-replaced") as running:
+        await running.publish(phones(1))
+        await running.client.delete(paths.object_path(paths.NODES, running.node))
+        await delete_collection(running.client, running.selector)  # as the garbage collector does
+        await eventually(lambda: f"there is no Node {running.node}" in running.publisher.problem)
+        await delete_collection(running.client, running.selector)  # the one with the old owner too
+        uid = await running.create_node()
+        slices = await running.until(bool)
+        assert [owner["uid"] for owner in slices[0]["metadata"]["ownerReferences"]] == [uid]
+        await running.fine()
+
+
+@check("Every device ID has a name that the server accepts, and attributes that it would refuse are left out.")
+async def odd_names(server: Server) -> None:
+    odd: dict[str, bool | int | str] = {
+        **{f"a{number}": number for number in range(40)},
+        "dash-ed": 1,
+        "example.com/x": "\u00fc" * 32,
+        "example.com/y": "\u00fc" * 33,
+        "Upper.Case/x": 1,
+        "a/b/c": 1,
+        "x" * 33: 1,
+        "version": Version("1.2.3-rc.1+build"),
+        "bad_version": Version("1.2"),
+        "huge": 2**63,
+    }
+    ids = [
+        "aosp_binder7",
+        "ttyUSB0",
+        "x" * 63,
+        "\u00fc" * 63,
+        "-",
+        "_",
+        "a-",
+        "a--b",
+        "A b",
+        "7",
+        "0" * 63,
+        "\U0001f4f1",
+    ]
+    async with publishing(server, "odd-names", lambda _: dict(reversed(odd.items()))) as running:
+        await running.publish([Device(each, "of a \u00fc-reason: " * 9 if each == "7" else "") for each in ids])
+
+
+@check("A long node name has slices too.")
+async def long_names(server: Server) -> None:
+    name = ".".join(["n" * 63, "o" * 63, "d" * 63, "e" * 50])
+    async with publishing(server, name) as running:
+        await running.publish(phones(70))
+        assert len(await running.slices()) == 2
+
+
+@check("Slices that are no longer wanted are deleted.")
+async def obsolete(server: Server) -> None:
+    async with publishing(server, "obsolete") as running:
+        await running.publish(phones(200))
+        assert len(await running.slices()) == 4
+        await running.publish(phones(1))
+        await running.until(lambda slices: len(slices) == 1)
+        running.publisher.withhold("a test")
+        await running.until(lambda slices: not devices_of(slices) and len(slices) == 1)
