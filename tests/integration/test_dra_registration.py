@@ -72,7 +72,7 @@ async def test_driver_waits_for_the_directory(registry: str) -> None:
 
 
 async def test_socket_appears_complete_and_for_the_kubelet_alone(registry: str) -> None:
-    """When the kubelet sees it, the server answers, and nobody but root may connect."""
+    """When the kubelet sees it, the server answers, and only root may connect."""
     os.mkdir(registry)
     async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
         await connected(kubelet, driver)
@@ -102,7 +102,7 @@ async def delete_socket(path: str) -> None:
 
 
 async def replace_socket(path: str) -> None:
-    """Replace the driver's socket with one that nobody listens on."""
+    """Replace the driver's socket with one without a listener."""
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(path + ".new")
         os.rename(path + ".new", path)

@@ -76,7 +76,7 @@ async def test_answer_has_an_entry_for_each_claim(kubelet_dir: str, service: str
 
 
 async def test_errors_are_those_of_their_claims(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim without a result has an error, and results for other claims are left out."""
+    """A claim without a result has an error, and results for other claims are omitted."""
 
     async def answer(*_: object) -> Mapping[str, Sequence[PreparedDevice] | str]:
         return {"uid-a": "no phone is left", "uid-b": (), "uid-x": ()}

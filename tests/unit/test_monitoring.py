@@ -58,6 +58,7 @@ def exposed() -> dict[str, set[str]]:
     observer = metrics.observer(resource)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)
+    metrics.dra_observer(resource).api_request("get", "nodes", "200")
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

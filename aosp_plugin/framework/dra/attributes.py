@@ -48,7 +48,7 @@ _VERSION = re.compile(
 def typed_attributes(
     device: Device, attributes: Mapping[str, AttributeValue]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return a device's attributes as the API server expects them, and why others are left out.
+    """Return a device's attributes as the API server expects them, and why others are omitted.
 
     The ID, and the NUMA node of a device that has exactly one, are added, and replace attributes of these names.
     """
@@ -64,7 +64,7 @@ def typed_attributes(
         if problem is None:
             typed[name] = _typed(value)
         else:
-            problems.append(f"attribute {name} is left out: {problem}")
+            problems.append(f"attribute {name} is omitted: {problem}")
     return typed, problems
 
 

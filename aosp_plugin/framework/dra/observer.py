@@ -38,7 +38,7 @@ class DraObserver:
         """Handle a change of the number of slices that should exist, or that exist as they should."""
 
     def slices_repaired(self, reason: Literal["deleted", "changed", "missing"]) -> None:
-        """Handle a slice that the driver wrote again, because somebody else had deleted or changed it."""
+        """Handle a slice that the driver wrote again, after another client had deleted or changed it."""
 
     def reconciled(self, kind: Repaired, result: Literal["ok", "failed"]) -> None:
         """Handle a repair by reconciliation: a claim that is gone, or a spec, mount or checkpoint that was lost."""

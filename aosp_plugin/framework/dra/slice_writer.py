@@ -46,7 +46,7 @@ class SliceWriter:
         taints_dropped: Callable[[], None],
         rng: random.Random | None = None,
     ) -> None:
-        """``lost`` is called when somebody else has deleted a slice; ``taints_dropped`` must call ``want``."""
+        """``lost`` is called when another client has deleted a slice; ``taints_dropped`` must call ``want``."""
         self._api = api
         self._driver = driver
         self._node_name = node_name

@@ -60,7 +60,7 @@ class WantedSlices(NamedTuple):
     left_out: Mapping[str, str]
     """Why a device is in no slice, by its ID."""
     attribute_problems: Mapping[str, str]
-    """Each reason why attributes are left out, with the ID of the first device."""
+    """Each reason why attributes are omitted, with the ID of the first device."""
 
 
 class StoredSlice(NamedTuple):
@@ -72,7 +72,7 @@ class StoredSlice(NamedTuple):
     deleting: bool
     """Whether it has been deleted, but remains until its finalizers are removed."""
     metadata: Json
-    """Without the fields that the server maintains and nobody compares."""
+    """Without the fields that the server maintains, which are not compared."""
     spec: Json
     """Without empty values."""
     manager: str

@@ -1,7 +1,7 @@
 """Whether the API server keeps taints of devices (feature gate DRADeviceTaints, on by default from Kubernetes 1.36).
 
 A server without them drops the field without an error, and the unhealthy device would be free for pods until the
-answer was read. Therefore a creation that is only simulated comes first, and until its answer, devices are left out.
+answer was read. Therefore a creation that is only simulated comes first, and until its answer, devices are omitted.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def without_claim(cluster: Cluster) -> None:
     end(cluster, "partly")
 
 
-@item("A phone by attribute; an expression that reads a missing one keeps the pod Pending and says so")
+@item("A phone by attribute; an expression that reads a missing one keeps the pod Pending with that event")
 def attributes(cluster: Cluster) -> None:
     dra.ensure(cluster)
     chosen = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].id == "aosp_binder6"'}}]

@@ -134,7 +134,7 @@ def created_without_kubelet(cluster: Cluster) -> None:
     phones.remove(cluster, "Pod", "early")
 
 
-@item("The API server is killed for 8 s: pods run on, nothing is published anew, and new pods run afterwards")
+@item("The API server is killed for 8 s: pods run on, nothing is published again, and new pods run afterwards")
 def apiserver_killed(cluster: Cluster) -> None:
     pods = Undisturbed(cluster)
     before, plane = plugin_run(cluster), cluster.control_plane

@@ -133,7 +133,7 @@ def test_an_invalid_attribute_is_left_out_and_reported_with_the_first_device() -
     slices = wanted_slices(phones(2), lambda _: {"gpu": "x" * 65, "kind": "c"}, WHO, taints=True)
     (each,) = slices.slices.values()
     assert [set(device["attributes"]) for device in each["spec"]["devices"]] == [{"id", "kind"}] * 2
-    assert slices.attribute_problems == {"attribute gpu is left out: the value has 65 bytes; the limit is 64": "phone0"}
+    assert slices.attribute_problems == {"attribute gpu is omitted: the value has 65 bytes; the limit is 64": "phone0"}
     assert not slices.left_out
 
 
@@ -221,7 +221,7 @@ def test_what_the_api_server_would_refuse_is_left_out(name: str, value: str | in
     typed, problems = typed_attributes(Device("phone0"), {name: value})
     assert set(typed) == {"id"}
     assert len(problems) == 1
-    assert problems[0].startswith(f"attribute {name} is left out: ")
+    assert problems[0].startswith(f"attribute {name} is omitted: ")
 
 
 @pytest.mark.parametrize("value", ["", "x" * 64, -(2**63), 2**63 - 1, Version("1.0.0-rc.1+build.5"), False])
