@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -250,3 +251,41 @@ async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None
         await asyncio.sleep(0)
         assert driver.service.problem == "not registered yet"
     assert os.listdir(registry) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        ("aosp_plugin.framework.socket_server.check_descriptors", "cannot listen in {}: "),
+        ("os.rename", "cannot create a socket in {}: "),
+    ],
+)
+async def test_socket_that_cannot_be_created_is_retried(
+    registry: str, monkeypatch: pytest.MonkeyPatch, function: str, text: str
+) -> None:
+    """Nothing is left behind."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with kubelet_at(registry) as kubelet:
+        with monkeypatch.context() as fault:
+            fault.setattr(function, full)
+            async with running_driver(registry) as driver:
+                await problem(driver, f"registration failed, retrying: {text.format(registry)}")
+                assert driver.service.problem.endswith("No space left on device")
+                fault.undo()
+                await connected(kubelet, driver)
+                assert os.listdir(registry) == [driver.service.endpoint]
+                assert driver.events.seen[0] == "failed"
+
+
+async def test_calls_on_a_given_up_socket_are_ignored(registry: str) -> None:
+    """A kubelet that answers late for another one says nothing about the current one."""
+    async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
+        await connected(kubelet, driver)
+        driver.service.restarted.clear()
+        driver.service._requested("other.sock")
+        driver.service._answered("other.sock", "it is too late")
+        assert not driver.service.restarted.is_set()
+        assert driver.service.registered
