@@ -299,3 +299,27 @@ def prepare(node: Node, host: ClaimHost, uid: str, *ids: str) -> tuple[PreparedD
     claim = msgspec.convert(claim_object(uid, {"phone": ids}), Claim)
     wanted = record_of(reference(uid), claim, DRIVER, device_ids(NODE, node.backend.ids))
     return host.prepare(wanted, lambda: None)
+
+
+async def prepared_devices(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> list[PreparedDevice]:
+    """Prepare a claim, which has to succeed."""
+    result = (await claims.prepare([claim], seconds))[claim.uid]
+    assert not isinstance(result, str), result
+    return list(result)
+
+
+async def refusal(claims: Claims, claim: ClaimReference, seconds: float = PATIENCE) -> str:
+    """Prepare a claim, which has to fail."""
+    result = (await claims.prepare([claim], seconds))[claim.uid]
+    assert isinstance(result, str)
+    return result
+
+
+async def unprepare(claims: Claims, *uids: str, seconds: float = PATIENCE) -> dict[str, str]:
+    """Unprepare claims; return the error of each."""
+    return dict(await claims.unprepare([reference(uid) for uid in uids], seconds))
+
+
+def nothing_left(node: Node, claims: Claims) -> bool:
+    """Return whether no trace of any claim is left."""
+    return not node.specs and not node.backend.mounted and not claims.host.records

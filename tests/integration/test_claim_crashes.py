@@ -30,6 +30,12 @@ KILLED, DONE, FAILED = 17, 0, 1
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.listdir", "os.scandir"}
 
 
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: what a killed process has written stays, and only a power failure would lose it."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return make_node(tmp_path)

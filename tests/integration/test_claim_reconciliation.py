@@ -93,8 +93,7 @@ async def test_a_deleted_spec_is_written_again_at_once(node: Node) -> None:
 async def test_a_deleted_directory_of_specs_is_made_again(node: Node) -> None:
     async with reconciled(node, EVENTS_ONLY) as running:
         await prepare(node, running.claims, "a", "phone1")
-        node.spec("a").unlink()
-        node.cdi.rmdir()
+        node.cdi.rename(node.root / "moved")
         await until(node.spec("a").exists)
 
 

@@ -1,0 +1,149 @@
+"""Preparations of claims while the API server fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.errors import (
+    ApiUnavailableError,
+    ForbiddenError,
+    NotFoundError,
+    Request,
+    TooManyRequestsError,
+)
+from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.framework.dra.claim_source import ApiClaimSource
+from aosp_plugin.framework.dra.interfaces import ClaimReference
+from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from tests.claims import (
+    TIMINGS,
+    Node,
+    claim_object,
+    make_node,
+    prepared_devices,
+    reference,
+    refusal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aosp_plugin.framework.dra.claims import Claims
+    from aosp_plugin.testing.apiserver.faults import Fault
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return make_node(tmp_path)
+
+
+@pytest.fixture
+async def claims(node: Node) -> AsyncIterator[Claims]:
+    async with node.claims() as claims:
+        yield claims
+
+
+async def test_errors_of_the_api_server_that_may_pass_are_retried(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    node.source.errors = [ApiUnavailableError(None, "refused"), TooManyRequestsError(None, "429")]
+    await prepared_devices(claims, claim)
+    assert len(node.source.requests) == 3
+
+
+async def test_missing_rights_are_reported_at_once(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    node.source.errors = [ForbiddenError(Request("get", "/claims"), "403 Forbidden")]
+    assert "403 Forbidden" in await refusal(claims, claim)
+    assert len(node.source.requests) == 1
+
+
+async def test_an_api_server_that_does_not_answer_is_an_error_in_time(node: Node, claims: Claims) -> None:
+    node.source.down = True
+    assert "connection refused" in await refusal(claims, reference("a"), seconds=0.3)
+
+
+async def test_a_prepare_before_the_first_scan_waits_for_it(node: Node) -> None:
+    async with node.claims(scanned=False) as claims:
+        task = asyncio.create_task(prepared_devices(claims, node.source.add("a", "phone1")))
+        await claims._worker.run(lambda: None)
+        claims._inventory.publish(node.backend.devices())
+        assert [device.device for device in await task] == ["phone1"]
+
+
+async def test_a_prepare_without_any_scan_is_an_error_in_time(node: Node) -> None:
+    async with node.claims(scanned=False) as claims:
+        assert "not been scanned" in await refusal(claims, node.source.add("a", "phone1"), seconds=0.2)
+
+
+async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    first = await prepared_devices(claims, claim)
+    node.source.errors = [NotFoundError(None, "404 page not found", status=404)]
+    assert await prepared_devices(claims, claim) == first
+
+
+@contextlib.asynccontextmanager
+async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
+    """Run claims with the client of an API server, which waits for an answer for a moment only."""
+    async with (
+        ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.2)) as client,
+        node.claims(source=ApiClaimSource(client)) as claims,
+    ):
+        yield claims
+
+
+async def test_a_name_that_is_no_part_of_a_path_is_refused(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        assert "not a valid name" in await refusal(claims, ClaimReference("default", "../secrets", "a"))
+
+
+@pytest.mark.parametrize(
+    "fault", [Hang(), Garbage(), Cut(), Throttle(retry_after=0.01), Refuse(503), Refuse(401)], ids=repr
+)
+async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node, fault: Fault) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
+        created = server.objects.create(paths.resource_claims("default"), body)
+        added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
+        claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
+        assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
+        assert added.hits == 2
+
+
+async def test_missing_rights_are_named(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        server.faults.add(Refuse(403), verb="get", resource="resourceclaims")
+        text = await refusal(claims, reference("a"))
+        assert "requires the verb get on resourceclaims of API group" in text
+
+
+async def test_a_claim_that_does_not_exist_is_an_error_at_once(node: Node) -> None:
+    async with ApiServer() as server, api_claims(node, server) as claims:
+        assert "404 NotFound" in await refusal(claims, reference("a"))
+        assert server.count("get", "resourceclaims") == 1
+
+
+async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(node: Node) -> None:
+    async with (
+        ApiServer() as server,
+        ApiClient(StaticCredentials(server.url)) as client,
+        node.claims(source=ApiClaimSource(client), timings=TIMINGS._replace(conflict=0.3)) as claims,
+    ):
+        references = []
+        for name in ("claim-a", "claim-b"):
+            body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": name}}
+            created = server.objects.create(paths.resource_claims("default"), body)
+            references.append(ClaimReference("default", name, created["metadata"]["uid"]))
+        await prepared_devices(claims, references[0])
+        waiting = asyncio.create_task(refusal(claims, references[1]))
+        await server.wait_for(lambda server: server.count("get", "resourceclaims") >= 2)
+        server.faults.add(Hang(), verb="get", resource="resourceclaims")
+        assert "still prepared for claim default/claim-a" in await waiting

@@ -1,0 +1,119 @@
+"""Many pods at once, against two processes of a driver: no device is in two pods, and nothing is left at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, TooManyRequestsError
+from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aosp_plugin.framework.dra.claims import Claims
+
+PODS, AT_ONCE = 100, 12
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: what a killed process has written stays, and only a power failure would lose it."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+class Cluster:
+    """A scheduler and a kubelet with faults, and the pods that have a device."""
+
+    def __init__(self, node: Node, processes: list[Claims], rng: random.Random) -> None:
+        self.node = node
+        self.processes = processes
+        self.rng = rng
+        self.free = [f"phone{number}" for number in range(8)]
+        self.released = asyncio.Event()
+        self.holders: dict[str, str] = {}
+        """UID of the pod whose containers run with a device."""
+        self.started = 0
+
+    async def run(self, pods: range) -> None:
+        """Run pods, one after another."""
+        for number in pods:
+            await self._run_pod(f"u{number}")
+
+    async def _run_pod(self, uid: str) -> None:
+        ids = await self._allocate()
+        self.node.source.add(uid, *ids)
+        if await self._prepared(uid):
+            for device_id in ids:
+                assert self.holders.setdefault(device_id, uid) == uid
+            self.started += 1
+            await asyncio.sleep(self.rng.random() * 0.01)
+        ending = self.rng.choice(("normal", "forced", "forgotten"))
+        if ending != "normal":  # the claim and its devices are free while the containers end
+            self.node.source.remove(uid)
+            self._release(ids)
+            await asyncio.sleep(self.rng.random() * 0.01)
+        for device_id in ids:
+            if self.holders.get(device_id) == uid:
+                del self.holders[device_id]
+        if ending != "forgotten":  # a kubelet that has lost its records never unprepares the claim
+            while (await self._any().unprepare([reference(uid)], self.rng.choice((0.001, PATIENCE))))[uid]:
+                pass
+        if ending == "normal":
+            self.node.source.remove(uid)
+            self._release(ids)
+
+    async def _prepared(self, uid: str) -> bool:
+        """Prepare a claim as a kubelet does, which may give up and ask again; return whether it was."""
+        for _ in range(8):
+            if self.rng.random() < 0.2:
+                self.node.source.errors.append(
+                    self.rng.choice((ApiUnavailableError(None, "away"), TooManyRequestsError(None, "429")))
+                )
+            seconds = self.rng.choice((0.001, 0.02, PATIENCE, PATIENCE))
+            task = asyncio.create_task(self._any().prepare([reference(uid)], seconds))
+            if self.rng.random() < 0.2:
+                await asyncio.sleep(self.rng.random() * 0.01)
+                task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and not isinstance(task.result()[uid], str):
+                return True
+        return False
+
+    async def _allocate(self) -> list[str]:
+        count = self.rng.choice((1, 1, 1, 2))
+        while len(self.free) < count:
+            self.released.clear()
+            await self.released.wait()
+        ids = self.rng.sample(self.free, count)
+        self.free = [device_id for device_id in self.free if device_id not in ids]
+        return ids
+
+    def _release(self, ids: list[str]) -> None:
+        self.free += ids
+        self.released.set()
+
+    def _any(self) -> Claims:
+        return self.rng.choice(self.processes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_device_is_in_two_pods_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    node = make_node(tmp_path)
+    timings = TIMINGS._replace(gone=0.02, poll=0.02, ask=0.02)
+    async with node.claims(timings=timings) as first, node.claims(timings=timings) as second:
+        cluster = Cluster(node, [first, second], random.Random(seed))  # noqa: S311 - repeatable
+        async with asyncio.TaskGroup() as tasks:
+            for start in range(AT_ONCE):
+                tasks.create_task(cluster.run(range(start, PODS, AT_ONCE)))
+        assert cluster.started > PODS / 2
+        await first.restore()  # read what the other process prepared last
+        for record in list(first.prepared.values()):
+            await first.release(record)
+        await second.restore()
+        assert not second.host.records
+        assert node.specs == node.backend.mounted == set()
