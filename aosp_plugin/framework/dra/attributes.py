@@ -1,6 +1,6 @@
 """Attributes of devices in the form of the API server (staging/src/k8s.io/api/resource/v1/types.go ``Device``).
 
-The API server refuses a whole slice because of one invalid attribute, so invalid ones are left out here. They are not
+The API server refuses a whole slice because of one invalid attribute, so invalid ones are omitted here. They are not
 cut: a value that was cut could equal that of another device, while a selector on a missing attribute fails visibly.
 """
 
