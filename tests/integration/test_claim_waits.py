@@ -105,6 +105,15 @@ async def test_a_claim_with_one_device_twice_is_refused(node: Node, claims: Clai
     assert "allocated twice, for the requests x and y" in await refusal(claims, reference("a"))
 
 
+async def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node, claims: Claims) -> None:
+    await prepared_devices(claims, node.source.add("a", "phone1"))
+    outdated = claims.prepared["a"]
+    await prepared_devices(claims, node.source.add("a", "phone2"))
+    await claims.release(outdated)
+    assert node.backend.mounted == {"phone2"}
+    assert not [event for event in node.observer.events if event[0] in {"unprepared", "reconciled"}]
+
+
 # -- calls that end early
 
 

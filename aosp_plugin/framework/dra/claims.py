@@ -147,6 +147,8 @@ class Claims:
                 self._preparing[uid].discard(task)
                 if not self._preparing[uid]:
                     del self._preparing[uid]
+            if tasks:
+                await asyncio.wait(tasks.values())
         ended = "the claim was unprepared before its preparation had ended"
         return {uid: ended if task.cancelled() else task.result() for uid, task in tasks.items()}
 
@@ -165,15 +167,17 @@ class Claims:
 
         Nothing happens if its record has changed since. Raises OSError and PluginError.
         """
-        ok = False
         started = time.monotonic()
+        function = partial(self.host.unprepare, record.uid, record)
         try:
-            if not await self._worker.run(partial(self.host.unprepare, record.uid, record), label="claim release"):
+            if not await self._worker.run(function, label="claim release"):
                 return
-            ok = True
-        finally:
-            self._observer.unprepared("ok" if ok else "failed", time.monotonic() - started)
-            self._repaired("claim", ok=ok)
+        except (OSError, PluginError):
+            self._observer.unprepared("failed", time.monotonic() - started)
+            self._repaired("claim", ok=False)
+            raise
+        self._observer.unprepared("ok", time.monotonic() - started)
+        self._repaired("claim", ok=True)
         fields = {"claim": record.full_name, "uid": record.uid, "device": ",".join(record.ids)}
         LOG.warning("claim does not exist any more, unprepared", extra=fields)
 
@@ -189,12 +193,13 @@ class Claims:
             return _unexpected(reference, error)
         finally:
             self._observer.prepared("ok" if ok else "failed", time.monotonic() - started)
+        record = self.host.records.get(reference.uid)
         LOG.info(
             "claim prepared",
             extra={
                 "claim": f"{reference.namespace}/{reference.name}",
                 "uid": reference.uid,
-                "device": ",".join(device.device for device in devices),
+                "device": ",".join(record.ids if record is not None else ()),
                 "duration_ms": milliseconds(time.monotonic() - started),
             },
         )
