@@ -1,11 +1,12 @@
 """Attributes of devices in the form of the API server (staging/src/k8s.io/api/resource/v1/types.go ``Device``).
 
 The API server refuses a whole slice because of one invalid attribute, so invalid ones are omitted here. They are not
-cut: a value that was cut could equal that of another device, while a selector on a missing attribute fails visibly.
+truncated: a truncated value could equal that of another device, while a selector on a missing attribute fails visibly.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -59,12 +60,12 @@ def typed_attributes(
     problems = []
     for name, value in {**own, **attributes, **own}.items():  # in this order, as the limit is for the last ones
         problem = _problem(name, value)
-        if problem is None and len(typed) == MAX_ATTRIBUTES:
+        if not problem and len(typed) == MAX_ATTRIBUTES:
             problem = f"a device has at most {MAX_ATTRIBUTES}"
-        if problem is None:
-            typed[name] = _typed(value)
-        else:
+        if problem:
             problems.append(f"attribute {name} is omitted: {problem}")
+        else:
+            typed[name] = _typed(value)
     return typed, problems
 
 
@@ -78,18 +79,19 @@ def _typed(value: AttributeValue) -> dict[str, Any]:
     return {"string": value}
 
 
-def _problem(name: str, value: AttributeValue) -> str | None:
-    """Return why the API server would refuse an attribute; None if it would not."""
+@functools.lru_cache(maxsize=4096, typed=True)  # most attributes are the same for many devices
+def _problem(name: str, value: AttributeValue) -> str:
+    """Return why the API server would refuse an attribute; empty if it would not."""
     domain, slash, identifier = name.rpartition("/")
     if slash and (len(domain) > MAX_DOMAIN_LENGTH or not is_subdomain(domain)):
         return "the domain of its name is invalid"
     if len(identifier) > MAX_NAME_LENGTH or _IDENTIFIER.fullmatch(identifier) is None:
         return f"its name must be an identifier of at most {MAX_NAME_LENGTH} characters"
     if isinstance(value, int):
-        return None if value in _INT64 else "the number does not fit into 64 bits"
+        return "" if value in _INT64 else "the number does not fit into 64 bits"
     length = len(value.encode(errors="surrogatepass"))
     if length > MAX_VALUE_LENGTH:
         return f"the value has {length} bytes; the limit is {MAX_VALUE_LENGTH}"
     if isinstance(value, Version) and _VERSION.fullmatch(value) is None:
         return "the value is not a semantic version"
-    return None
+    return ""

@@ -8,6 +8,7 @@ is allocated from the pool until both are written.
 from __future__ import annotations
 
 import collections
+import functools
 import re
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -72,7 +73,7 @@ class StoredSlice(NamedTuple):
     deleting: bool
     """Whether it has been deleted, but remains until its finalizers are removed."""
     metadata: Json
-    """Without the fields that the server maintains, which are not compared."""
+    """Without the fields that only the server maintains."""
     spec: Json
     """Without empty values."""
     manager: str
@@ -143,15 +144,16 @@ def wanted_slices(
     left_out: dict[str, str] = {}
     attribute_problems: dict[str, str] = {}
     for device in devices:
-        block, name = blocks[block_of(device.id)], device_name(device.id)
+        block_name, name = _place(device.id)
+        block = blocks[block_name]
         if name in block:
             left_out[device.id] = f"another device of the block has the name {name}"
         elif len(block) == DEVICES_PER_SLICE:
-            left_out[device.id] = f"the block {block_of(device.id)} has {DEVICES_PER_SLICE} devices already"
+            left_out[device.id] = f"the block {block_name} has {DEVICES_PER_SLICE} devices already"
         elif device.healthy or taints:
             typed, problems = typed_attributes(device, attributes(device.id))
             attribute_problems.update({problem: device.id for problem in problems if problem not in attribute_problems})
-            block[name] = {"name": name, "attributes": typed, **_taints(device, identity.driver)}
+            block[name] = {"name": name, **({"attributes": typed} if typed else {}), **_taints(device, identity.driver)}
         else:
             block[name] = {}  # the place of an unhealthy device is not given to another one
     filled = {block: [device for device in members.values() if device] for block, members in blocks.items()}
@@ -241,6 +243,12 @@ def without_empty(value: Any) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=16384)
+def _place(device_id: str) -> tuple[str, str]:
+    """Return block and name of a device."""
+    return block_of(device_id), device_name(device_id)
+
+
 def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
     owner = {
         "apiVersion": "v1",
@@ -253,14 +261,14 @@ def _slice(block: str, devices: Sequence[Json], identity: Identity) -> Json:
         "driver": identity.driver,
         "nodeName": identity.node_name,
         "pool": {"name": pool_name(identity.node_name, block), "generation": 1, "resourceSliceCount": 1},
-        "devices": devices,
+        **({"devices": devices} if devices else {}),
     }
     name = slice_name(identity.driver, identity.node_name, block)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": name, "ownerReferences": [owner]},
-        "spec": without_empty(spec),
+        "spec": spec,
     }
 
 

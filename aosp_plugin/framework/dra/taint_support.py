@@ -1,7 +1,8 @@
 """Whether the API server keeps taints of devices (feature gate DRADeviceTaints, on by default from Kubernetes 1.36).
 
 A server without them drops the field without an error, and the unhealthy device would be free for pods until the
-answer was read. Therefore a creation that is only simulated comes first, and until its answer, devices are omitted.
+answer was read. Therefore a creation that is only simulated comes first; until its answer, unhealthy devices are
+omitted.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class TaintSupport:
         self._backoff.succeeded()
         self.due = self._clock() + LIFETIME
         if kept != self._known:
-            how = "by taints" if kept else "by leaving them out: the API server drops taints"
+            how = "by taints" if kept else "by omitting them: the API server drops taints"
             LOG.info("unhealthy devices are published", extra={"how": how})
         self._known = kept
 
