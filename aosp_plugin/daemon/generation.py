@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from aosp_plugin import __version__
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
+from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.observation import Observation
-from aosp_plugin.daemon.servers import create_server, device_plugins
+from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
 from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -122,6 +123,7 @@ class Generation:
         self._background = [
             tasks.create_task(self._kubelet_view.run()),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
+            tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
         ]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aosp_plugin.config import Api
 from aosp_plugin.framework import DevicePlugin
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config, Resource
     from aosp_plugin.daemon.observation import Observation
+    from aosp_plugin.framework.dra.driver import DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.resource_server import ResourceServer
 
@@ -55,3 +56,8 @@ def create_server(
 def device_plugins(servers: Iterable[ResourceServer]) -> list[DevicePlugin]:
     """Return those of the servers that are device plugins."""
     return [server for server in servers if isinstance(server, DevicePlugin)]
+
+
+def dra_drivers(servers: Iterable[ResourceServer]) -> list[DraDriver]:
+    """Return those of the servers that are DRA drivers."""
+    return [cast("DraDriver", server) for server in servers if server.driver is not None]
