@@ -102,8 +102,14 @@ async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
                     await asyncio.sleep(0.01)
                     drivers.append(driver.service.endpoint)
 
-    async with asyncio.TaskGroup() as tasks:
-        await kubelet.restart(lambda: tasks.create_task(begin()))
+    running: list[asyncio.Task[None]] = []
+    try:
+        await kubelet.restart(lambda: running.append(asyncio.create_task(begin())))
+        await running[0]
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
     assert len(set(drivers) - {""}) > 1, f"{set(drivers)}"
 
 
