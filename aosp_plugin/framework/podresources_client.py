@@ -254,18 +254,6 @@ def devices_in(response: pb.AllocatableResourcesResponse, resources: Collection[
     return {name: len(ids) for name, ids in devices.items()}
 
 
-def device_plugin_notice(answer: Allocatable, resource: str) -> str:
-    """Return why the devices of a resource must not be published as ResourceSlices; empty if they may, or if unknown.
-
-    As long as the kubelet has healthy devices of a device plugin, the scheduler prefers them to those of a DRA driver
-    (pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go), and both would give them to pods.
-    """
-    count = 0 if answer.problem else answer.devices.get(resource, 0)
-    if not count:
-        return ""
-    return f"a device plugin serves {count} devices of {resource} on this node: nothing is published until it has ended"
-
-
 def _describe(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"no answer within {DEADLINE:.0f} s"

@@ -17,11 +17,9 @@ from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.podresources_client import (
     MAX_AGE,
     MIN_INTERVAL,
-    Allocatable,
     Allocations,
     Owner,
     allocations_in,
-    device_plugin_notice,
 )
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.sockets import identify
@@ -156,13 +154,6 @@ def test_devices_of_claims_have_owners_too() -> None:
     }
     assert allocations.by_plugin == {"aosp.io/phone": {"phone1"}, "aosp.io/binder": frozenset()}
     assert allocations.by_claim == {"aosp.io/phone": {"phone2"}, "aosp.io/binder": {*binder}}
-
-
-def test_devices_of_a_device_plugin_keep_a_driver_from_publishing() -> None:
-    notice = "a device plugin serves 3 devices of aosp.io/phone on this node: nothing is published until it has ended"
-    assert device_plugin_notice(Allocatable("", {"aosp.io/phone": 3}), "aosp.io/phone") == notice
-    for answer in (Allocatable("", {"aosp.io/phone": 0}), Allocatable("", {"a.io/x": 1}), Allocatable("too old")):
-        assert device_plugin_notice(answer, "aosp.io/phone") == ""
 
 
 async def refuse(context: Any) -> None:
