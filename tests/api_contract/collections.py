@@ -8,9 +8,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.errors import Request
+from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, Request
 from tests.api_contract.common import (
     DRIVER,
     PATIENCE,
@@ -20,6 +21,7 @@ from tests.api_contract.common import (
     changed,
     delete_collection,
     next_change,
+    next_event,
     refused,
     watching,
 )
@@ -197,3 +199,20 @@ async def wiped(server: Server) -> None:
                 ("DELETED", f"wiped-{number}") for number in range(3)
             }
         assert await client.get(paths.object_path(SLICES, "kept")) == kept
+
+
+@check("A server that is killed breaks watches; after its start, earlier versions are gone and objects are not.")
+async def restarted(server: Server) -> None:
+    async with server.client() as client:
+        version = (await client.list(SLICES)).resource_version
+        made = await client.create(SLICES, a_slice("restarted", node="restarted"))
+        async with watching(client, "restarted", version) as events:
+            assert (await next_change(events)).object == made
+            await client.create(SLICES, a_slice("restarted-of-another-node"))
+            await server.restart()
+            with pytest.raises(ApiUnavailableError):  # noqa: PT012 - after events that were on their way
+                while True:
+                    await next_event(events)
+        assert await client.get(paths.object_path(SLICES, "restarted")) == made
+        events = client.watch(SLICES, resource_version=made["metadata"]["resourceVersion"])
+        assert await refused(anext(events)) == (410, "Expired")

@@ -45,6 +45,12 @@ class Server(Protocol):
     async def compact(self) -> None:
         """Forget all old versions, so that a list cannot be continued."""
 
+    async def throttled(self) -> str:
+        """Return a token whose requests the server throttles."""
+
+    async def restart(self) -> None:
+        """Kill the server, and start it again with its data."""
+
 
 class Check(NamedTuple):
     """A claim, and the function that raises AssertionError if it does not hold."""

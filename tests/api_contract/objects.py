@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.errors import ForbiddenError
+from aosp_plugin.framework.apiserver.errors import ForbiddenError, TooManyRequestsError
+from aosp_plugin.framework.apiserver.transport import ApiLimits
 from tests.api_contract.common import (
     DRIVER,
+    PATIENCE,
     SLICES,
+    TAINT,
     Checks,
     a_slice,
     changed,
@@ -216,3 +220,27 @@ async def claim_status(server: Server) -> None:
         new = await client.update(f"{path}/status", {**made, "status": status})
         assert new["status"]["allocation"]["devices"]["results"] == [result]
         assert (await client.get(path))["status"] == new["status"]
+
+
+@check("A dry run validates and drops fields as a creation does, and stores nothing.")
+async def simulated(server: Server) -> None:
+    async with server.client() as client:
+        answer = await client.create(SLICES, a_slice("simulated", taints=[TAINT]), dry_run=True)
+        assert ("taints" in answer["spec"]["devices"][0]) is (server.minor >= 36)
+        assert await refused(client.create(SLICES, a_slice("simulated", name="Upper"), dry_run=True)) == (
+            422,
+            "Invalid",
+        )
+        assert await refused(client.get(paths.object_path(SLICES, "simulated"))) == (404, "NotFound")
+        await client.create(SLICES, a_slice("simulated"))
+        assert await refused(client.create(SLICES, a_slice("simulated"), dry_run=True)) == (409, "AlreadyExists")
+
+
+@check("A throttled request gets 429 and a pause.")
+async def throttled(server: Server) -> None:
+    async with server.client(ApiLimits(request=1.0), await server.throttled()) as client, asyncio.timeout(PATIENCE):
+        refusals: list[TooManyRequestsError] = []
+        while not refusals:  # a server needs some time for new rules
+            results = await asyncio.gather(*(client.list(SLICES) for _ in range(3)), return_exceptions=True)
+            refusals = [result for result in results if isinstance(result, TooManyRequestsError)]
+        assert refusals[0].retry_after == 1.0

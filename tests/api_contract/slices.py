@@ -122,3 +122,18 @@ async def dropped_again(server: Server) -> None:
             assert new["spec"] == old["spec"]
             # The generation is computed before the fields are dropped.
             assert new["metadata"]["generation"] == 2
+
+
+@check("The time of a taint is kept if it is given, and set if not.")
+async def taint_times(server: Server) -> None:
+    if server.minor <= 35:
+        return
+    async with server.client() as client:
+        path = paths.object_path(SLICES, "taint-times")
+        old = {**TAINT, "timeAdded": "2020-01-01T00:00:00Z"}
+        made = await client.create(SLICES, a_slice("taint-times", taints=[old]))
+        assert made["spec"]["devices"][0]["taints"] == [old]
+        del made["spec"]["devices"][0]["taints"][0]["timeAdded"]
+        new = await client.update(path, made)
+        assert new["spec"]["devices"][0]["taints"][0]["timeAdded"] > "2026"
+        assert new["metadata"]["generation"] == 2

@@ -9,7 +9,7 @@ import pytest
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
-from aosp_plugin.testing.apiserver import ApiServer
+from aosp_plugin.testing.apiserver import ApiServer, Throttle
 from tests.api_contract.checks import CHECKS
 
 if TYPE_CHECKING:
@@ -48,6 +48,15 @@ class StandIn:
     async def compact(self) -> None:
         """Forget the history."""
         self._server.compact()
+
+    async def throttled(self) -> str:
+        """Throttle all requests."""
+        self._server.faults.add(Throttle())
+        return ADMINISTRATOR
+
+    async def restart(self) -> None:
+        """Restart the server."""
+        await self._server.restart()
 
 
 @pytest.mark.parametrize("minor", [34, 37])

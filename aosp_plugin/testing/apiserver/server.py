@@ -129,9 +129,14 @@ class ApiServer:
         self._notify()
 
     async def restart(self, *, keep_data: bool = True) -> None:
-        """Stop and start again; ``keep_data=False`` loses all objects, and the revisions begin again."""
+        """Stop and start again; ``keep_data=False`` loses all objects, and the revisions begin again.
+
+        The history is lost in any case, as a kube-apiserver's cache is: a watch from an earlier revision gets 410.
+        """
         await self.stop()
-        if not keep_data:
+        if keep_data:
+            self.store.compact()
+        else:
             self.store.clear()
         await self.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import time
 import urllib.request
 from functools import partial
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tests.api_contract.common import Check
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
 _GROUPS = {"nodes": ""}
 
 
@@ -62,6 +64,36 @@ class Server:
     async def compact(self) -> None:
         """Compact etcd."""
         await asyncio.to_thread(self._compact)
+
+    async def throttled(self) -> str:
+        """Create a service account whose priority level runs no request."""
+        return await asyncio.to_thread(self._throttled)
+
+    async def restart(self) -> None:
+        """Kill and start kube-apiserver."""
+        await asyncio.to_thread(self._restart)
+
+    def _restart(self) -> None:
+        self._control_plane.apiserver.end(signal.SIGKILL)
+        self._control_plane.start_api_server()
+
+    def _throttled(self) -> str:
+        api, name = self._control_plane.api, "throttled"
+        token = self._token(name, [("list", "resourceslices")])
+        # One request waits, and the others are refused.
+        response = {"type": "Queue", "queuing": {"queues": 1, "handSize": 1, "queueLengthLimit": 1}}
+        limited = {"nominalConcurrencyShares": 0, "lendablePercent": 0, "limitResponse": response}
+        level = {"metadata": {"name": name}, "spec": {"type": "Limited", "limited": limited}}
+        api.create(f"{_FLOW}/prioritylevelconfigurations", level)
+        account = {"kind": "ServiceAccount", "serviceAccount": {"namespace": "default", "name": name}}
+        rule = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": True, "namespaces": ["*"]}
+        spec = {
+            "priorityLevelConfiguration": {"name": name},
+            "matchingPrecedence": 2,
+            "rules": [{"subjects": [account], "resourceRules": [rule]}],
+        }
+        api.create(f"{_FLOW}/flowschemas", {"metadata": {"name": name}, "spec": spec})
+        return token
 
     def _token(self, name: str, rules: list[tuple[str, str]]) -> str:
         api = self._control_plane.api
@@ -110,7 +142,7 @@ def main() -> int:
     options = parser.parse_args()
     sandbox.set_up()
     report = Report()
-    control_plane = ControlPlane(options.programs, options.work / "control-plane")
+    control_plane = ControlPlane(options.programs, options.work / "control-plane", gates=())
     started = time.monotonic()
     if not report.run("etcd and kube-apiserver start", control_plane.start_api_server):
         for name, tail in control_plane.tails():

@@ -23,7 +23,7 @@ ADMINISTRATORS: Final = "system:masters"
 ETCD: Final = "http://127.0.0.1:2379"
 _START: Final = 4 * PATIENCE
 """Seconds; the API server needs 7 of them on a busy machine."""
-_GATES: Final = ("ResourceHealthStatus", "DRAExtendedResource", "DRADeviceTaints")
+GATES: Final = ("ResourceHealthStatus", "DRAExtendedResource", "DRADeviceTaints")
 """Feature gates that are on by default from Kubernetes 1.36 on."""
 _GATES_BY_DEFAULT: Final = 36
 _STOP: Final = 90.0
@@ -33,8 +33,11 @@ _STOP: Final = 90.0
 class ControlPlane:
     """The four programs, and the administrator's client."""
 
-    def __init__(self, programs: Path, directory: Path) -> None:
-        """Create certificates; ``programs`` is the directory of the binaries, ``directory`` gets data and logs."""
+    def __init__(self, programs: Path, directory: Path, *, gates: Sequence[str] = GATES) -> None:
+        """Create certificates; ``programs`` is the directory of the binaries, ``directory`` gets data and logs.
+
+        ``gates`` are feature gates to enable before they are by default.
+        """
         directory.mkdir(parents=True)
         self._directory = directory
         self.authority = Authority(directory / "pki")
@@ -43,6 +46,7 @@ class ControlPlane:
         client = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
         self.api = Api(ADDRESS, PORT, self.authority.root.certificate, client)
         self.programs = programs
+        self._early_gates = gates
         self._audit: list[str] = []
         self.use(programs)
 
@@ -54,6 +58,7 @@ class ControlPlane:
         assert found, f"{programs} has no kube-apiserver of Kubernetes 1"
         self.minor = int(found[1])
         """The minor version of Kubernetes."""
+        self._gates = () if self.minor >= _GATES_BY_DEFAULT else tuple(self._early_gates)
         self.etcd = self._daemon(programs, "etcd", self._etcd())
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
@@ -103,8 +108,8 @@ class ControlPlane:
             yield daemon.name, daemon.tail()
 
     def _daemon(self, programs: Path, name: str, arguments: Sequence[str]) -> Daemon:
-        gates = [f"--feature-gates={','.join(f'{gate}=true' for gate in _GATES)}"]
-        more = [] if name == "etcd" or self.minor >= _GATES_BY_DEFAULT else gates
+        gates = ",".join(f"{gate}=true" for gate in self._gates)
+        more = [f"--feature-gates={gates}"] if gates and name != "etcd" else []
         return Daemon(name, [str(programs / name), *arguments, *more], self._directory / f"{name}.log")
 
     def _etcd(self) -> list[str]:
@@ -122,7 +127,7 @@ class ControlPlane:
         issue, accounts = self.authority.issue, self.authority.service_accounts
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")
         # DRADeviceTaints: before 1.36, scheduler and controller manager wait for rules of this version.
-        alpha = [] if self.minor >= _GATES_BY_DEFAULT else ["--runtime-config=resource.k8s.io/v1alpha3=true"]
+        alpha = [] if "DRADeviceTaints" not in self._gates else ["--runtime-config=resource.k8s.io/v1alpha3=true"]
         server = issue("kube-apiserver", "kube-apiserver", names=names, addresses=[ADDRESS, SERVICE, "127.0.0.1"])
         client = issue("kubelet-client", "kube-apiserver", groups=[ADMINISTRATORS])
         return [
