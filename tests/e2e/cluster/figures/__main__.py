@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--rest", type=float, default=10.0, metavar="MINUTES", help="default: %(default)s")
     parser.add_argument("--devices", type=int, default=120, help="at most 128, which fit in one slice")
     parser.add_argument("--drivers", default="go,found,phones", help="default: %(default)s")
+    parser.add_argument("--skip", default="", help="steps to skip: latencies, pods, repair, rest, off, parts")
     parser.add_argument("--json", default="", metavar="FILE", help="write all values to a file")
     options = parser.parse_args()
     try:
@@ -37,7 +38,7 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="aosp-cluster-"))
     try:
         arguments = ["--work", str(work), "--rounds", str(options.rounds), "--rest", str(options.rest)]
-        arguments += ["--devices", str(options.devices), "--drivers", options.drivers]
+        arguments += ["--devices", str(options.devices), "--drivers", options.drivers, "--skip", options.skip]
         arguments += ["--json", os.path.abspath(options.json) if options.json else "", "--parts", *found.arguments()]
         return sandbox.enter("tests.e2e.cluster.figures.run", arguments, project=PROJECT, seconds=_LIMIT)
     finally:

@@ -113,7 +113,7 @@ def _pod(name: str, template: str) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostNetwork": True,
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 1,  # with 0, the object does not wait for Unprepare
         "containers": [container],
         "resourceClaims": [{"name": "device", "resourceClaimTemplateName": template}],
     }

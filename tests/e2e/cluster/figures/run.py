@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PODS: Final = 5
 """Pods of each driver."""
+_TAIL: Final = 15
+"""Lines of each log that are printed after a failure."""
 FOUND: Final = "found"
 PHONES: Final = "phones"
 
@@ -33,15 +35,16 @@ def main() -> int:
     cluster = Cluster(Parts.from_arguments(options.parts), options.work, options.cgroups)
     audit = accounts.Audit(cluster.control_plane, options.work / "audit")
     cluster.start()
+    run = _Run(cluster, audit, options)
     try:
-        run = _Run(cluster, audit, options)
         run.run()
-        say(f"{run.results.table()}\n\n{run.parts.table()}")
-        if options.json:
-            Path(options.json).write_text(json.dumps(run.results.as_json(), indent=1))
     except BaseException:
         _print_logs(cluster)
         raise
+    finally:
+        say(f"{run.results.table()}\n\n{run.parts.table()}")
+        if options.json:
+            Path(options.json).write_text(json.dumps([run.results.as_json(), run.parts.as_json()], indent=1))
     cluster.stop()
     return PASSED
 
@@ -67,8 +70,10 @@ class _Run:
         started = time.monotonic()
         steps = (self._start, self._latencies, self._pods, self._repair, self._rest, self._off, self._parts)
         for step in steps:
-            step()
-            say(f"# {step.__name__.strip('_')}: {time.monotonic() - started:.0f} s since the start")
+            name = step.__name__.strip("_")
+            if name not in self._options.skip.split(","):
+                step()
+                say(f"# {name}: {time.monotonic() - started:.0f} s since the start")
 
     def _driver(self, name: str) -> Driver:
         match name:
@@ -144,7 +149,7 @@ class _Run:
             return
         file = self._cluster.directory / "parts.json"
         driver = drivers.phones(self._cluster, self._devices, file)
-        self._slices.wait(driver.name, self._devices, driver.start())
+        driver.wait_registered(driver.start())
         measures.latencies_in_turn(self._cluster, driver, self._devices, self.parts)
         driver.stop()
         for part, (calls, median, p99) in json.loads(file.read_text()).items():
@@ -154,10 +159,8 @@ class _Run:
 
 
 def _print_logs(cluster: Cluster) -> None:
-    for name, tail in cluster.tails():
-        say(f"# end of the log of {name}:\n{tail}")
-    for log in cluster.directory.glob("*.log"):
-        lines = log.read_text(errors="replace").splitlines()[-30:]
+    for log in [*cluster.directory.glob("*.log"), cluster.machine.kubelet.log]:
+        lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
         say("\n".join([f"# end of {log.name}:", *(line[:400] for line in lines)]))
 
 
@@ -170,6 +173,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rest", type=float, required=True)
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--drivers", required=True)
+    parser.add_argument("--skip", default="")
     parser.add_argument("--json", default="")
     return parser.parse_args()
 
