@@ -1,4 +1,4 @@
-"""Files that are replaced atomically: a reader finds the previous content or the new one, also after a crash.
+"""Files that are replaced atomically: a reader finds the previous content or the new one, also if a writer is killed.
 
 All functions block, and raise OSError.
 """
@@ -18,8 +18,10 @@ def make_directory(path: str, mode: int = 0o755) -> None:
         os.chmod(path, mode)
 
 
-def write_temporary(path: str, content: bytes, mode: int = 0o644) -> tuple[str, os.stat_result]:
-    """Write a temporary file that is to be renamed to ``path``, and sync it; return its path and status.
+def write_temporary(path: str, content: bytes, mode: int = 0o644, *, sync: bool = True) -> tuple[str, os.stat_result]:
+    """Write a temporary file that is to be renamed to ``path``; return its path and status.
+
+    ``sync``: the content is on the disk before the caller renames it.
 
     It is in the same directory. Its name starts with a dot and ends in .tmp, so that no reader of *.json reads it.
     ``mkstemp`` opens it with O_EXCL and O_NOFOLLOW.
@@ -31,35 +33,26 @@ def write_temporary(path: str, content: bytes, mode: int = 0o644) -> tuple[str, 
             file.write(content)
             file.flush()
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            if sync:
+                os.fsync(descriptor)
             return temporary, os.fstat(descriptor)
     except OSError:
         remove(temporary)
         raise
 
 
-def replace(path: str, content: bytes, mode: int = 0o644) -> os.stat_result:
-    """Replace the file at ``path``, or create it; return the status of the new one. Syncs file and directory.
+def replace(path: str, content: bytes, mode: int = 0o644) -> None:
+    """Replace the file at ``path``, or create it, without a sync: for files that matter until the host reboots.
 
-    After an error, the previous file is complete. If only the directory could not be synced, the new one is.
+    After a crash of the host, the file may be missing, empty or the previous one. After an error, the previous file is
+    complete.
     """
-    temporary, status = write_temporary(path, content, mode)
+    temporary, _ = write_temporary(path, content, mode, sync=False)
     try:
         os.rename(temporary, path)
     except OSError:
         remove(temporary)
         raise
-    sync_directory(os.path.dirname(path))
-    return status
-
-
-def sync_directory(path: str) -> None:
-    """Make renamed and removed files of a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sweep(directory: str, name: str) -> None:

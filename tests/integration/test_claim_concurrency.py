@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.dra.claims import Claims
 
 PODS, AT_ONCE = 100, 12
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for the disk: what a killed process has written stays, and only a power failure would lose it."""
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
 class Cluster:

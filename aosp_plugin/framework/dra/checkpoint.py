@@ -2,7 +2,8 @@
 
 The file is JSON: the version of its format, the SHA-256 of ``data`` as it is written there, and ``data`` with the boot
 ID of the host and the claims. After a reboot, mounts and processes are gone, and the kubelet prepares each claim again:
-records of another boot are therefore not used.
+records of another boot are therefore not used. For the same reason the file is not synced to the disk, which would take
+most of the time of a preparation: the host has to crash to lose what a process has written.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Checkpoint:
     def load(self) -> Loaded:
         """Read the file. One that cannot be used is moved aside, with the suffix ``.rejected``.
 
+        One that a crash of the host has left without content counts as missing.
         Raises CheckpointError. The content is compared, and not the status of the file: a file that replaces it may
         have the same inode, size and time.
         """
@@ -86,6 +88,8 @@ class Checkpoint:
             raise CheckpointError(f"cannot read the checkpoint {self.path}: {error.strerror}") from error
         if content == self._content:
             return Loaded(self._claims, "file")
+        if not content.strip(b"\0"):
+            return Loaded(_NO_CLAIMS, "missing")
         problem, data = _decode(content)
         if data is None:
             self._move_aside(problem)
@@ -128,8 +132,6 @@ class Checkpoint:
         with open(self.path, "r+b") as file:
             file.write(content)
             file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
 
     def _move_aside(self, problem: str) -> None:
         rejected = self.path + REJECTED_SUFFIX

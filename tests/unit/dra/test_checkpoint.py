@@ -60,13 +60,17 @@ def test_any_changed_byte_is_noticed(tmp_path: Path, position: int) -> None:
     assert (tmp_path / "checkpoint.json.rejected").read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"null", b"[]", b"\xff", b"{" * 100_000, b'{"format": 1}', b'{"format": "1"}']
-)
+@pytest.mark.parametrize("content", [b"null", b"[]", b"\xff", b"{" * 100_000, b'{"format": 1}', b'{"format": "1"}'])
 def test_what_is_no_checkpoint_is_kept_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint.json").write_bytes(content)
     assert Checkpoint(str(tmp_path), "boot").load() == ({}, "rejected")
     assert (tmp_path / "checkpoint.json.rejected").read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096])
+def test_a_file_without_content_is_one_that_a_crash_of_the_host_has_left(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoint.json").write_bytes(content)
+    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "missing")
 
 
 def test_a_newer_format_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +103,7 @@ def test_a_shorter_checkpoint_is_written_without_space(tmp_path: Path, monkeypat
     checkpoint = Checkpoint(str(tmp_path), "boot")
     checkpoint.save({"a": CLAIMS["a"]})
 
-    def no_space(*_: object) -> NoReturn:
+    def no_space(*_: object, **_options: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic_file, "write_temporary", no_space)
@@ -111,7 +115,7 @@ def test_a_shorter_checkpoint_is_written_without_space(tmp_path: Path, monkeypat
 
 
 def test_a_checkpoint_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.json").touch()
+    (tmp_path / "checkpoint.json").write_text("null")
     (tmp_path / "checkpoint.json.rejected" / "x").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="cannot rename the checkpoint"):
         Checkpoint(str(tmp_path), "boot").load()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.__main__ import main
-from aosp_plugin.backend.binder_backend import BinderBackend
+from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.dra.checkpoint import Checkpoint
 from aosp_plugin.framework.dra.claim_host import ClaimHost
@@ -32,14 +32,13 @@ _PARTS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("Prepare, without gRPC", Claims, "prepare"),
     ("  GET of the claim", ApiClaimSource, "get_claim"),
     ("  in the worker thread", ClaimHost, "prepare"),
-    ("    checkpoint, twice", Checkpoint, "save"),
-    ("    phone: mount, devices", BinderBackend, "prepare"),
+    ("    checkpoint", Checkpoint, "save"),
+    ("    phone: mount, devices", ClaimsBackend, "prepare"),
     ("    CDI spec", ClaimSpecs, "write"),
     ("Unprepare, without gRPC", Claims, "unprepare"),
     ("  in the worker thread", ClaimHost, "unprepare"),
-    ("    phone: unmount", BinderBackend, "unprepare"),
+    ("    phone: unmount", ClaimsBackend, "unprepare"),
     ("each file that is replaced", atomic_file, "replace"),
-    ("  fsync of a file or directory", os, "fsync"),
 )
 
 
