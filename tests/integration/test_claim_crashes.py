@@ -90,7 +90,7 @@ def test_a_prepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) ->
         assert set(host.records) == {"other", "a"}
     else:
         pytest.fail("never completed")
-    assert outcomes == {frozenset({"other"}), frozenset({"other", "a"})}
+    assert outcomes == {frozenset({"other"})}  # the checkpoint is the last access
     assert step > 9
 
 
