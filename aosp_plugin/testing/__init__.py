@@ -80,6 +80,7 @@ and ``stop`` break connections, and ``behaviour=Behaviour.BUGGY`` has a bug that
 ``seed`` determines everything that is random. ``on_event`` receives each :class:`Event`.
 
 :mod:`aosp_plugin.testing.podresources_server` serves the podresources API, which returns the devices of each pod.
+:mod:`aosp_plugin.testing.apiserver` has a stand-in API server.
 
 :mod:`aosp_plugin.testing.dra_kubelet` has the kubelet's other half, for DRA drivers: :class:`DraKubelet`.
 

@@ -77,9 +77,8 @@ def locate(path: str, kinds: tuple[Kind, ...]) -> Location | None:
         if not rest or rest[0] != kind.plural or len(rest) > 3:  # noqa: PLR2004 - plural, name, subresource
             continue
         name, subresource = (*rest[1:], "", "")[:2]
-        if (subresource and not (kind.status and subresource == "status")) or (
-            name and kind.namespaced and not namespace
-        ):
-            return None
+        known = not subresource or (kind.status and subresource == "status")
+        if not known or (name and kind.namespaced and not namespace):
+            continue
         return Location(kind, namespace, name, subresource)
     return None

@@ -154,7 +154,8 @@ class ApiServer:
     @property
     def url(self) -> str:
         """The URL without a path; after the first start."""
-        return f"http{'s' if self._tls else ''}://{self._host}:{self._port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http{'s' if self._tls else ''}://{host}:{self._port}"
 
     @property
     def environment(self) -> dict[str, str]:

@@ -171,8 +171,8 @@ class Store:
         """Set defaults, drop fields and validate, in the order of kube-apiserver."""
         name = new["metadata"].get("name", "")
         causes = validation.object_name_causes(name)
-        if kind.plural == "resourceslices" and isinstance(new.get("spec"), dict):
-            for device in new["spec"].get("devices") or []:
+        if kind.plural == "resourceslices":
+            for device in new.setdefault("spec", {}).get("devices") or []:
                 for taint in device.get("taints") or []:
                     taint.setdefault("timeAdded", _now())
             self._drop(new["spec"])

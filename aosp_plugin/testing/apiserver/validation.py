@@ -49,9 +49,7 @@ def limits(minor: int) -> Limits:
 
 def slice_causes(new: dict[str, Any], old: dict[str, Any] | None, limit: Limits) -> list[str]:
     """Return why a ResourceSlice is invalid, or may not replace another one; empty if it is valid."""
-    spec = new.get("spec")
-    if not isinstance(spec, dict):
-        return ["spec.driver: Required value"]
+    spec = new["spec"]
     causes = [*_spec(spec), *_devices(spec.get("devices") or [], limit)]
     if old is not None:
         before = old["spec"]
