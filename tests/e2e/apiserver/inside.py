@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from tests.api_contract import publishing
 from tests.api_contract.checks import CHECKS
 from tests.e2e.cluster import sandbox
 from tests.e2e.cluster.api import CORE
-from tests.e2e.cluster.control_plane import ADMINISTRATORS, ETCD, ControlPlane
+from tests.e2e.cluster.control_plane import ADMINISTRATORS, ETCD, GATES, GATES_BY_DEFAULT, ControlPlane
 from tests.e2e.common.report import Report, say
 from tests.e2e.kubelet.waiting import until
 
@@ -132,6 +133,20 @@ def _run(check: Check, server: Server) -> None:
     asyncio.run(check.run(server))
 
 
+def _run_with_gates(control_plane: ControlPlane, only: str, report: Report) -> None:
+    """Run the checks of taints again, in a version in which their gate is off by default."""
+    checks = [check for check in publishing.check.all if check.run.__name__ == "unhealthy"]
+    checks = [check for check in checks if only in f"{check.run.__name__} {check.title}"]
+    if not checks:
+        return
+    control_plane.stop()
+    control_plane.enable(GATES)
+    control_plane.start_api_server()
+    server = Server(control_plane)
+    for check in checks:
+        report.run(f"[1.{server.minor}, gates enabled] {check.title}", partial(_run, check, server))
+
+
 def main() -> int:
     """Run the checks, and return the exit code."""
     parser = argparse.ArgumentParser()
@@ -157,6 +172,8 @@ def main() -> int:
     for check in CHECKS:
         if options.only in f"{check.run.__name__} {check.title}":
             report.run(f"[1.{server.minor}] {check.title}", partial(_run, check, server))
+    if server.minor < GATES_BY_DEFAULT:
+        _run_with_gates(control_plane, options.only, report)
     return report.end()
 
 

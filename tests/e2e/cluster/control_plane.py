@@ -25,7 +25,7 @@ _START: Final = 4 * PATIENCE
 """Seconds; the API server needs 7 of them on a busy machine."""
 GATES: Final = ("ResourceHealthStatus", "DRAExtendedResource", "DRADeviceTaints")
 """Feature gates that are on by default from Kubernetes 1.36 on."""
-_GATES_BY_DEFAULT: Final = 36
+GATES_BY_DEFAULT: Final = 36
 _STOP: Final = 90.0
 """Seconds; the API server waits for up to 60 s for the watches of kubelets."""
 
@@ -58,7 +58,7 @@ class ControlPlane:
         assert found, f"{programs} has no kube-apiserver of Kubernetes 1"
         self.minor = int(found[1])
         """The minor version of Kubernetes."""
-        self._gates = () if self.minor >= _GATES_BY_DEFAULT else tuple(self._early_gates)
+        self._gates = () if self.minor >= GATES_BY_DEFAULT else tuple(self._early_gates)
         self.etcd = self._daemon(programs, "etcd", self._etcd())
         self.apiserver = self._daemon(programs, "kube-apiserver", self._apiserver())
         self.controller_manager = self._daemon(programs, "kube-controller-manager", self._controller_manager())
@@ -67,6 +67,11 @@ class ControlPlane:
     def log_requests(self, policy: Path, log: Path) -> None:
         """Have the API server log requests from its next start on, as an audit policy says. It must not be running."""
         self._audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+        self.use(self.programs)
+
+    def enable(self, gates: Sequence[str]) -> None:
+        """Enable feature gates before they are by default, from the next start on. Nothing may be running."""
+        self._early_gates = gates
         self.use(self.programs)
 
     @property
