@@ -27,7 +27,7 @@ from aosp_plugin.framework.inventory import Device, Inventory
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from aosp_plugin.framework.backend import ClaimParameters
@@ -153,6 +153,8 @@ class FakeSource:
         self.errors: list[Exception] = []
         """What the next requests raise."""
         self.down = False
+        self.before: Callable[[], object] = lambda: None
+        """Called before each answer."""
         self.requests: list[str] = []
         self._requested = asyncio.Event()
 
@@ -175,6 +177,7 @@ class FakeSource:
     async def get_claim(self, namespace: str, name: str) -> Claim:  # noqa: ARG002 - all are in one
         """Return a claim."""
         self.requests.append(name)
+        self.before()
         self._requested.set()
         if self.errors:
             raise self.errors.pop(0)

@@ -316,16 +316,15 @@ async def test_a_node_with_many_claims_asks_for_some_of_them_in_each_round(node:
         files.close()
 
 
-async def test_a_directory_that_is_not_writable_is_reported_until_it_is(node: Node) -> None:
+async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:
     async with reconciled(node) as running:
         await prepare(node, running.claims, "a", "phone1")
-        node.state.rename(node.root / "moved")
-        node.state.parent.rmdir()
-        node.state.parent.touch()
+        link = node.state / "link"
+        link.symlink_to("elsewhere")
+        link.rename(node.state / "lock")
         await until(lambda: "cannot lock" in running.reconciler.problem)
-        node.state.parent.unlink()
+        (node.state / "lock").unlink()
         await until(lambda: not running.reconciler.problem)
-        await until(node.checkpoint.exists)
         assert set(running.claims.prepared) == {"a"}
 
 
@@ -352,6 +351,16 @@ async def test_a_device_is_waited_for_that_another_process_releases(node: Node) 
         await old.unprepare([reference("a")], PATIENCE)
         await waiting
         assert set(new.prepared) == {"b"}
+
+
+async def test_a_lost_checkpoint_is_recovered_by_a_process_with_an_outdated_memory(node: Node) -> None:
+    async with node.claims() as old, node.claims() as new:
+        await prepare(node, old, "a", "phone1")
+        await prepare(node, new, "a", "phone2")
+        await prepare(node, new, "b", "phone1")
+        node.checkpoint.unlink()
+        await old.restore()
+        assert {uid: record.ids for uid, record in old.prepared.items()} == {"a": ("phone2",), "b": ("phone1",)}
 
 
 async def test_two_processes_do_not_write_their_specs_in_turns(node: Node) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.framework.dra.state_lock import StateLock
 from tests.claims import (
     PATIENCE,
     TIMINGS,
@@ -115,6 +117,18 @@ async def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node, cl
 
 
 # -- calls that end early
+
+
+async def test_a_call_that_has_waited_too_long_for_another_process_changes_nothing(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    await claims.restore()
+    lock = StateLock(str(node.state))
+    with contextlib.ExitStack() as held:
+        node.source.before = lambda: held.enter_context(lock.held())
+        assert "timed out" in await refusal(claims, claim, seconds=0.3)
+    await claims.restore()  # behind the call that has waited for the lock
+    assert nothing_left(node, claims)
+    assert "prepare phone1" not in node.backend.calls
 
 
 async def test_unprepare_cancels_a_prepare_that_waits(node: Node, claims: Claims) -> None:
