@@ -1,5 +1,7 @@
 """Phones with a binderfs each on the machine with a real binder driver, and the binder software of others in them.
 
+They are those of the device plugin, and of the DRA driver (:mod:`tests.e2e.cluster.binder_claims`).
+
 That machine is in software emulation (:mod:`tests.e2e.cluster.guest`), so all limits are generous.
 """
 
@@ -12,11 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.guest import SLOW, GuestMachine
 from tests.e2e.common.report import say
 from tests.e2e.kernel import tenants
 from tests.e2e.kernel.phones import DIRECTORY, SOURCE
-from tests.e2e.kernel.tenants import BINDERFS, USERS
+from tests.e2e.kernel.tenants import BINDERFS, USERS, Phone
 from tests.e2e.kubelet.archive import busybox_image
 
 if TYPE_CHECKING:
@@ -28,23 +31,27 @@ APP: Final = "binder-phone"
 COUNT: Final = 3
 """Phones of the node, and of the Deployment."""
 _USER: Final = "system"
-_SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
+SCRIPT: Final = f"exec /bin/phone.sh - $HOSTNAME {_USER}"
+"""Runs a service manager and a service with the pod's name."""
 
 
 @dataclass
 class BinderPhone:
-    """A pod in which a service manager and a service run."""
+    """A container in which a service manager and a service run."""
 
     cluster: Cluster
     machine: GuestMachine
     pod: dict[str, Any]
     name: str
-    """The pod's name, which is the name of its service too."""
+    """The name of its service: that of the pod, unless the pod has several phones."""
+    part: str = "main"
+    """The name of the container."""
 
     @property
     def container(self) -> tuple[str, int]:
         """The ID and the restarts of its container."""
-        return phones.container_of(self.pod)
+        statuses = {status["name"]: status for status in self.pod["status"]["containerStatuses"]}
+        return statuses[self.part]["containerID"], statuses[self.part]["restartCount"]
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program in the container as a user, and return its output."""
@@ -53,8 +60,9 @@ class BinderPhone:
 
     def log(self) -> list[str]:
         """Return what the container's last run has printed after its report about itself."""
-        path = f"{phones.collection('Pod')}/{self.name}/log"
-        lines = self.cluster.api.text("GET", path, seconds=SLOW).splitlines()
+        path = f"{phones.collection('Pod')}/{self.pod['metadata']['name']}/log"
+        query = {"container": self.part}
+        lines = self.cluster.api.text("GET", path, query=query, seconds=SLOW).splitlines()
         return lines[lines.index("--- end") + 1 :]
 
     def phone(self) -> str:
@@ -71,13 +79,24 @@ def node(cluster: Cluster) -> GuestMachine:
     assert parts.rsbinder is not None
     assert parts.gbinder is not None
     files, image = cluster.directory / "phone", cluster.directory / "phone.tar"
-    tenants.assemble(files, parts.rsbinder, parts.gbinder)
-    busybox_image(image, tree=files)
+    if not image.exists():
+        tenants.assemble(files, parts.rsbinder, parts.gbinder)
+        busybox_image(image, tree=files)
     machine = GuestMachine(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)
     machine.boot(parts.kubernetes)
     cluster.wait_node(machine, seconds=SLOW)
     return machine
+
+
+def remove_node(cluster: Cluster) -> None:
+    """End the machine with the binder driver, and remove its node and its files."""
+    machine = node(cluster)
+    machine.kubelet.end()  # without its end, the API server would wait for it at its own
+    machine.shut_down()
+    machine.discard()
+    cluster.machines.remove(machine)
+    cluster.api.delete(f"{CORE}/nodes/{machine.name}")
 
 
 def running(cluster: Cluster, count: int = COUNT) -> list[BinderPhone]:
@@ -89,10 +108,10 @@ def running(cluster: Cluster, count: int = COUNT) -> list[BinderPhone]:
 
 def deployment() -> dict[str, Any]:
     """Return the manifest of a Deployment of phones that use all devices of the node."""
-    return phones.deployment(APP, COUNT, then=_SCRIPT)
+    return phones.deployment(APP, COUNT, then=SCRIPT)
 
 
-def check(phone: BinderPhone, other: BinderPhone) -> None:
+def check(phone: Phone, other: Phone) -> None:
     """Check that clients in a new phone call its own service, and find none of another phone."""
     with _quiet():
         tenants.registered(phone, seconds=SLOW)
@@ -113,10 +132,13 @@ def check_undisturbed(found: Sequence[BinderPhone], containers: Sequence[tuple[s
             tenants.alone(BINDERFS, phone)
 
 
-def mounted(machine: GuestMachine) -> dict[str, str]:
-    """Return the phones that the node has mounted, with the device number of the file system."""
+def mounted(machine: GuestMachine, source: str = SOURCE) -> dict[str, str]:
+    """Return the phones that the node has mounted, with the device number of the file system.
+
+    ``source`` is that of the mounts: each API has its own.
+    """
     rows = [line.split() for line in machine.run("cat", "/proc/self/mountinfo").splitlines()]
-    return {row[4].removeprefix(f"{DIRECTORY}/"): row[2] for row in rows if SOURCE in row}
+    return {row[4].removeprefix(f"{DIRECTORY}/"): row[2] for row in rows if source in row}
 
 
 def status(cluster: Cluster) -> dict[str, Any]:

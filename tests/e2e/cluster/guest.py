@@ -109,6 +109,11 @@ class GuestMachine(Machine):
             if daemon.running:
                 daemon.end(signal.SIGKILL)  # the program that stands for it
 
+    def discard(self) -> None:
+        """Remove the disk and the network device of a guest that does not run; it cannot boot again."""
+        run("ip", "link", "delete", self._device)
+        shutil.rmtree(self.directory)
+
     def _start_guest(self) -> None:
         half = _MEMORY // 2
         options = (

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
-from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.binder import (
     APP,
     COUNT,
@@ -20,6 +19,7 @@ from tests.e2e.cluster.binder import (
     deployment,
     mounted,
     node,
+    remove_node,
     running,
     status,
     values,
@@ -109,7 +109,7 @@ def rebooted(cluster: Cluster) -> None:
     machine, before = node(cluster), {phone.name for phone in running(cluster)}
     boot = machine.run("cat", BOOT_ID)
     machine.shut_down()
-    machine.boot(cluster.parts.kubernetes)
+    machine.boot(cluster.control_plane.programs)
     assert machine.run("cat", BOOT_ID) != boot, "the guest has not booted"
     until(lambda: _failed(cluster, APP, _UNEXPECTED) == before, f"{before} are rejected", seconds=SLOW)
     found = running(cluster)
@@ -182,7 +182,7 @@ def numa(cluster: Cluster) -> None:
     phones.remove(cluster, "Deployment", APP, seconds=SLOW)
     machine.shut_down()  # the kubelet of a running guest may read the old file
     machine.configuration |= {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "pod"}
-    machine.boot(cluster.parts.kubernetes)
+    machine.boot(cluster.control_plane.programs)
     plugin.install(cluster, values(phones={"count": 4}, numa=_NUMA), f"--timeout={SLOW:.0f}s")
     plugin.wait_allocatable(cluster, machine, 4, seconds=SLOW)
     pairs = {"numa-a": {"phone0", "phone1"}, "numa-b": {"phone2", "phone3"}}
@@ -215,10 +215,6 @@ def _held(cluster: Cluster, name: str) -> set[str]:
 @item("the phones, the plugin and the node are removed")
 def removed(cluster: Cluster) -> None:
     """The group leaves the cluster as it was."""
-    machine = node(cluster)
     phones.remove(cluster, "Deployment", APP, seconds=SLOW)
     plugin.uninstall(cluster)
-    machine.kubelet.end()  # without its end, the API server would wait for it at its own
-    machine.shut_down()
-    cluster.machines.remove(machine)
-    cluster.api.delete(f"{CORE}/nodes/{machine.name}")
+    remove_node(cluster)

@@ -10,6 +10,7 @@ from tests.e2e.cluster import (
     items_broken_rollouts,
     items_disk,
     items_dra,
+    items_dra_binder,
     items_dra_claims,
     items_dra_failures,
     items_dra_migration,
@@ -86,6 +87,7 @@ GROUPS: Final[Sequence[Group]] = (
         [*items_reboot.item.all, *items_node.item.all],
     ),
     Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
+    Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
     # One machine has to stay Ready: Kubernetes evicts nothing while all nodes are away.
     Group("lost", "a node that is away for long", items_lost.item.all, machines=2),
