@@ -8,7 +8,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-cluster fuzz bench bench-dra \
+  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra \
   docs chart proto lock sbom audit clean
 
 help: ## Print this list
@@ -82,6 +82,9 @@ cluster-stop: $(VENV)/.installed ## Stop the cluster
 
 chaos: $(VENV)/.installed ## Inject random faults into a running plugin: CHAOS="--seed 17 --steps 9", CHAOS="--list"
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos $(CHAOS)
+
+chaos-claims: $(VENV)/.installed ## Inject random faults into a DRA driver: CHAOS="--seed 17 --faults 1000", CHAOS="--list"
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.chaos.claims $(CHAOS)
 
 chaos-cluster: $(VENV)/.installed ## Inject random faults into a cluster with phones: CHAOS="--seed 17 --minutes 30"
 	$(BIN)/python -m tests.e2e.cluster.chaos $(CHAOS)
