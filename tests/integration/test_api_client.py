@@ -165,6 +165,16 @@ async def test_a_watch_has_bookmarks() -> None:
         assert int(event.resource_version) > int(first.resource_version)
 
 
+async def test_a_watch_has_no_bookmark_if_nothing_changes_after_its_beginning() -> None:
+    async with (
+        ApiServer(bookmark_interval=0.01) as server,
+        client_of(server, limits=ApiLimits(watch=(1.0, 1.0))) as client,
+    ):
+        server.objects.create(SLICES, a_slice("a"))
+        async with contextlib.aclosing(client.watch(SLICES, resource_version="1")) as events, asyncio.timeout(20):
+            assert [event.type async for event in events] == ["ADDED"]
+
+
 async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: ApiClient) -> None:
     async with contextlib.aclosing(client.watch(SLICES, resource_version="1")) as events:
         pending = asyncio.ensure_future(anext(events))
