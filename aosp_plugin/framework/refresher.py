@@ -73,8 +73,14 @@ class Refresher:
         worker: Worker,
         stop: asyncio.Event,
         observer: Observer = NULL_OBSERVER,
+        *,
+        quiet: float = QUIET,
     ) -> None:
-        """``files`` is used by this object alone, in ``worker``; ``stop`` ends ``run``."""
+        """``files`` is used by this object alone, in ``worker``; ``stop`` ends ``run``.
+
+        ``quiet``: seconds without an event that end a burst.
+        """
+        self._quiet = quiet
         self._backend = backend
         self._inventory = inventory
         self._files = files
@@ -218,7 +224,8 @@ class Refresher:
         """Wait until the burst of events is over, or must be scanned although it is not."""
         calm = time.monotonic() - self._last_scan_end >= CALM
         self._scans_in_a_row = 0 if calm else self._scans_in_a_row + 1
-        await debounce(self._files.changed, *pace(self._scans_in_a_row))
+        quiet, cap = pace(self._scans_in_a_row)
+        await debounce(self._files.changed, max(quiet, self._quiet), cap)
 
     def _log_id_problems(self, problems: Mapping[str, str]) -> None:
         """Log each new problem of a device that was skipped."""

@@ -11,7 +11,7 @@ from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeou
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER
-from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.refresher import QUIET, Refresher
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -35,15 +35,21 @@ class ScannedBackend:
         *,
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
+        quiet: float = QUIET,
     ) -> None:
-        """``stop`` ends the periodic scans. The caller that creates ``files`` also closes it."""
+        """``stop`` ends the periodic scans. The caller that creates ``files`` also closes it.
+
+        ``quiet``: seconds without a file event after which a scan starts.
+        """
         self.backend = backend
         self.worker = Worker(backend.resource_name)
         self.inventory = Inventory()
         self._own_files = files is None
         self.files = files if files is not None else FileEvents()
         self._subscription = self.files.subscribe()
-        self.refresher = Refresher(backend, self.inventory, self._subscription, self.worker, stop, observer)
+        self.refresher = Refresher(
+            backend, self.inventory, self._subscription, self.worker, stop, observer, quiet=quiet
+        )
         self._prepared = False
 
     async def prepare(self, *, require_devices: bool = False) -> None:

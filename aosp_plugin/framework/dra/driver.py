@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 RESTORE_TIMEOUT = 10.0
 """Seconds for restoring the claims before the kubelet is served. The kubelet's requests wait for it anyway."""
 
+SCAN_QUIET = 0.1
+"""Seconds without a file event after which a scan starts. Each claim that is prepared or unprepared causes events, and
+scans between the preparations of many claims would take longer than these do, in the same worker thread."""
+
+HEALTH_PAUSE = 0.05
+"""Seconds between two reports of the health of all prepared devices."""
+
 
 class DraDirectories(NamedTuple):
     """Where a driver has its files; paths of this process."""
@@ -70,7 +77,7 @@ class DraDriver:
         self.driver_name = names.driver_name(backend.resource_name)
         self._backend = backend
         self._stop = asyncio.Event()
-        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer)
+        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, quiet=SCAN_QUIET)
         self.inventory = self._scanned.inventory
         self.confirmation = Confirmation()
         self.confirmation.unavailable("the devices are in ResourceSlices")
@@ -224,6 +231,7 @@ class DraDriver:
             devices_changed = self.inventory.superseded(self.inventory.snapshot.revision)
             self._health.publish(self._claims.health())
             await wait_any(claims_changed, devices_changed)
+            await asyncio.sleep(HEALTH_PAUSE)
 
     async def _close(self, *, close_backend: bool) -> None:
         self._scanned.files.unsubscribe(*self._subscriptions)
