@@ -142,10 +142,11 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
         await prepare(node, running.claims, "a", "phone1")
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
-        await until(lambda: "prepare fails" in running.reconciler.problem)
+        await until(lambda: "prepare fails" in running.reconciler.notice)
         await until(lambda: node.observer.events.count(("reconciled", "mount", "failed")) > 2)
         node.backend.fail = set()
-        await until(lambda: not running.reconciler.problem)
+        assert not running.reconciler.problem
+        await until(lambda: not running.reconciler.notice)
         assert node.backend.mounted == {"phone1"}
     levels = [record.levelno for record in caplog.records if "repair" in record.message]
     assert levels.count(logging.ERROR) == 1
@@ -278,12 +279,10 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
         await prepare(node, running.claims, "a", "phone1")
         node.backend.fail = {"unprepare"}
         node.source.remove("a")
-        await until(
-            lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.reconciler.problem
-        )
+        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.reconciler.notice)
         await until(lambda: node.observer.events.count(("reconciled", "claim", "failed")) > 2)
         node.backend.fail = set()
-        await until(lambda: not running.claims.prepared and not running.reconciler.problem)
+        await until(lambda: not running.claims.prepared and not running.reconciler.notice)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
 

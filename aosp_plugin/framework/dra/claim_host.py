@@ -44,7 +44,7 @@ class ClaimHost:
         self._state = state
         self._described: dict[str, tuple[ClaimRecord, Described]] = {}
         """What was last written for each claim, by UID, with the record that it belongs to."""
-        self.problems: Mapping[str, str] = MappingProxyType({})
+        self.problems: Mapping[str, Exception] = MappingProxyType({})
         """Why a claim could not be repaired or released, by UID; an empty UID is for devices of no claim. Replaced by a
         single assignment."""
 
@@ -107,22 +107,22 @@ class ClaimHost:
         with self._state.locked():
             self._state.sweep()
             self._described = {uid: known for uid, known in self._described.items() if uid in self.records}
-            problems = {}
+            problems: dict[str, Exception] = {}
             for record in list(self.records.values()):
                 try:
                     self._repair(record, rewrite=rewrite)
                 except (OSError, PluginError) as error:
-                    problems[record.uid] = str(error)
+                    problems[record.uid] = error
             for uid in self._state.specs.uids():
                 if uid not in self.records:
                     try:
                         self._remove_orphan(uid)
                     except (OSError, PluginError) as error:
-                        problems[uid] = str(error)
+                        problems[uid] = error
             try:
                 self._backend.retain([device_id for record in self.records.values() for device_id in record.ids])
             except (OSError, PluginError) as error:
-                problems[""] = str(error)
+                problems[""] = error
             self._set_problems(problems)
 
     def restore_files(self) -> None:
@@ -221,10 +221,10 @@ class ClaimHost:
         self._state.specs.remove(uid)
         LOG.info("CDI spec without a prepared claim removed", extra={"uid": uid, "path": self._state.specs.path(uid)})
 
-    def _set_problems(self, problems: Mapping[str, str]) -> None:
+    def _set_problems(self, problems: Mapping[str, Exception]) -> None:
         for uid, problem in problems.items():
-            if self.problems.get(uid) != problem:
-                LOG.error("claim repair failed, retrying", extra={"uid": uid, "error": problem})
+            if str(self.problems.get(uid)) != str(problem):
+                LOG.error("claim repair failed, retrying", extra={"uid": uid, "error": str(problem)})
         for uid in self.problems.keys() - problems.keys():
             LOG.info("claim repair recovered", extra={"uid": uid})
         self.problems = MappingProxyType(dict(problems))

@@ -20,7 +20,7 @@ from aosp_plugin.framework.dra.interfaces import DeviceHealth
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.dra.preparation import DEFAULT_TIMINGS, ClaimTimings, Parts, Preparation
 from aosp_plugin.framework.dra.records import BOOT_ID_FILE
-from aosp_plugin.framework.errors import ClaimError, PluginError
+from aosp_plugin.framework.errors import CdiError, CheckpointError, ClaimError, PluginError
 from aosp_plugin.framework.observer import milliseconds
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
+
+_STORAGE_ERRORS = (CdiError, CheckpointError)
 
 
 class Claims:
@@ -95,10 +97,13 @@ class Claims:
 
     @property
     def problem(self) -> str:
-        """Which claims cannot be repaired or released, and why; empty if none. May be read in any thread."""
-        problems = list(self.host.problems.values())
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return f"claims cannot be repaired: {problems[0]}{more}" if problems else ""
+        """Why specs or records of claims cannot be written; empty if they can. May be read in any thread."""
+        return _summary([error for error in self.host.problems.values() if isinstance(error, _STORAGE_ERRORS)])
+
+    @property
+    def notice(self) -> str:
+        """Which prepared claims cannot be repaired or released, although others can. May be read in any thread."""
+        return _summary([error for error in self.host.problems.values() if not isinstance(error, _STORAGE_ERRORS)])
 
     @property
     def superseded(self) -> asyncio.Event:
@@ -255,6 +260,11 @@ class Claims:
 
     def _repaired(self, kind: Repaired, *, ok: bool) -> None:
         self._observer.reconciled(kind, "ok" if ok else "failed")
+
+
+def _summary(errors: Sequence[Exception]) -> str:
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"claims cannot be repaired: {errors[0]}{more}" if errors else ""
 
 
 def _unexpected(reference: ClaimReference, error: Exception) -> str:

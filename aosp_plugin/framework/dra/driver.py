@@ -146,8 +146,8 @@ class DraDriver:
 
     @property
     def notice(self) -> str:
-        """Nothing yet that an operator should know although the driver is ready."""
-        return ""
+        """Which claims cannot be repaired or released, although the driver is ready. May be read in any thread."""
+        return self._reconciler.notice
 
     def details(self, *, ready: bool) -> str:
         """Return what is published and prepared, for the readiness probe."""

@@ -86,15 +86,21 @@ class Reconciler:
 
     @property
     def problem(self) -> str:
-        """Why claims cannot be reconciled; empty if they can. May be read in any thread."""
-        return "; ".join([*self._failures.values(), *filter(None, [self._claims.problem])])
+        """Why no claim can be reconciled; empty if they can. May be read in any thread."""
+        return self._failures.get("") or self._claims.problem
+
+    @property
+    def notice(self) -> str:
+        """Which single claims cannot be repaired or released; new ones can be prepared. May be read in any thread."""
+        gone = [failure for uid, failure in self._failures.items() if uid]
+        return "; ".join([*gone, *filter(None, [self._claims.notice])])
 
     def trigger(self) -> None:
         """Request a round about all claims, for example after a restart of the kubelet."""
         self._requested.set()
 
     async def run(self) -> None:
-        """Reconcile until ``stop`` is set. Failures are logged, retried, and in ``problem``."""
+        """Reconcile until ``stop`` is set. Failures are logged, retried, and in ``problem`` or ``notice``."""
         while not self._stop.is_set():
             pause = min(self._repair_due - time.monotonic(), self._files.interval)
             await wait_any(self._files.changed, self._requested, self._stop, timeout=max(0.0, pause))
@@ -111,7 +117,7 @@ class Reconciler:
         everything = self._requested.is_set()
         self._requested.clear()
         self._files.changed.clear()
-        repaired = await self._call(self._repair) and not self._claims.problem
+        repaired = await self._call(self._repair) and not self._claims.host.problems
         now = time.monotonic()
         self._repair_due = now + (self._timings.round if repaired else min(self._timings.retry, self._timings.round))
         if everything or now >= self._ask_due:

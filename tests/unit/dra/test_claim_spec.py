@@ -142,7 +142,7 @@ def test_an_orphan_releases_the_devices_that_no_other_claim_has(tmp_path: Path) 
     (node.backend.directory / "phone1").mkdir()
     node.backend.fail = {"unprepare"}
     host.repair()
-    assert host.problems == {"a": "[Errno 5] unprepare fails"}
+    assert {uid: str(error) for uid, error in host.problems.items()} == {"a": "[Errno 5] unprepare fails"}
     node.backend.fail = set()
     host.repair()
     assert not host.problems
