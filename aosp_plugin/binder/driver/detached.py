@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.binderfs import Step, refusals
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Iterator
 
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
@@ -75,12 +77,20 @@ def _open_file_system(stack: contextlib.ExitStack) -> int:
     return descriptor
 
 
+@functools.cache
+def _library() -> ctypes.CDLL:
+    import ctypes  # noqa: PLC0415 - see _call
+
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library
+
+
 def _call(number: int, *arguments: bytes | int | None) -> int:
     """Make a system call and return its result. Raises OSError."""
     import ctypes  # noqa: PLC0415 - 1.4 MB, and only phones need it
 
-    library = ctypes.CDLL(None, use_errno=True)
-    library.syscall.restype = ctypes.c_long
+    library = _library()
     converted = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     result: int = library.syscall(ctypes.c_long(number), *converted)
     if result < 0:
