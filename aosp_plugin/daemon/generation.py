@@ -17,7 +17,7 @@ from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_d
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
-from aosp_plugin.daemon.surplus import report_allocations
+from aosp_plugin.daemon.surplus import report_allocations, report_once
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
@@ -130,6 +130,8 @@ class Generation:
 
     async def _run(self, server: ResourceServer, *, require_devices: bool) -> None:
         try:
+            if server.driver is not None:  # publish no device that a pod has through the device plugin API
+                await report_once(self._backends, self._pod_resources, self._rescan_one)
             await server.run(require_devices=require_devices)
         except (PluginError, HostError, OSError) as error:
             if not self._replaced:
