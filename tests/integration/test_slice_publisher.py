@@ -392,3 +392,16 @@ async def test_a_slice_whose_finalizers_remain_after_its_deletion_is_reported_an
         await running.fine()
         assert "deletionTimestamp" not in server.objects.get(slice_path(0))["metadata"]
         assert server.count("create", "resourceslices") == 2
+
+
+async def test_a_pool_never_has_two_slices_while_one_replaces_the_other(server: ApiServer) -> None:
+    async with publishing(server, phones(1)):
+        spec = dict(server.objects.get(slice_path(0))["spec"])
+    server.objects.delete(slice_path(0))
+    server.objects.create(SLICES, {"metadata": {"name": "of-an-earlier-version"}, "spec": spec})
+    async with publishing(server, phones(70)):
+        pass
+    slices = [change for change in server.store.history if change.kind.plural == "resourceslices"]
+    last = [(change.type, change.object["metadata"]["name"]) for change in slices][-3:]
+    assert last[0] == ("DELETED", "of-an-earlier-version")
+    assert {name for _, name in last[1:]} == {slice_name(0), slice_name(1)}
