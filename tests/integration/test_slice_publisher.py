@@ -341,6 +341,19 @@ async def test_other_fields_that_the_server_drops_are_done_without() -> None:
         await running.shown(["phone0", "phone1"])
 
 
+async def test_fields_that_the_server_drops_are_tried_again_after_its_restart_which_is_no_repair() -> None:
+    async with (
+        ApiServer(drop_fields=["attributes"]) as server,
+        publishing(server, phones(2), timings=SOON) as running,
+    ):
+        await server.stop()
+        server.store.drop_fields = frozenset()
+        await server.start()
+        await server.wait_for(lambda s: "attributes" in s.objects.get(slice_path(0))["spec"]["devices"][0])
+        await running.confirmed()
+        assert running.observer.repairs == {}
+
+
 async def test_devices_that_are_withheld_are_replaced_by_an_empty_slice_until_they_are_published_again(
     server: ApiServer,
 ) -> None:
@@ -388,6 +401,9 @@ async def test_a_slice_whose_finalizers_remain_after_its_deletion_is_reported_an
         running.wipe()
         await running.problem("is being deleted, but its finalizers remain")
         assert not running.publisher.confirmed
+        running.publisher.check()
+        await server.wait_for(lambda s: s.count("list", "resourceslices") > 1)
+        assert running.writes() == 1
         running.edit(0, lambda found: found["metadata"].update(finalizers=[]))
         await running.fine()
         assert "deletionTimestamp" not in server.objects.get(slice_path(0))["metadata"]
