@@ -21,6 +21,11 @@ _PAGE: Final = "docs/deploy.md"
 _SECONDS: Final = 200.0
 
 
+def page(name: str) -> str:
+    """Return the text of a page."""
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
 def commands(page: str = _PAGE) -> list[str]:
     """Return the commands of a page, without their comments."""
     text = re.sub(r"\\\n +", "", (PROJECT / page).read_text(encoding="utf-8"))

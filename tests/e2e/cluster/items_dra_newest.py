@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.cluster import items_dra, items_dra_claims, items_dra_state
+from tests.e2e.cluster import dra, items_dra, items_dra_claims, items_dra_state
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.items import Item, Items
 from tests.e2e.kubelet.waiting import until
@@ -45,11 +45,17 @@ def _is_new(cluster: Cluster, machine: Machine) -> bool:
     return f"v1.{cluster.control_plane.minor}." in info["kubeletVersion"]
 
 
+@item("The pod's status says whether the device of a claim of a template is healthy")
+def template_status(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    items_dra_state.show_health(cluster, dra.pod("shown"))
+
+
 def _items() -> list[Item]:
     chosen = {
         items_dra: ("installs", "template", "kubelet_restart"),
         items_dra_claims: ("shared", "requests", "extended", "parameters"),
-        items_dra_state: ("healthy", "unhealthy", "removed"),
+        items_dra_state: ("unhealthy", "pod_status", "removed"),
     }
     return [found for module, names in chosen.items() for found in module.item.all if found.name in names]
 

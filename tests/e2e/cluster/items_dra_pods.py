@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tests.e2e.cluster import dra, phones
+from tests.e2e.cluster import documented, dra, phones
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.ownership import phone_of
-from tests.e2e.cluster.scenes import PHONES
+from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.pods import DONE, container
-from tests.e2e.kubelet.waiting import PATIENCE, until
+from tests.e2e.kubelet.waiting import PATIENCE, holds, until
 
 if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
@@ -66,9 +67,8 @@ def unused(cluster: Cluster) -> None:
     assert dra.prepared(cluster.machine, claim)
     assert not phones.view(cluster, pod).opened
     phones.create(cluster, dra.pod("early", claim="late"))
-    until(
-        lambda: "late" in phones.reason(cluster.api.get(f"{phones.collection('Pod')}/early")), "it waits for its claim"
-    )
+    path = f"{phones.collection('Pod')}/early"
+    holds(lambda: "nodeName" not in cluster.api.get(path)["spec"], "it waits for its claim", seconds=3)
     dra.create(cluster, dra.claim("late", dra.request()))
     phones.wait_running(cluster, "early", 1)
     end(cluster, "unused", "early")
@@ -127,3 +127,43 @@ def same_name(cluster: Cluster) -> None:
         until(lambda: cluster.api.find(f"{dra.CLAIMS}/again") is None, "the claim is gone", seconds=2 * PATIENCE)
     assert len(set(uids)) == 2, uids
     until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=6 * PATIENCE)
+
+
+SYMPTOMS: Final = {
+    "no-template": (dra.claiming(template="absent"), "FailedResourceClaimCreation", "absent"),
+    "no-class": (dra.claiming(template="no-class"), "FailedScheduling", "device class absent does not exist"),
+    "no-driver": (dra.claiming(template="no-driver"), "FailedScheduling", "cannot allocate all claims"),
+}
+"""Pods that wait, with the event that docs/dra.md names for it."""
+
+
+@item("Pods that cannot run have the events that docs/dra.md names")
+def symptoms(cluster: Cluster) -> None:
+    dra.ensure(cluster)
+    dra.create(cluster, dra.template("no-class", dra.request(device_class="absent")))
+    manifest = dra.device_class("no-driver")
+    manifest["spec"]["selectors"][0]["cel"]["expression"] = 'device.driver == "absent.example.com"'
+    dra.create(cluster, manifest)
+    dra.create(cluster, dra.template("no-driver", dra.request(device_class="no-driver")))
+    page = documented.page("docs/dra.md")
+    for name, (options, reason, text) in SYMPTOMS.items():
+        phones.create(cluster, phones.pod(name, **options))
+        path = f"{phones.collection('Pod')}/{name}"
+        say(f"#   {name}: {_event(cluster, path, reason, text)}")
+        assert reason in page, f"docs/dra.md does not name {reason}"
+    end(cluster, *SYMPTOMS)
+    for name in ("no-class", "no-driver"):
+        cluster.api.delete(f"{dra.TEMPLATES}/{name}")
+    cluster.api.delete(f"{dra.CLASSES}/no-driver")
+
+
+def _event(cluster: Cluster, path: str, reason: str, text: str) -> str:
+    """Wait until a pod has an event with this reason and text, and return its message."""
+
+    def message() -> str:
+        found = events(cluster, cluster.api.get(path))
+        messages = [message for event, message in found if event == reason and text in message]
+        assert messages, f"{found}"
+        return messages[0]
+
+    return until(message, f"{path} has an event {reason}")
