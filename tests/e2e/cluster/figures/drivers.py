@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import sys
 import time
@@ -80,6 +81,11 @@ class Driver:
         if separate.exists():
             return separate
         return max((KUBELET / "plugins_registry").glob(f"{self.name}-*.sock"), key=lambda path: path.stat().st_mtime)
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that the process has used."""
+        fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> tuple[float, float]:
         """Return the resident memory in MiB: all of it (RSS), and with a share of what others use too (PSS)."""

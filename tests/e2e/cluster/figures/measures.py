@@ -63,14 +63,18 @@ def latencies_in_turn(cluster: Cluster, driver: Driver, devices: int, results: R
     """Prepare claims one after the other, and unprepare them; twice."""
     prepared: list[float] = []
     unprepared: list[float] = []
+    used = 0.0
     with calls.Caller(driver.socket) as caller:
         for _ in range(2):
             found = claims.create(cluster.api, driver.name, min(_IN_TURN, devices))
+            before = driver.processor_seconds()
             prepared += calls.in_turn(caller.prepare, found)
             unprepared += calls.in_turn(caller.unprepare, found)
+            used += driver.processor_seconds() - before
             claims.remove(cluster.api, found)
     results.add_latencies(f"Prepare, {len(prepared)} in a row", driver.title, prepared)
     results.add_latencies(f"Unprepare, {len(unprepared)} in a row", driver.title, unprepared)
+    results.add("processor time of one Prepare and Unprepare, ms", driver.title, 1000 * used / len(prepared))
 
 
 def _add_batch(row: str, driver: Driver, batch: calls.Batch, results: Results) -> None:
