@@ -100,6 +100,14 @@ async def test_a_prepared_claim_is_answered_without_the_api_server(node: Node) -
         assert await prepared_devices(claims, claim) == first
 
 
+async def test_a_prepared_claim_that_does_not_exist_any_more_is_refused(node: Node, claims: Claims) -> None:
+    claim = node.source.add("a", "phone1")
+    await prepared_devices(claims, claim)
+    node.source.remove("a")
+    assert "404 NotFound" in await refusal(claims, claim)
+    assert set(claims.prepared) == {"a"}
+
+
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(node: Node, claims: Claims) -> None:
     await prepared_devices(claims, node.source.add("a", "phone1"))
     (device,) = await prepared_devices(claims, node.source.add("a", "phone2"))
