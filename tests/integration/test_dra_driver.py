@@ -13,6 +13,7 @@ from aosp_plugin.testing.apiserver import ApiServer
 from aosp_plugin.testing.dra_kubelet import DraPod, DraVersion
 from tests.claims import DRIVER, DirectoryBackend
 from tests.dra_node import DraNode
+from tests.support import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -94,6 +95,35 @@ async def test_the_driver_is_ready_only_when_its_slices_are_confirmed(node: DraN
         assert driver.unready
         await node.server.restart()
         await node.ready(driver)
+        driver.stop()
+
+
+async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
+    node: DraNode, backend: DirectoryBackend
+) -> None:
+    """A pod that is bound to the node before would be refused, and tried again after a minute."""
+    await node.kubelet.stop()
+    driver = node.driver(backend)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driver.run())
+        await until(lambda: any(node.directory.joinpath("registry").iterdir()))
+        assert not node.slices
+        await node.kubelet.start()
+        await node.server.wait_for(lambda _: node.devices)
+        assert driver.registered
+        driver.stop()
+
+
+async def test_devices_are_published_without_a_kubelet_after_a_time(
+    node: DraNode, backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.dra.driver.REGISTRATION_TIME", 0.05)
+    await node.kubelet.stop()
+    driver = node.driver(backend)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(driver.run())
+        await node.server.wait_for(lambda _: node.devices)
+        assert not driver.registered
         driver.stop()
 
 

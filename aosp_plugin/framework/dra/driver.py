@@ -36,6 +36,10 @@ SCAN_QUIET = 0.1
 """Seconds without a file event after which a scan starts. Each claim that is prepared or unprepared causes events, and
 scans between the preparations of many claims would take longer than these do, in the same worker thread."""
 
+REGISTRATION_TIME = 5.0
+"""Seconds after which devices are published although the kubelet has not registered the driver, which takes it about
+a second: a kubelet that does not answer must not keep the API server from knowing the host's devices."""
+
 HEALTH_PAUSE = 0.05
 """Seconds between two reports of the health of all prepared devices."""
 
@@ -204,7 +208,7 @@ class DraDriver:
         async with asyncio.TaskGroup() as tasks:
             others = [
                 tasks.create_task(self._scanned.refresher.run()),
-                tasks.create_task(self._publisher.run()),
+                tasks.create_task(self._publish()),
                 tasks.create_task(self._reconciler.run()),
                 tasks.create_task(self._report_health()),
                 tasks.create_task(self._follow_kubelet()),
@@ -212,6 +216,15 @@ class DraDriver:
             await self._service.run()
             for task in others:
                 task.cancel()
+
+    async def _publish(self) -> None:
+        """Publish the devices, at first only when the kubelet has registered the driver, or has had time for it.
+
+        A pod that is bound to the node before cannot be prepared, and is tried again after a minute.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._service.first_registered.wait(), REGISTRATION_TIME)
+        await self._publisher.run()
 
     async def _follow_kubelet(self) -> None:
         """Compare everything after each start of the kubelet, which deletes the node's ResourceSlices."""

@@ -96,6 +96,8 @@ class KubeletService:
         self._problem = "not registered yet"
         self.registered = False
         """Whether the kubelet has confirmed the registration of the current socket."""
+        self.first_registered = asyncio.Event()
+        """Set when the kubelet has confirmed a registration for the first time."""
         self.endpoint = ""
         """Name of the driver's socket while it serves, and else empty."""
         self.restarted = asyncio.Event()
@@ -206,6 +208,7 @@ class KubeletService:
             return
         self._observer.registration("ok")
         self.registered, self._problem, self._patience = True, "", self._timings.patience
+        self.first_registered.set()
         duration = milliseconds(time.monotonic() - self._started)
         LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})
 

@@ -24,7 +24,7 @@ class Undisturbed:
         dra.ensure(cluster)
         self._cluster = cluster
         phones.create(cluster, dra.deployment("web", RUNNING))
-        self._pods = phones.wait_running(cluster, "web", RUNNING)
+        self._pods = dra.wait_running(cluster, "web", RUNNING)
         self._containers = self._now(self._pods)
         self.owners = dra.owners(cluster, self._pods)
         self.claims = [claim for pod in self._pods for claim in dra.claims_of(cluster, pod)]
@@ -35,7 +35,7 @@ class Undisturbed:
 
     def check(self) -> None:
         """Check that nothing has happened to the pods, and that the driver has their claims."""
-        pods = phones.wait_running(self._cluster, "web", RUNNING)
+        pods = dra.wait_running(self._cluster, "web", RUNNING)
         assert self._now(pods) == self._containers, f"{self._now(pods)}, before: {self._containers}"
         assert dra.owners(self._cluster, pods) == self.owners
         until(self._prepared, "the driver has the claims")
@@ -49,7 +49,7 @@ class Undisturbed:
         phones.remove(cluster, "Deployment", "web")
         dra.wait_unprepared(cluster.machine, *self.claims)
         phones.create(cluster, dra.deployment("next", PHONES))
-        assert len(dra.owners(cluster, phones.wait_running(cluster, "next", PHONES))) == PHONES
+        assert len(dra.owners(cluster, dra.wait_running(cluster, "next", PHONES))) == PHONES
         phones.remove(cluster, "Deployment", "next")
         until(lambda: not dra.specs(cluster.machine), "no claim is prepared", seconds=2 * PATIENCE)
 
@@ -58,7 +58,7 @@ def new_pod(cluster: Cluster, name: str, *, seconds: float = 2 * PATIENCE) -> fl
     """Run one more pod with a claim, and return how many seconds that took."""
     started = time.monotonic()
     phones.create(cluster, dra.pod(name))
-    phones.wait_running(cluster, name, 1, seconds=seconds)
+    dra.wait_running(cluster, name, 1, seconds=seconds)
     taken = time.monotonic() - started
     phones.remove(cluster, "Pod", name)
     return taken

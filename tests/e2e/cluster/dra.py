@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
@@ -31,7 +30,9 @@ TEMPLATE: Final = "phone"
 """The name of the usual claim template."""
 PARAMETERS: Final = {"apiVersion": "phone.aosp.io/v1alpha1", "kind": "PhoneParameters"}
 KUBELET: Final = "var/lib/kubelet"
-_NUMBERS: Final = itertools.count(1)
+RETRIED: Final = 5 * PATIENCE
+"""Seconds within which a pod runs whose claim the kubelet could not prepare at first: it tries again after a minute.
+That happens without a fault of the driver, if the API server does not know yet that the node may read the claim."""
 _COLLECTIONS: Final = {"ResourceClaim": CLAIMS, "ResourceClaimTemplate": TEMPLATES, "DeviceClass": CLASSES}
 
 
@@ -171,9 +172,9 @@ def deployment(name: str, replicas: int, **options: Any) -> dict[str, Any]:
     return phones.deployment(name, replicas, **claiming(**options))
 
 
-def unique(name: str) -> str:
-    """Return a name that no item has used."""
-    return f"{name}-{next(_NUMBERS)}"
+def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RETRIED) -> list[dict[str, Any]]:
+    """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
+    return phones.wait_running(cluster, app, count, seconds=seconds)
 
 
 def claims_of(cluster: Cluster, pod: dict[str, Any]) -> list[dict[str, Any]]:

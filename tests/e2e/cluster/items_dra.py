@@ -51,7 +51,7 @@ def template(cluster: Cluster) -> None:
     dra.ensure(cluster)
     machine = cluster.machine
     phones.create(cluster, dra.deployment("web", PHONES))
-    pods = phones.wait_running(cluster, "web", PHONES)
+    pods = dra.wait_running(cluster, "web", PHONES)
     assert len(dra.owners(cluster, pods)) == PHONES
     claims = [claim for pod in pods for claim in dra.claims_of(cluster, pod)]
     assert all(dra.prepared(machine, claim) for claim in claims)
@@ -60,7 +60,7 @@ def template(cluster: Cluster) -> None:
     assert not dra.specs(machine), dra.specs(machine)
     until(lambda: not cluster.api.list(dra.CLAIMS), "the claims are gone")
     phones.create(cluster, dra.deployment("web", PHONES))
-    assert len(dra.owners(cluster, phones.wait_running(cluster, "web", PHONES))) == PHONES
+    assert len(dra.owners(cluster, dra.wait_running(cluster, "web", PHONES))) == PHONES
     phones.remove(cluster, "Deployment", "web")
 
 
@@ -68,7 +68,7 @@ def template(cluster: Cluster) -> None:
 def kubelet_restart(cluster: Cluster) -> None:
     dra.ensure(cluster)
     phones.create(cluster, dra.deployment("web", 2))
-    pods = phones.wait_running(cluster, "web", 2)
+    pods = dra.wait_running(cluster, "web", 2)
     before = {pod["metadata"]["uid"]: phones.container_of(pod) for pod in pods}
     held, own = dra.owners(cluster, pods), phones.container_of(plugin.pod_on(cluster, cluster.machine))
     with SliceHistory(cluster, cluster.machine) as history:
@@ -78,13 +78,13 @@ def kubelet_restart(cluster: Cluster) -> None:
     say(f"# slices were away for {', '.join(f'{1000 * seconds:.0f} ms' for seconds in away)}")
     assert max(away) < BACK, f"{history}"
     cluster.wait_node(cluster.machine)
-    now = phones.wait_running(cluster, "web", 2)
+    now = dra.wait_running(cluster, "web", 2)
     assert {pod["metadata"]["uid"]: phones.container_of(pod) for pod in now} == before
     assert dra.owners(cluster, now) == held
     assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"
     # The kubelet knows the driver again: it prepares another pod's claim, and unprepares those of the first ones.
     phones.create(cluster, dra.pod("later"))
-    phones.wait_running(cluster, "later", 1)
+    dra.wait_running(cluster, "later", 1)
     claims = cluster.api.list(dra.CLAIMS)
     assert len(claims) == 3, claims
     phones.remove(cluster, "Pod", "later")

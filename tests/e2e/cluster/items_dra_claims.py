@@ -51,10 +51,10 @@ def shared(cluster: Cluster) -> None:
     machine = cluster.machine
     dra.create(cluster, dra.claim("shared", dra.request()))
     phones.create(cluster, dra.pod("first", "main", "sidecar", claim="shared"))
-    phones.wait_running(cluster, "first", 1)
+    dra.wait_running(cluster, "first", 1)
     spec = dra.specs(machine)
     phones.create(cluster, dra.pod("second", claim="shared"))
-    phones.wait_running(cluster, "second", 1)
+    dra.wait_running(cluster, "second", 1)
     found = {phone_of(dra.view(cluster, *place)) for place in (("first",), ("first", "sidecar"), ("second",))}
     assert len(found) == 1, f"they have {found}"
     claim = cluster.api.get(f"{dra.CLAIMS}/shared")
@@ -67,7 +67,7 @@ def shared(cluster: Cluster) -> None:
     claim = cluster.api.get(f"{dra.CLAIMS}/shared")
     until(lambda: "allocation" not in cluster.api.get(f"{dra.CLAIMS}/shared").get("status", {}), "it is not allocated")
     phones.create(cluster, dra.pod("third", claim="shared"))
-    phones.wait_running(cluster, "third", 1)
+    dra.wait_running(cluster, "third", 1)
     end(cluster, "third")
     cluster.api.delete(f"{dra.CLAIMS}/shared")
 
@@ -77,7 +77,7 @@ def requests(cluster: Cluster) -> None:
     dra.ensure(cluster)
     dra.create(cluster, dra.template("two", dra.request("first"), dra.request("second")))
     phones.create(cluster, dra.pod("two", "one=first", "other=second", "both", template="two"))
-    (pod,) = phones.wait_running(cluster, "two", 1)
+    (pod,) = dra.wait_running(cluster, "two", 1)
     (claim,) = dra.claims_of(cluster, pod)
     expected = dra.allocated(cluster, cluster.machine, claim)
     assert phone_of(dra.view(cluster, "two", "one")) == expected["first"]
@@ -97,7 +97,7 @@ def without_claim(cluster: Cluster) -> None:
     manifest = dra.pod("partly", "main", "other")
     del manifest["spec"]["containers"][1]["resources"]
     phones.create(cluster, manifest)
-    phones.wait_running(cluster, "partly", 1)
+    dra.wait_running(cluster, "partly", 1)
     assert phone_of(dra.view(cluster, "partly"))
     view = dra.view(cluster, "partly", "other")
     assert not view.opened, f"opened: {view.opened}"
@@ -111,7 +111,7 @@ def attributes(cluster: Cluster) -> None:
     chosen = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].id == "aosp_binder6"'}}]
     dra.create(cluster, dra.template("six", dra.request(selectors=chosen)))
     phones.create(cluster, dra.pod("six", template="six"))
-    phones.wait_running(cluster, "six", 1)
+    dra.wait_running(cluster, "six", 1)
     assert phone_of(dra.view(cluster, "six")) == "aosp_binder6"
     missing = [{"cel": {"expression": f'device.attributes["{dra.DRIVER}"].colour == "red"'}}]
     dra.create(cluster, dra.template("red", dra.request(selectors=missing)))
@@ -136,13 +136,13 @@ def _why(cluster: Cluster, name: str) -> str:
 def exhausted(cluster: Cluster) -> None:
     dra.ensure(cluster)
     phones.create(cluster, dra.deployment("web", PHONES))
-    phones.wait_running(cluster, "web", PHONES)
+    dra.wait_running(cluster, "web", PHONES)
     phones.create(cluster, dra.pod("waiting"))
     text = _why(cluster, "waiting")
     say(f"#   {text}")
     assert "cannot allocate all claims" in text, text
     phones.remove(cluster, "Deployment", "web")
-    phones.wait_running(cluster, "waiting", 1)
+    dra.wait_running(cluster, "waiting", 1)
     end(cluster, "waiting")
 
 
@@ -150,13 +150,13 @@ def exhausted(cluster: Cluster) -> None:
 def extended(cluster: Cluster) -> None:
     dra.ensure(cluster)
     phones.create(cluster, phones.deployment("old", 2))
-    pods = phones.wait_running(cluster, "old", 2)
+    pods = dra.wait_running(cluster, "old", 2)
     found = dra.owners(cluster, pods)
     for pod in pods:
         (claim,) = dra.claims_of(cluster, pod)
         assert "resource.kubernetes.io/extended-resource-claim" in claim["metadata"]["annotations"], claim["metadata"]
     phones.create(cluster, dra.pod("new"))
-    phones.wait_running(cluster, "new", 1)
+    dra.wait_running(cluster, "new", 1)
     both = pods + phones.running(cluster, "new")
     assert len(dra.owners(cluster, both)) == len(found) + 1
     claims = cluster.api.list(dra.CLAIMS)
@@ -178,7 +178,7 @@ def parameters(cluster: Cluster) -> None:
     config = dra.parameters(environment={"A": "claim"}, containerPaths=paths, devices=[RENDER_NODE])
     dra.create(cluster, dra.template("tuned", dra.request(device_class="tuned"), config=config))
     phones.create(cluster, dra.pod("tuned", template="tuned"))
-    phones.wait_running(cluster, "tuned", 1)
+    dra.wait_running(cluster, "tuned", 1)
     view = dra.view(cluster, "tuned")
     assert (view.environment.get("A"), view.environment.get("B")) == ("claim", "class"), view.environment
     assert [path for path in paths if path in view.bound] == paths, view.bound
@@ -216,7 +216,7 @@ def other_driver_s_parameters(cluster: Cluster) -> None:
     config = [{"opaque": {"driver": "gpu.example.com", "parameters": {"apiVersion": "x/v1", "kind": "Y"}}}]
     dra.create(cluster, dra.template("mixed", dra.request(), config=config))
     phones.create(cluster, dra.pod("mixed", template="mixed"))
-    phones.wait_running(cluster, "mixed", 1)
+    dra.wait_running(cluster, "mixed", 1)
     assert phone_of(dra.view(cluster, "mixed"))
     end(cluster, "mixed")
 

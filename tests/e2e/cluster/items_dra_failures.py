@@ -49,7 +49,7 @@ def driver_deleted(cluster: Cluster) -> None:
     wait_restarted(cluster, before)
     started = time.monotonic()
     # A Prepare that found no driver is tried again after about a minute.
-    phones.wait_running(cluster, "meanwhile", 1, seconds=3 * PATIENCE)
+    dra.wait_running(cluster, "meanwhile", 1, seconds=3 * PATIENCE)
     say(f"#   the pod runs {time.monotonic() - started:.1f} s after the driver was ready")
     phones.remove(cluster, "Pod", "meanwhile")
     pods.check()
@@ -62,7 +62,7 @@ def rolling_update(cluster: Cluster) -> None:
     cluster.kubectl("-n", plugin.NAMESPACE, "rollout", "restart", f"daemonset/{plugin.NAME}")
     cluster.kubectl("-n", plugin.NAMESPACE, "rollout", "status", f"daemonset/{plugin.NAME}", "--timeout=120s")
     phones.create(cluster, dra.pod("updated"))
-    (pod,) = phones.wait_running(cluster, "updated", 1)
+    (pod,) = dra.wait_running(cluster, "updated", 1)
     errors = dra.prepare_errors(cluster, pod)
     assert not errors, errors
     phones.remove(cluster, "Pod", "updated")
@@ -129,7 +129,7 @@ def created_without_kubelet(cluster: Cluster) -> None:
     path = f"{phones.collection('Pod')}/early"
     until(lambda: cluster.api.get(path)["spec"].get("nodeName"), "it is scheduled")
     cluster.machine.start_kubelet()
-    (pod,) = phones.wait_running(cluster, "early", 1, seconds=4 * PATIENCE)
+    (pod,) = dra.wait_running(cluster, "early", 1, seconds=4 * PATIENCE)
     assert phone_of(phones.view(cluster, pod))
     phones.remove(cluster, "Pod", "early")
 

@@ -53,7 +53,7 @@ def _releases(cluster: Cluster) -> list[str]:
 
 def pods(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the running pods of the Deployment, each of which has a whole phone that no other has."""
-    running = phones.wait_running(cluster, APP, COUNT, seconds=4 * PATIENCE)
+    running = dra.wait_running(cluster, APP, COUNT, seconds=4 * PATIENCE)
     for machine in cluster.machines:
         assert not held.conflicts(machine), held.conflicts(machine)
         sizes = {len(devices) for devices in held.devices_by_pod(machine).values()}
@@ -108,17 +108,17 @@ def under_running_pods(cluster: Cluster) -> None:
     machine = cluster.machine
     here = {"nodeSelector": {"kubernetes.io/hostname": machine.name}}
     phones.create(cluster, phones.deployment(APP, 2, **here))
-    phones.wait_running(cluster, APP, 2)
+    dra.wait_running(cluster, APP, 2)
     taken = set().union(*held.devices_by_pod(machine).values())
     cluster.kubectl("label", "node", machine.name, f"{LABEL}=dra", "--overwrite")
     dra.wait_published(cluster, machine, PHONES - 2, seconds=4 * PATIENCE)
     assert not dra.untainted(cluster, machine) & taken
     dra.create(cluster, dra.template(dra.TEMPLATE, dra.request()))
     phones.create(cluster, dra.deployment("new", PHONES, **here))
-    phones.wait_running(cluster, "new", PHONES - 2)
+    dra.wait_running(cluster, "new", PHONES - 2)
     assert not held.conflicts(machine), held.conflicts(machine)
     phones.remove(cluster, "Deployment", APP)
-    phones.wait_running(cluster, "new", PHONES, seconds=4 * PATIENCE)
+    dra.wait_running(cluster, "new", PHONES, seconds=4 * PATIENCE)
     assert not held.conflicts(machine), held.conflicts(machine)
     phones.remove(cluster, "Deployment", "new")
     move(cluster, machine, "true")

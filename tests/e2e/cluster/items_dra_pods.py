@@ -37,7 +37,7 @@ def init_containers(cluster: Cluster) -> None:
     used = {"claims": [{"name": "phone"}]}
     manifest["spec"]["initContainers"] = [container("first", then=DONE, resources=used)]
     phones.create(cluster, manifest)
-    phones.wait_running(cluster, "prepared", 1)
+    dra.wait_running(cluster, "prepared", 1)
     assert phone_of(dra.view(cluster, "prepared", "first")) == phone_of(dra.view(cluster, "prepared"))
     end(cluster, "prepared")
 
@@ -62,7 +62,7 @@ def unused(cluster: Cluster) -> None:
     manifest = dra.pod("unused")
     del manifest["spec"]["containers"][0]["resources"]
     phones.create(cluster, manifest)
-    (pod,) = phones.wait_running(cluster, "unused", 1)
+    (pod,) = dra.wait_running(cluster, "unused", 1)
     (claim,) = dra.claims_of(cluster, pod)
     assert dra.prepared(cluster.machine, claim)
     assert not phones.view(cluster, pod).opened
@@ -70,7 +70,7 @@ def unused(cluster: Cluster) -> None:
     path = f"{phones.collection('Pod')}/early"
     holds(lambda: "nodeName" not in cluster.api.get(path)["spec"], "it waits for its claim", seconds=3)
     dra.create(cluster, dra.claim("late", dra.request()))
-    phones.wait_running(cluster, "early", 1)
+    dra.wait_running(cluster, "early", 1)
     end(cluster, "unused", "early")
     cluster.api.delete(f"{dra.CLAIMS}/late")
 
@@ -95,7 +95,7 @@ def mapped(cluster: Cluster) -> None:
     ]
     manifest["spec"] |= {"resourceClaims": claims, "containers": containers}
     phones.create(cluster, manifest)
-    phones.wait_running(cluster, "mapped", 1)
+    dra.wait_running(cluster, "mapped", 1)
     found = set()
     for name in ("left", "right"):
         given = dra.allocated(cluster, cluster.machine, cluster.api.get(f"{dra.CLAIMS}/{name}"))
@@ -119,7 +119,7 @@ def same_name(cluster: Cluster) -> None:
     for _ in range(2):
         dra.create(cluster, dra.claim("again", dra.request()))
         phones.create(cluster, dra.pod("again", claim="again", terminationGracePeriodSeconds=15))
-        (pod,) = phones.wait_running(cluster, "again", 1, seconds=6 * PATIENCE)
+        (pod,) = dra.wait_running(cluster, "again", 1, seconds=6 * PATIENCE)
         assert phone_of(phones.view(cluster, pod))
         uids.append(cluster.api.get(f"{dra.CLAIMS}/again")["metadata"]["uid"])
         cluster.kubectl("delete", "pod", "again", "--force", "--grace-period=0")

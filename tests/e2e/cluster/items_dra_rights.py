@@ -86,7 +86,7 @@ def rights(cluster: Cluster) -> None:
     for words in (("secrets",), ("configmaps",), ("pods",), ("nodes",), ("resourceclaims",), ("deviceclasses",)):
         denied(cluster, own, "get", *words, "--all-namespaces")
     phones.create(cluster, dra.pod("seen"))
-    (pod,) = phones.wait_running(cluster, "seen", 1)
+    (pod,) = dra.wait_running(cluster, "seen", 1)
     (claim,) = dra.claims_of(cluster, pod)
     name = claim["metadata"]["name"]
     assert name in request(cluster, own, "--namespace=default", "get", f"resourceclaim/{name}")
@@ -158,7 +158,7 @@ def missing_right(cluster: Cluster) -> None:
         cluster.api.patch(role, {"rules": rules})
     # Any change of the pod ends the kubelet's wait of a minute.
     cluster.kubectl("annotate", "pod", "unread", "retry=1")
-    phones.wait_running(cluster, "unread", 1, seconds=90)
+    dra.wait_running(cluster, "unread", 1, seconds=90)
     phones.remove(cluster, "Pod", "unread")
 
 

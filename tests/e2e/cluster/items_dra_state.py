@@ -50,7 +50,7 @@ def unhealthy(cluster: Cluster) -> None:
         say(f"#   {taint}")
         assert (taint["key"], taint["effect"]) == (f"{dra.DRIVER}/unhealthy", "NoSchedule"), taint
         phones.create(cluster, dra.deployment("more", PHONES - RUNNING))
-        phones.wait_running(cluster, "more", PHONES - RUNNING)
+        dra.wait_running(cluster, "more", PHONES - RUNNING)
         cluster.api.delete(path)
         until(lambda: cluster.api.find(path) is None, f"{name} is gone", seconds=2 * PATIENCE)
         # Its replacement would fit on the device that it had, if that had no taint.
@@ -59,7 +59,7 @@ def unhealthy(cluster: Cluster) -> None:
     finally:
         _restore(cluster)
     dra.wait_published(cluster, machine, PHONES)
-    phones.wait_running(cluster, "web", RUNNING)
+    dra.wait_running(cluster, "web", RUNNING)
     phones.remove(cluster, "Deployment", "more")
     phones.remove(cluster, "Deployment", "web")
 
@@ -88,7 +88,7 @@ def show_health(cluster: Cluster, manifest: dict[str, Any]) -> None:
     """Run a pod with a claim, let its device vanish and come back, and wait for what the pod's status says of it."""
     phones.create(cluster, manifest)
     name = manifest["metadata"]["name"]
-    (pod,) = phones.wait_running(cluster, name, 1)
+    (pod,) = dra.wait_running(cluster, name, 1)
     path = f"{phones.collection('Pod')}/{name}"
     ((_, phone),) = dra.owners(cluster, [pod]).values()
     until(lambda: _health(cluster, path) == {"Healthy"}, "the pod's status")
@@ -111,10 +111,10 @@ def forced(cluster: Cluster) -> None:
     machine = cluster.machine
     phones.create(cluster, dra.deployment("web", PHONES, terminationGracePeriodSeconds=20))
     for _ in range(3):
-        phones.wait_running(cluster, "web", PHONES, seconds=4 * PATIENCE)
+        dra.wait_running(cluster, "web", PHONES, seconds=4 * PATIENCE)
         cluster.kubectl("delete", "pods", "--selector=app=web", "--force", "--grace-period=0", "--wait=false")
         until(lambda: not _twice(cluster), "no device is prepared for two claims", seconds=1)
-    pods = phones.wait_running(cluster, "web", PHONES, seconds=6 * PATIENCE)
+    pods = dra.wait_running(cluster, "web", PHONES, seconds=6 * PATIENCE)
     assert len(dra.owners(cluster, pods)) == PHONES
     phones.remove(cluster, "Deployment", "web")
     until(lambda: not dra.specs(machine), "no claim is prepared", seconds=4 * PATIENCE)
@@ -179,7 +179,7 @@ def reboot(cluster: Cluster) -> None:
     cluster.wait_node(machine)
     assert not list((machine.root / "run/cdi").glob("*")) or dra.specs(machine)
     dra.wait_published(cluster, machine, PHONES, seconds=4 * PATIENCE)
-    now = phones.wait_running(cluster, "web", RUNNING, seconds=6 * PATIENCE)
+    now = dra.wait_running(cluster, "web", RUNNING, seconds=6 * PATIENCE)
     until(lambda: len(dra.owners(cluster, phones.running(cluster, "web"))) == RUNNING, "each has a phone", seconds=90)
     same = {pod["metadata"]["name"] for pod in now} == {*pods.owners}
     say(f"#   the pods are {'the same' if same else 'others'} as before the reboot")
