@@ -266,6 +266,8 @@ async def test_a_history_that_is_gone_leads_to_a_list(server: ApiServer) -> None
         server.faults.clear()
         await running.shown(["phone0"])
         assert running.observer.repairs == {"missing": 1}
+        await server.wait_for(lambda s: s.open_watches)
+        assert server.count("watch", "resourceslices") <= 3
 
 
 async def test_a_history_that_is_always_gone_does_not_lead_to_a_flood(server: ApiServer) -> None:
@@ -334,19 +336,29 @@ async def test_a_publisher_that_starts_before_the_api_server_publishes_when_it_i
         await running.fine()
 
 
-async def test_after_the_api_servers_data_was_restored_from_a_backup_the_slices_are_published(
-    server: ApiServer,
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_after_the_api_servers_data_was_restored_from_a_backup_the_watch_repairs_again(
+    server: ApiServer, *, resumed: bool
 ) -> None:
-    async with publishing(server, phones(70), timings=SOON) as running:
+    """The list that shows it comes after the watch was resumed at a version that does not exist yet, or before."""
+    for _ in range(30):  # so that versions after the restore are lower than those before
+        foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}
+        server.objects.create(paths.NODES, foreign)
+        server.objects.delete(paths.object_path(paths.NODES, "other"))
+    async with publishing(server, phones(70)) as running:
+        watches = server.count("watch", "resourceslices")
+        hang = server.faults.add(Hang(), verb="list" if resumed else "watch")
         await server.restart(keep_data=False)
         server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
         running.publisher.check()
+        await server.wait_for(lambda s: hang.hits and (s.open_watches or not resumed))
+        hang.remove()
         await running.shown([device.id for device in phones(70)])
-        watches = server.count("watch")
-        await server.wait_for(lambda s: s.open_watches)
+        await server.wait_for(lambda s: s.count("watch", "resourceslices") > watches and s.open_watches)
+        lists = server.count("list", "resourceslices")
         running.wipe()
         await running.shown([device.id for device in phones(70)])
-        assert watches
+        assert server.count("list", "resourceslices") == lists
 
 
 # The Node

@@ -130,6 +130,7 @@ class SliceFollower:
         version = version_number(found.resource_version)
         if version < known:  # the server's data was restored from a backup
             self.mirror.rewind()
+            self._version = found.resource_version
             self._rewound.set()
         changes = self.mirror.listed(filter(self._is_ours, slices), version)
         self._listed_version = found.resource_version
