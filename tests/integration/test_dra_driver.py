@@ -99,14 +99,15 @@ async def test_the_driver_is_ready_only_when_its_slices_are_confirmed(node: DraN
 
 
 async def test_devices_are_published_when_the_kubelet_has_registered_the_driver(
-    node: DraNode, backend: DirectoryBackend
+    node: DraNode, backend: DirectoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod that is bound to the node before would be refused, and tried again after a minute."""
+    monkeypatch.setattr("aosp_plugin.framework.dra.driver.REGISTRATION_TIME", 600)
     await node.kubelet.stop()
     driver = node.driver(backend)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(driver.run())
-        await until(lambda: any(node.directory.joinpath("registry").iterdir()))
+        await until(lambda: bool(driver.inventory.snapshot.devices))
         assert not node.slices
         await node.kubelet.start()
         await node.server.wait_for(lambda _: node.devices)
