@@ -84,7 +84,7 @@ def node(cluster: Cluster) -> GuestMachine:
         busybox_image(image, tree=files)
     machine = GuestMachine(parts, cluster.control_plane, directory, [image, parts.image])
     cluster.machines.append(machine)
-    machine.boot(parts.kubernetes)
+    machine.boot(cluster.control_plane.programs)
     cluster.wait_node(machine, seconds=SLOW)
     return machine
 
