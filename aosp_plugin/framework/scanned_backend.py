@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.observer import Observer
 
 CLOSE_TIMEOUT = 1.2
@@ -46,11 +47,15 @@ class ScannedBackend:
         self.inventory = Inventory()
         self._own_files = files is None
         self.files = files if files is not None else FileEvents()
-        self._subscription = self.files.subscribe()
-        self.refresher = Refresher(
-            backend, self.inventory, self._subscription, self.worker, stop, observer, quiet=quiet
-        )
+        self._subscriptions: list[Subscription] = []
+        self.refresher = Refresher(backend, self.inventory, self.subscribe(), self.worker, stop, observer, quiet=quiet)
         self._prepared = False
+
+    def subscribe(self) -> Subscription:
+        """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
+        subscription = self.files.subscribe()
+        self._subscriptions.append(subscription)
+        return subscription
 
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without any other effect on the host.
@@ -93,17 +98,21 @@ class ScannedBackend:
         released when it ends. Raises the first error: WorkerTimeoutError if ``Backend.close`` does not return within
         ``CLOSE_TIMEOUT``.
         """
-        self.files.unsubscribe(self._subscription)
+        self.files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self.files.close()
-        close: Callable[[], None] = self._close_all if close_backend else self._subscription.close
+        close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
         closing = [self.worker.run(close, CLOSE_TIMEOUT, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
-        self.worker.close(self._subscription.close)
+        self.worker.close(self._close_subscriptions)
         for error in results:
             if isinstance(error, BaseException):
                 raise error
 
     def _close_all(self) -> None:
-        self._subscription.close()
+        self._close_subscriptions()
         self.backend.close()
+
+    def _close_subscriptions(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing.apiserver import ApiServer
+from aosp_plugin.testing.apiserver import ApiServer, Hang
+from aosp_plugin.testing.dra_claims import ClaimsError
 from aosp_plugin.testing.dra_kubelet import DraPod, DraVersion
-from tests.claims import DRIVER, DirectoryBackend
+from tests.claims import DRIVER, PATIENCE, DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import until
 
@@ -162,3 +165,34 @@ async def test_withheld_devices_are_in_no_slice_until_they_are_published_again(
     assert "a device plugin serves them" in driver.unready
     driver.withhold("")
     await node.server.wait_for(lambda _: len(node.devices) == 4)
+
+
+async def test_a_driver_that_ended_leaves_no_thread_and_no_descriptor(node: DraNode, backend: DirectoryBackend) -> None:
+    async with node.running(backend):
+        pass
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        async with node.running(backend):
+            pass
+    for thread in threading.enumerate():
+        if thread.name.startswith(DRIVER):
+            await asyncio.to_thread(thread.join, PATIENCE)
+            assert not thread.is_alive()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_a_preparation_that_goes_on_ends_with_the_driver(node: DraNode, backend: DirectoryBackend) -> None:
+    async with asyncio.TaskGroup() as pods:
+        async with node.running(backend):
+            hang = node.server.faults.add(Hang(), verb="get", resource="resourceclaims")
+            pods.create_task(_fail_to_prepare(node, DraPod("game", (node.create_claim("a", ["phone1"]),))))
+            await node.server.wait_for(lambda _: hang.hits > 0)
+        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+        assert not [name for name in names if name in {"_handle", "Claims._prepare"}]
+        hang.remove()
+    assert backend.mounted == set()
+
+
+async def _fail_to_prepare(node: DraNode, pod: DraPod) -> None:
+    with pytest.raises(ClaimsError):
+        await node.kubelet.prepare(pod)

@@ -85,7 +85,7 @@ class DraDriver:
         self.inventory = self._scanned.inventory
         self.confirmation = Confirmation()
         self.confirmation.unavailable("the devices are in ResourceSlices")
-        self._subscriptions = self._scanned.files.subscribe(), self._scanned.files.subscribe()
+        self._registry_files = self._scanned.files.subscribe()
         self._api = ApiClient(credentials, observer=dra_observer.api_request, user_agent=self.driver_name)
         source = ApiClaimSource(self._api)
         worker = self._scanned.worker
@@ -104,7 +104,7 @@ class DraDriver:
             self._claims,
             source=source,
             driver=self.driver_name,
-            files=self._subscriptions[0],
+            files=self._scanned.subscribe(),
             worker=worker,
             stop=self._stop,
         )
@@ -114,7 +114,7 @@ class DraDriver:
             directories.registry,
             self._claims,
             health=self._health,
-            files=self._subscriptions[1],
+            files=self._registry_files,
             stop=self._stop,
             observer=dra_observer,
         )
@@ -247,5 +247,12 @@ class DraDriver:
             await asyncio.sleep(HEALTH_PAUSE)
 
     async def _close(self, *, close_backend: bool) -> None:
-        self._scanned.files.unsubscribe(*self._subscriptions)
-        await self._scanned.close(self._api.close(), close_backend=close_backend)
+        self._scanned.files.unsubscribe(self._registry_files)
+        await self._scanned.close(self._close_connections(), close_backend=close_backend)
+
+    async def _close_connections(self) -> None:
+        """End the work for claims, which uses the API client, before the client."""
+        try:
+            await self._service.close()
+        finally:
+            await self._api.close()
