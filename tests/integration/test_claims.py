@@ -67,6 +67,12 @@ async def test_the_spec_has_the_edits_of_each_device(node: Node, claims: Claims)
     assert by_name["a-phone2"]["mounts"][0]["containerPath"] == "/phones/phone2"
 
 
+async def test_only_root_can_read_the_parameters_of_a_claim(node: Node, claims: Claims) -> None:
+    await prepared_devices(claims, node.source.add("a", "phone1"))
+    files = [node.spec("a"), *node.state.glob("*.json")]
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o600, 0o600]
+
+
 async def test_a_new_claim_gets_fresh_devices(node: Node, claims: Claims) -> None:
     (node.backend.directory / "phone1").mkdir()
     (node.backend.directory / "phone1" / "old").touch()

@@ -32,6 +32,9 @@ MAX_ANNOTATION_BYTES = 192 * 1024
 """The longest record that a spec carries; a runtime rejects a spec with more than 256 KiB of annotations. Only
 parameters of several requests, each at the limit of the API server, get that long."""
 
+_MODE = 0o600
+"""For the container runtime, which runs as root: parameters of claims may be confidential."""
+
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
 
 
@@ -107,7 +110,7 @@ class ClaimSpecs:
         path = self.path(uid)
         with translate_errors(path):
             atomic_file.make_directory(self.directory)
-            atomic_file.replace(path, content)
+            atomic_file.replace(path, content, _MODE)
 
     def sweep(self) -> None:
         """Remove the temporary files that killed processes left. Raises OSError."""
