@@ -167,6 +167,21 @@ async def test_withheld_devices_are_in_no_slice_until_they_are_published_again(
     await node.server.wait_for(lambda _: len(node.devices) == 4)
 
 
+async def test_while_devices_are_withheld_only_prepared_claims_are_prepared(
+    node: DraNode, driver: DraDriver, backend: DirectoryBackend
+) -> None:
+    shared, other = node.create_claim("a", ["phone1"]), node.create_claim("b", ["phone2"])
+    await node.kubelet.prepare(DraPod("first", (shared,)))
+    driver.withhold("a device plugin serves them")
+    with pytest.raises(ClaimsError, match="a device plugin serves them"):
+        await node.kubelet.prepare(DraPod("late", (other,)))
+    assert backend.mounted == {"phone1"}
+    await node.kubelet.prepare(DraPod("second", (shared,)))
+    driver.withhold("")
+    await node.kubelet.prepare(DraPod("late", (other,)))
+    assert backend.mounted == {"phone1", "phone2"}
+
+
 async def test_a_driver_that_ended_leaves_no_thread_and_no_descriptor(node: DraNode, backend: DirectoryBackend) -> None:
     async with node.running(backend):
         pass

@@ -81,11 +81,14 @@ class Claims:
             source=source,
             driver=driver,
             devices=self._device_ids,
+            withheld=lambda: self.withheld,
             superseded=lambda: self._superseded,
             release=self.release,
             observer=observer,
             timings=timings,
         )
+        self.withheld = ""
+        """Why no further claim gets a device; empty if claims do."""
         self._superseded = asyncio.Event()
         self._preparing: dict[str, set[asyncio.Task[Sequence[PreparedDevice] | str]]] = {}
         self._ids: tuple[int, Mapping[tuple[str, str], str]] = (0, {})

@@ -159,7 +159,12 @@ class DraDriver:
         return f"{state.slices} ResourceSlices, {state.claims} prepared claims" if ready else ""
 
     def withhold(self, reason: str) -> None:
-        """Publish no devices for this reason; with an empty reason, publish them again."""
+        """Publish and prepare no devices for this reason; with an empty reason, publish them again.
+
+        A claim that the scheduler has allocated meanwhile may have a device that a pod has otherwise, so that it waits.
+        Prepared claims stay, and further pods can share them.
+        """
+        self._claims.withheld = reason
         self._publisher.withhold(reason)
 
     def stop(self) -> None:

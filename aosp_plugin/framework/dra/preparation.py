@@ -57,7 +57,7 @@ DEFAULT_TIMINGS = ClaimTimings()
 
 
 class Parts(NamedTuple):
-    """What preparations work with. ``devices`` and ``superseded`` are called in the event loop."""
+    """What preparations work with. All functions are called in the event loop."""
 
     host: ClaimHost
     worker: Worker
@@ -65,6 +65,8 @@ class Parts(NamedTuple):
     driver: str
     devices: Callable[[float], Awaitable[Mapping[tuple[str, str], str]]]
     """Returns the ID of each device by pool and name; waits for the first scan, for at most so many seconds."""
+    withheld: Callable[[], str]
+    """Returns why no further claim gets a device; empty if claims do."""
     superseded: Callable[[], asyncio.Event]
     """Returns an event that is set when the prepared claims change."""
     release: Callable[[ClaimRecord], Awaitable[None]]
@@ -118,6 +120,8 @@ class Preparation:
         """
         namespace, name, uid = self._reference
         existing = await self._call(partial(self._parts.host.completed, uid), "claim lookup")
+        if existing is None and (reason := self._parts.withheld()):
+            raise ClaimError(reason)
         ids = await self._parts.devices(self._remaining)
         seconds = self._remaining if existing is None else min(self._parts.timings.verify, self._remaining)
         try:
