@@ -287,7 +287,7 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
     assert len(errors) == 1
 
 
-async def test_a_node_with_many_claims_asks_for_some_of_them_in_each_round(node: Node) -> None:
+async def test_a_tenth_of_the_claims_is_asked_for_in_each_round(node: Node) -> None:
     node.backend.ids = [f"phone{number}" for number in range(50)]
     async with node.claims() as claims:
         for number in range(50):
@@ -300,14 +300,14 @@ async def test_a_node_with_many_claims_asks_for_some_of_them_in_each_round(node:
             files=files.subscribe(),
             worker=claims._worker,
             stop=asyncio.Event(),
-            timings=ReconcileTimings(round=0.0, ask=0.0001),
+            timings=ReconcileTimings(round=1e-9, ask=1e-8),
         )
         counts = []
         for _ in range(6):
             node.source.requests.clear()
             await reconciler.round()
             counts.append(len(node.source.requests))
-        assert counts == [50, 10, 10, 10, 10, 10]
+        assert counts == [50, 5, 5, 5, 5, 5]
         reconciler.trigger()
         node.source.requests.clear()
         await reconciler.round()

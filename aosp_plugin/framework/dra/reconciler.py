@@ -42,7 +42,8 @@ class ReconcileTimings(NamedTuple):
     gone: float = 30.0
     """How long a claim must have been gone, in two rounds in a row, before it is unprepared without the kubelet."""
     ask: float = 600.0
-    """Between two questions for the same claim, if a node has many. Each is a request to the API server."""
+    """Between two questions for the same claim, at the longest; one claim is asked for in each round. Each is a request
+    to the API server, from every node. A claim for whose device another one waits is asked for at once anyway."""
     answer: float = 10.0
     """How long to wait for the API server."""
     retry: float = 5.0
@@ -50,9 +51,6 @@ class ReconcileTimings(NamedTuple):
 
 
 DEFAULT_TIMINGS = ReconcileTimings()
-
-AT_LEAST = 10
-"""Claims for which the API server is asked in a round, if there are so many."""
 
 
 class Reconciler:
@@ -138,7 +136,7 @@ class Reconciler:
 
     def _chosen(self, records: Sequence[ClaimRecord]) -> Sequence[ClaimRecord]:
         """Return the claims to ask for: those that were gone, and some of the others, the longest unasked first."""
-        count = max(AT_LEAST, math.ceil(len(records) * self._timings.round / self._timings.ask))
+        count = math.ceil(len(records) * self._timings.round / self._timings.ask)
         oldest = sorted(records, key=lambda record: self._asked.get(record.uid, -math.inf))[:count]
         uids = {record.uid for record in oldest} | self._gone.keys()
         return [record for record in records if record.uid in uids]
