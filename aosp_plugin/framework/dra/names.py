@@ -1,4 +1,4 @@
-"""Names of the DRA driver of a resource, and of its pools, slices and devices.
+"""Names of the DRA driver of a resource, and of its pools, slices and devices; values of labels.
 
 The API server's rules are in pkg/apis/resource/validation/validation.go. All functions here are pure.
 """
@@ -29,6 +29,7 @@ kubelet's directory takes 34 or more, and the rest of the socket's name up to 28
 MAX_DEVICE_NAME_LENGTH = 63  # of a DNS label
 _MAX_OBJECT_NAME_LENGTH = 253
 _MAX_POOL_NAME_LENGTH = 253
+_MAX_LABEL_VALUE_LENGTH = 63
 _DIGEST_LENGTH = 8
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -108,6 +109,11 @@ def slice_name(driver: str, node_name: str, block: str) -> str:
     if len(name) <= _MAX_OBJECT_NAME_LENGTH:
         return name
     return f"{name[: _MAX_OBJECT_NAME_LENGTH - _DIGEST_LENGTH - 1].rstrip('-.')}-{_digest(name)}"
+
+
+def label_value(text: str) -> str:
+    """Return ``text`` as a valid value of a label, as values of taints must be."""
+    return re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[:_MAX_LABEL_VALUE_LENGTH].strip("-_.")
 
 
 def is_subdomain(text: str) -> bool:

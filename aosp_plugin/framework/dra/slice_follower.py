@@ -125,7 +125,7 @@ class SliceFollower:
         broken, self._broken = self._broken, True
         known = self.mirror.highest_version
         found = await self._api.list(RESOURCE_SLICES, field_selector=self._selector)
-        slices = [_parsed("list", item) for item in found.items]
+        slices = [parsed_slice("list", item) for item in found.items]
         self._broken = False
         version = version_number(found.resource_version)
         if version < known:  # the server's data was restored from a backup
@@ -208,7 +208,7 @@ class SliceFollower:
         """Handle one event. Raises ApiUnavailableError if it is invalid."""
         if event.type == "BOOKMARK":
             return
-        found = _parsed("watch", event.object)
+        found = parsed_slice("watch", event.object)
         if not self._is_ours(found):
             return
         if event.type == "DELETED":
@@ -222,7 +222,7 @@ class SliceFollower:
         return found.belongs_to(self._driver, self._node_name)
 
 
-def _parsed(verb: str, item: Any) -> StoredSlice:
+def parsed_slice(verb: str, item: Any) -> StoredSlice:
     """Return a slice. Raises ApiUnavailableError if it is none."""
     try:
         return stored_slice(item)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError, Request
+from aosp_plugin.framework.apiserver.errors import ApiError, ConflictError, NotFoundError, Request
 from aosp_plugin.framework.apiserver.paths import RESOURCE_SLICES, object_path
 from aosp_plugin.framework.dra.lasting_problem import LastingProblem
 from aosp_plugin.framework.dra.repairs import Repairs
-from aosp_plugin.framework.dra.slices import TAINTS_FIELD, differences, replacement, stored_slice
+from aosp_plugin.framework.dra.slice_follower import parsed_slice
+from aosp_plugin.framework.dra.slices import TAINTS_FIELD, differences, replacement
 
 if TYPE_CHECKING:
     import random
@@ -192,10 +193,10 @@ class SliceWriter:
         if wanted is None:
             return
         if stored is None:
-            answer = _parsed("create", await self._api.create(RESOURCE_SLICES, wanted))
+            answer = parsed_slice("create", await self._api.create(RESOURCE_SLICES, wanted))
         else:
             path = object_path(RESOURCE_SLICES, name)
-            answer = _parsed("update", await self._api.update(path, replacement(wanted, stored)))
+            answer = parsed_slice("update", await self._api.update(path, replacement(wanted, stored)))
         LOG.debug("ResourceSlice written", extra={"slice": name})
         self._mirror.stored(answer)
         self._succeeded(name)
@@ -207,7 +208,7 @@ class SliceWriter:
         """Read a slice after a conflict; it is written again soon, if it has to be."""
         self._repairs.pacing(name).failed()
         try:
-            found = _parsed("get", await self._api.get(object_path(RESOURCE_SLICES, name)))
+            found = parsed_slice("get", await self._api.get(object_path(RESOURCE_SLICES, name)))
         except NotFoundError:
             if stored is not None:
                 self._mirror.absent(stored)
@@ -293,11 +294,3 @@ class SliceWriter:
             if self.confirmed and not self._repairs.problem:
                 devices = sum(len(wanted["spec"].get("devices", [])) for wanted in (self._wanted or {}).values())
                 LOG.info("ResourceSlices published", extra={"slices": counts[0], "devices": devices})
-
-
-def _parsed(verb: str, answer: Any) -> StoredSlice:
-    """Return a slice. Raises ApiUnavailableError if the answer is none."""
-    try:
-        return stored_slice(answer)
-    except ValueError as error:
-        raise ApiUnavailableError(Request(verb, RESOURCE_SLICES), str(error)) from error

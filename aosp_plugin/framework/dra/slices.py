@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import collections
 import functools
-import re
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from aosp_plugin.framework.dra.attributes import typed_attributes
-from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, block_of, device_name, pool_name, slice_name
+from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, block_of, device_name, label_value, pool_name, slice_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +34,6 @@ PROBE_BLOCK = "probe"
 
 TAINTS_FIELD = "spec.devices[].taints"
 """The field that servers without the feature gate DRADeviceTaints drop (pkg/registry/resource/resourceslice)."""
-
-_MAX_LABEL_VALUE_LENGTH = 63
 
 _KEPT_METADATA = frozenset({"annotations", "finalizers", "labels", "ownerReferences"})
 """Metadata of others that an update leaves as it is, and owner references for the comparison."""
@@ -278,11 +275,6 @@ def _taints(device: Device, driver: str) -> Json:
         return {}
     taint = {"key": f"{driver}/unhealthy", "value": label_value(device.reason), "effect": "NoSchedule"}
     return {"taints": [{key: value for key, value in taint.items() if value}]}
-
-
-def label_value(text: str) -> str:
-    """Return ``text`` as a valid value of a label, as values of taints must be."""
-    return re.sub(r"[^-A-Za-z0-9_.]+", "-", text)[:_MAX_LABEL_VALUE_LENGTH].strip("-_.")
 
 
 def _taint_key(taint: Json) -> tuple[Any, Any, Any]:

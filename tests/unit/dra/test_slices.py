@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.dra.attributes import MAX_ATTRIBUTES, NUMA_ATTRIBUTE, typed_attributes
-from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, pool_name
+from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
     TAINTS_FIELD,
     Identity,
     WantedSlices,
     differences,
-    label_value,
     replacement,
     stored_slice,
     taint_probe,
