@@ -5,8 +5,12 @@ The node is a guest in QEMU; see :mod:`tests.e2e.cluster.guest`.
 
 from __future__ import annotations
 
+import json
+import math
 import signal
-from typing import TYPE_CHECKING
+import statistics
+import sys
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster import binder, binder_claims, dra, phones, plugin
 from tests.e2e.cluster.binder import BinderPhone, check, check_all, check_undisturbed
@@ -25,6 +29,7 @@ from tests.e2e.cluster.binder_claims import (
     running,
     wait_nothing,
 )
+from tests.e2e.cluster.figures import claims as figures
 from tests.e2e.cluster.guest import SLOW
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_binder import BOOT_ID
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
     from tests.e2e.cluster.cluster import Cluster
 
 item = Items()
+
+MANY: Final = 120
+"""Phones of a big node."""
 
 
 def deployed(cluster: Cluster) -> list[BinderPhone]:
@@ -232,6 +240,25 @@ def extended(cluster: Cluster) -> None:
     check_all([phone, other])
     check_made(machine, phones_of([phone, other]))
     end(cluster, "unchanged", "by-template")
+    wait_nothing(machine)
+
+
+@item("120 claims at once: each gets a binderfs of its own, some of them at a later try, and nothing is left over")
+def many(cluster: Cluster) -> None:
+    """The calls are made as by a kubelet, and without pods. Emulation is too slow to judge what they take."""
+    machine = ensure(cluster)
+    plugin.install(cluster, binder_claims.values(phones={"count": MANY}), f"--timeout={SLOW:.0f}s")
+    dra.wait_published(cluster, machine, MANY, seconds=SLOW)
+    claims = figures.create(cluster.api, dra.DRIVER, MANY)
+    socket = machine.run("sh", "-c", f"ls /{dra.KUBELET}/plugins_registry/{dra.DRIVER}-*", seconds=SLOW).strip()
+    names = [f"{claim.name}/{claim.uid}" for claim in claims]
+    module = "tests.e2e.cluster.figures.in_guest"
+    measured = json.loads(machine.run(sys.executable, "-m", module, socket, *names, seconds=3 * SLOW))
+    for kind, (seconds, times) in measured["calls"].items():
+        p50, p99 = statistics.median(seconds), sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
+        say(f"#   {kind}: p50 {p50:.2f} s, p99 {p99:.2f} s, {len(seconds)} calls, made {times} times")
+    assert measured["mounted"] == MANY, f"{measured['mounted']} file systems"
+    figures.remove(cluster.api, claims)
     wait_nothing(machine)
 
 

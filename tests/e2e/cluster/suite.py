@@ -11,6 +11,7 @@ from tests.e2e.cluster import (
     items_disk,
     items_dra,
     items_dra_binder,
+    items_dra_binder_migration,
     items_dra_claims,
     items_dra_failures,
     items_dra_migration,
@@ -108,6 +109,13 @@ GROUPS: Final[Sequence[Group]] = (
         items_dra_migration.item.all,
         machines=2,
         newest=True,
+    ),
+    Group(
+        "dra-binder-migration",
+        "from the device plugin to DRA and back, on a real binder driver",
+        items_dra_binder_migration.item.all,
+        newest=True,
+        binder=True,
     ),
 )
 
