@@ -38,7 +38,7 @@ _READY: Final = DIRECTORY / "ready"
 _LOG: Final = cache.root() / "cluster.log"
 _MODULE: Final = "tests.e2e.cluster.stay"
 _DEVICE: Final = "aosp-cluster"
-_HOST: Final = "203.0.113.1"
+_HOST: Final = "203.0.113.1/27"
 _SECONDS: Final = 300.0
 
 _USAGE: Final = """\
@@ -161,12 +161,13 @@ def _files() -> Iterator[None]:
 def _connect(sandbox_pid: str) -> None:
     """Connect the host with the sandbox's bridge, to which :func:`_inside` adds the other device.
 
-    The host must not use 203.0.113.0/24, a range for documentation (RFC 5737), for anything else.
+    The host gets a route to the control plane and the nodes alone: some networks use other addresses of 203.0.113.0/24,
+    a range for documentation (RFC 5737), for example for a proxy of package registries.
     """
     taken = run("ip", "route", "list", "root", NETWORK)
     assert not taken, f"the host uses {NETWORK}: {taken}"
     run("ip", "link", "add", _DEVICE, "type", "veth", "peer", "name", "host", "netns", sandbox_pid)
-    run("ip", "address", "add", f"{_HOST}/24", "dev", _DEVICE)
+    run("ip", "address", "add", _HOST, "dev", _DEVICE)
     run("ip", "link", "set", _DEVICE, "up")
 
 
