@@ -80,7 +80,7 @@ def claimed(cluster: Cluster) -> None:
     check_all(found)
 
 
-@item("the driver is killed and rolled out anew: phones, service managers and mounts are as before")
+@item("the driver is killed and rolled out again: phones, service managers and mounts are as before")
 def driver_replaced(cluster: Cluster) -> None:
     """The kubelet starts the killed one again; a rollout replaces its pod."""
     found = deployed(cluster)
