@@ -157,9 +157,8 @@ def foreign_deletion(
 
 def _milliseconds_away(driver: Driver, slices: SliceRecorder, devices: int, since: float) -> float:
     """Return for how long slices are missing. If they do not come back, restart the driver, and return infinity."""
-    gone = slices.wait_fewer(driver.name, devices, since)
     try:
-        return 1000 * (slices.wait(driver.name, devices, gone, seconds=_NEVER) - gone)
+        return 1000 * slices.away(driver.name, devices, since, seconds=_NEVER)
     except AssertionError as error:
         say(f"# {driver.title}: {error}")
     driver.stop()

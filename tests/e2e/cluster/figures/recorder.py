@@ -15,6 +15,8 @@ RESOURCE: Final = "/apis/resource.k8s.io/v1"
 SLICES: Final = f"{RESOURCE}/resourceslices"
 _RUN: Final = 7200.0
 """Seconds of a watch; longer than a run."""
+_FOR_GOOD: Final = 2.0
+"""Seconds in which a kubelet deletes all slices."""
 
 
 class Total(NamedTuple):
@@ -49,6 +51,19 @@ class SliceRecorder:
             what,
             seconds=seconds,
         )
+
+    def away(self, driver: str, devices: int, since: float, *, seconds: float) -> float:
+        """Wait until a driver has this number of devices again, for good, and return for how many seconds it had less.
+
+        The slices of a driver may be deleted one after the other, so that the first ones are back before.
+        """
+        gone = self.wait_fewer(driver, devices, since)
+        self.wait(driver, devices, gone, seconds=seconds)
+        time.sleep(_FOR_GOOD)
+        after = self._after(driver, gone)
+        fewer = max(number for number, total in enumerate(after) if total.devices < devices)
+        back = next((total.at for total in after[fewer:] if total.devices == devices), 0.0)
+        return (back or self.wait(driver, devices, after[-1].at, seconds=seconds)) - gone
 
     def _find(self, driver: str, devices: int, since: float) -> float:
         return next((total.at for total in self._after(driver, since) if total.devices == devices), 0.0)
