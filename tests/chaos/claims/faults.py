@@ -242,9 +242,13 @@ async def checkpoint_damaged(world: World) -> None:
 
 @fault
 async def state_deleted_while_away(world: World) -> None:
-    """The directory of the checkpoint is lost while no process runs; the specs have what it had."""
+    """The directory of the checkpoint is lost while no process runs; the specs have what it had.
+
+    Not if a spec was lost or damaged a moment ago: one of the two is needed to recover the other one.
+    """
     await world.end_driver(kill=True)
-    shutil.rmtree(world.state, ignore_errors=True)
+    if world.specs_are_whole():
+        shutil.rmtree(world.state, ignore_errors=True)
     await world.start_driver()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import sys
@@ -76,6 +77,16 @@ class World:
     def specs(self) -> dict[str, Path]:
         """The CDI specs by the UID of their claim."""
         return {path.stem.rpartition("_")[2]: path for path in (self.directory / "cdi").glob("*.json")}
+
+    def specs_are_whole(self) -> bool:
+        """Return whether there is a valid spec for each claim of the checkpoint."""
+        try:
+            recorded = json.loads((self.state / "checkpoint.json").read_text())["data"]["claims"]
+            for path in self.specs.values():
+                json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):
+            return False
+        return {record["uid"] for record in recorded} <= self.specs.keys()
 
     def create_device(self, device: str) -> None:
         """Create a device's file, if it is missing."""
