@@ -68,6 +68,7 @@ class Observation:
         self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
         self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
         self._backends = backends
+        self._observers: dict[str, Observer] = {}
         self.metrics = Metrics(
             Reason,
             allocated=pod_resources.allocated,
@@ -80,12 +81,14 @@ class Observation:
         )
 
     def observer(self, resource: str) -> Observer:
-        """Return the observer for the plugin of a resource."""
-        return Observers(self.metrics.observer(resource), self._ages[resource])
+        """Return the observer for the server of a resource; always the same."""
+        if resource not in self._observers:
+            self._observers[resource] = Observers(self.metrics.observer(resource), self._ages[resource])
+        return self._observers[resource]
 
     def dra_observer(self, resource: str) -> DraObserver:
-        """Return the observer for the DRA driver of a resource; call ``observer`` for it first."""
-        return self.metrics.dra_observer(resource)
+        """Return the observer for the DRA driver of a resource, in addition to ``observer``."""
+        return self.metrics.dra_observer(resource, self.observer(resource))
 
     async def status(self, servers: Sequence[ResourceServer]) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
         """Return which pods have which devices, and the status of each resource. For the event loop of the servers."""

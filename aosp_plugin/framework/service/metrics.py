@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from aosp_plugin.framework.dra.observer import DraObserver
+    from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.service.dra_metrics import DraMetrics
 
     class LeakCounts(Protocol):
@@ -102,8 +103,11 @@ class Metrics:
         self._observers[resource] = ResourceMetrics(resource, self._events, self._reasons, self._clock)
         return self._observers[resource]
 
-    def dra_observer(self, resource: str) -> DraObserver:
-        """Return the observer for the DRA driver of a resource; call ``observer`` for it first."""
+    def dra_observer(self, resource: str, registrations: Observer | None = None) -> DraObserver:
+        """Return the observer for the DRA driver of a resource.
+
+        ``registrations`` gets its registrations instead of the observer that ``observer`` has returned.
+        """
         from aosp_plugin.framework.service.dra_metrics import (  # noqa: PLC0415 - only where DRA is on
             DraMetrics,
             DraResourceMetrics,
@@ -111,7 +115,7 @@ class Metrics:
 
         if self._dra is None:
             self._dra = DraMetrics(self._registry)
-        return DraResourceMetrics(resource, self._dra, self._observers[resource])
+        return DraResourceMetrics(resource, self._dra, registrations or self._observers[resource])
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""

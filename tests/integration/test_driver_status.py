@@ -1,0 +1,75 @@
+"""What ``aosp-plugin status`` prints of a resource that is served by a DRA driver, as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from aosp_plugin.cli import status
+from aosp_plugin.cli.summary import summary
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.dra import names
+from aosp_plugin.testing.apiserver import ApiServer
+from aosp_plugin.testing.dra_kubelet import DraKubelet
+from tests.support import PATIENCE, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESOURCE = "aosp.io/binder"
+DRIVER = names.driver_name(RESOURCE)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Return a directory with a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="st-") as directory:
+        yield Path(directory)
+
+
+async def test_status_reports_the_registration_and_the_slices_of_a_driver(directory: Path) -> None:
+    (directory / "dev").mkdir()
+    (directory / "dev" / "aosp_binder0").touch()
+    (directory / "account").mkdir()
+    port = free_port()
+    config = {
+        "version": "v1",
+        "api": "dra",
+        "device_dir": str(directory / "dev"),
+        "kubelet_dir": str(directory / "device-plugins"),
+        "cdi_dir": str(directory / "cdi"),
+        "service_account_dir": str(directory / "account"),
+        "pod_resources_socket": "",
+        "shared_devices": [],
+        "verify": "file",
+        "listen": f"127.0.0.1:{port}",
+    }
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    async with ApiServer(tls=True) as server, DraKubelet(directory / "plugins_registry") as kubelet:
+        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+        server.write_service_account(str(directory / "account"))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "aosp_plugin", "serve", "--config", str(directory / "config.yaml")),
+            env={**os.environ, **server.environment, "NODE_NAME": "worker"},
+        )
+        try:
+            await kubelet.wait_for(lambda each: each.connected(DRIVER))
+            await server.wait_for(lambda each: each.objects.list(paths.RESOURCE_SLICES))
+            async with asyncio.timeout(PATIENCE):
+                report = await asyncio.to_thread(status.fetch, f"http://127.0.0.1:{port}")
+                while (driver := report.resources[0].driver) is None or not driver.slices_confirmed:
+                    report = await asyncio.to_thread(status.fetch, f"http://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+            await process.wait()
+    assert report.resources[0].registered
+    lines = [line.text for line in summary(report)]
+    expected = f"as DRA driver {DRIVER}, with 1 of 1 ResourceSlices and 0 prepared claims"
+    assert any(line.startswith(f"{RESOURCE}: registered with the kubelet for") and expected in line for line in lines)
