@@ -48,6 +48,9 @@ def move(cluster: Cluster, machine: GuestMachine, label: str) -> None:
     plugin.wait_allocatable(cluster, machine, 0 if label == "dra" else COUNT, seconds=SLOW)
     if label == "dra":
         dra.wait_published(cluster, machine, COUNT, seconds=SLOW)
+        # Until then the kubelet wants PreStartContainer for containers with the extended resource.
+        forgotten = f"the kubelet of {machine.name} has forgotten the device plugin"
+        until(lambda: plugin.capacity(cluster, machine)[0] == 0, forgotten, seconds=2 * SLOW)
     else:
         until(lambda: not dra.slices(cluster, machine), "the slices are gone", seconds=SLOW)
 
