@@ -90,13 +90,13 @@ def example_pod(cluster: Cluster) -> None:
     example = cluster.directory / "deploy" / "examples" / "pod.yaml"
     example.parent.mkdir(parents=True, exist_ok=True)
     example.write_text(yaml.safe_dump(manifest))
-    documented.shell(cluster, documented.command("kubectl apply -f deploy/examples"), cwd=cluster.directory)
+    documented.shell(cluster, documented.command("kubectl apply -f deploy/examples/pod"), cwd=cluster.directory)
     cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/binder-example")
     first, *lines = documented.shell(cluster, documented.command("kubectl logs binder-example")).splitlines()
     variable, _, names = first.partition("=")
     assert variable == "BINDER_VISIBLE_DEVICES", first
     assert set(names.split(",")) <= {line.split()[-1] for line in lines}, lines
-    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples"), cwd=cluster.directory)
+    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples/pod"), cwd=cluster.directory)
 
 
 @item("deploy/provision replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
