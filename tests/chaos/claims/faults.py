@@ -213,15 +213,16 @@ async def node_recreated(world: World) -> None:
 
 @fault
 async def specs_deleted(world: World) -> None:
-    """All CDI specs."""
-    for path in world.specs.values():
-        path.unlink(missing_ok=True)
+    """All CDI specs, if the checkpoint has what they have."""
+    if world.checkpoint_is_whole():
+        for path in world.specs.values():
+            path.unlink(missing_ok=True)
 
 
 @fault
 async def spec_damaged(world: World) -> None:
-    """A CDI spec is overwritten."""
-    if specs := sorted(world.specs.values()):
+    """A CDI spec is overwritten, if the checkpoint has what it had."""
+    if world.checkpoint_is_whole() and (specs := sorted(world.specs.values())):
         world.rng.choice(specs).write_text("{")
 
 

@@ -78,6 +78,14 @@ class World:
         """The CDI specs by the UID of their claim."""
         return {path.stem.rpartition("_")[2]: path for path in (self.directory / "cdi").glob("*.json")}
 
+    def checkpoint_is_whole(self) -> bool:
+        """Return whether the checkpoint exists and has each claim that has a spec."""
+        try:
+            recorded = json.loads((self.state / "checkpoint.json").read_text())["data"]["claims"]
+        except (FileNotFoundError, ValueError):
+            return False
+        return self.specs.keys() <= {record["uid"] for record in recorded}
+
     def specs_are_whole(self) -> bool:
         """Return whether there is a valid spec for each claim of the checkpoint."""
         try:
