@@ -10,6 +10,7 @@ from tests.e2e.cluster.outside import CDI
 from tests.e2e.cluster.ownership import phone_of
 from tests.e2e.cluster.plugin import PHONE
 from tests.e2e.cluster.scenes import PHONES, events
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
@@ -173,8 +174,14 @@ def deployment(name: str, replicas: int, **options: Any) -> dict[str, Any]:
 
 
 def wait_running(cluster: Cluster, app: str, count: int, *, seconds: float = RETRIED) -> list[dict[str, Any]]:
-    """Wait until exactly this number of an app's pods is running, and return them, sorted by name."""
-    return phones.wait_running(cluster, app, count, seconds=seconds)
+    """Wait until exactly this number of an app's pods is running, and return them, sorted by name.
+
+    Print why claims could not be prepared at first.
+    """
+    pods = phones.wait_running(cluster, app, count, seconds=seconds)
+    for text in sorted({text for pod in pods for text in prepare_errors(cluster, pod)}):
+        say(f"#   {text}")
+    return pods
 
 
 def claims_of(cluster: Cluster, pod: dict[str, Any]) -> list[dict[str, Any]]:
