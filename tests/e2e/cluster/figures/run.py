@@ -149,7 +149,9 @@ class _Run:
             return
         file = self._cluster.directory / "parts.json"
         driver = drivers.phones(self._cluster, self._devices, file)
-        driver.wait_registered(driver.start())
+        started = driver.start()
+        driver.wait_registered(started)
+        self._slices.wait(driver.name, self._devices, started)
         measures.latencies_in_turn(self._cluster, driver, self._devices, self.parts)
         driver.stop()
         for part, (calls, median, p99) in json.loads(file.read_text()).items():
