@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import signal
+import tempfile
 import time
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,6 @@ from tests.support import Clock, DeviceDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
@@ -31,6 +32,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def device_directory(tmp_path: Path) -> DeviceDirectory:
     """Return an empty device directory."""
     return DeviceDirectory(tmp_path / "dev")
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """Return a directory with a path that is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="short-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

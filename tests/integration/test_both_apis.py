@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,29 +18,24 @@ from tests.dra_node import DraNode
 from tests.support import listed, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 PHONE = "aosp.io/phone"
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """Return a directory with a path that is short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="both-") as directory:
-        yield Path(directory)
-
-
-async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(directory: Path) -> None:
-    (directory / "dev").mkdir()
-    (directory / "dev" / "a").touch()
-    devices = ListedDevices(PHONE, lambda: [str(directory / "dev" / "a")], directories=[str(directory / "dev")])
-    async with ApiServer() as server, Kubelet(directory / "k") as kubelet:
-        node = DraNode(directory, server)
-        socket = str(directory / "pods.sock")
+async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(short_directory: Path) -> None:
+    (short_directory / "dev").mkdir()
+    (short_directory / "dev" / "a").touch()
+    devices = ListedDevices(
+        PHONE, lambda: [str(short_directory / "dev" / "a")], directories=[str(short_directory / "dev")]
+    )
+    async with ApiServer() as server, Kubelet(short_directory / "k") as kubelet:
+        node = DraNode(short_directory, server)
+        socket = str(short_directory / "pods.sock")
         async with (
             node.kubelet,
             PodResourcesServer(kubelet, socket),
-            node.running(DirectoryBackend(directory / "phones", count=3)) as driver,
+            node.running(DirectoryBackend(short_directory / "phones", count=3)) as driver,
         ):
             pod_resources = PodResources(socket, [PHONE])
             yielding = asyncio.create_task(yield_to_device_plugins([driver], pod_resources, interval=0.01))
@@ -55,14 +48,14 @@ async def test_a_driver_yields_to_a_device_plugin_until_that_has_ended(directory
             pod_resources.close()
 
 
-async def test_devices_stay_published_while_the_kubelet_does_not_answer(directory: Path) -> None:
+async def test_devices_stay_published_while_the_kubelet_does_not_answer(short_directory: Path) -> None:
     class Driver:
         resource_name = PHONE
 
         def withhold(self, reason: str) -> None:
             raise AssertionError(reason)
 
-    pod_resources = PodResources(str(directory / "missing.sock"), [PHONE])
+    pod_resources = PodResources(str(short_directory / "missing.sock"), [PHONE])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await yield_to_device_plugins([Driver()], pod_resources, interval=0.0)

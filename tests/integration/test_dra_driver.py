@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,28 +17,22 @@ from tests.dra_node import DraNode
 from tests.support import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from aosp_plugin.framework.dra.driver import DraDriver
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    """Return a directory with a path that is short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="dra-") as directory:
-        yield Path(directory)
+def backend(short_directory: Path) -> DirectoryBackend:
+    return DirectoryBackend(short_directory / "phones", count=4)
 
 
 @pytest.fixture
-def backend(directory: Path) -> DirectoryBackend:
-    return DirectoryBackend(directory / "phones", count=4)
-
-
-@pytest.fixture
-async def node(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[DraNode]:
+async def node(short_directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[DraNode]:
     version = getattr(request, "param", DraVersion.V1_37)
     async with ApiServer() as server:
-        node = DraNode(directory, server, version)
+        node = DraNode(short_directory, server, version)
         async with node.kubelet:
             yield node
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 import yaml
 
 from aosp_plugin.cli import status
@@ -21,42 +18,35 @@ from aosp_plugin.testing.dra_kubelet import DraKubelet
 from tests.support import PATIENCE, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 RESOURCE = "aosp.io/binder"
 DRIVER = names.driver_name(RESOURCE)
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """Return a directory with a path that is short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="st-") as directory:
-        yield Path(directory)
-
-
-async def test_status_reports_the_registration_and_the_slices_of_a_driver(directory: Path) -> None:
-    (directory / "dev").mkdir()
-    (directory / "dev" / "aosp_binder0").touch()
-    (directory / "account").mkdir()
+async def test_status_reports_the_registration_and_the_slices_of_a_driver(short_directory: Path) -> None:
+    (short_directory / "dev").mkdir()
+    (short_directory / "dev" / "aosp_binder0").touch()
+    (short_directory / "account").mkdir()
     port = free_port()
     config = {
         "version": "v1",
         "api": "dra",
-        "device_dir": str(directory / "dev"),
-        "kubelet_dir": str(directory / "device-plugins"),
-        "cdi_dir": str(directory / "cdi"),
-        "service_account_dir": str(directory / "account"),
+        "device_dir": str(short_directory / "dev"),
+        "kubelet_dir": str(short_directory / "device-plugins"),
+        "cdi_dir": str(short_directory / "cdi"),
+        "service_account_dir": str(short_directory / "account"),
         "pod_resources_socket": "",
         "shared_devices": [],
         "verify": "file",
         "listen": f"127.0.0.1:{port}",
     }
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    async with ApiServer(tls=True) as server, DraKubelet(directory / "plugins_registry") as kubelet:
+    (short_directory / "config.yaml").write_text(yaml.safe_dump(config))
+    async with ApiServer(tls=True) as server, DraKubelet(short_directory / "plugins_registry") as kubelet:
         server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
-        server.write_service_account(str(directory / "account"))
+        server.write_service_account(str(short_directory / "account"))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "aosp_plugin", "serve", "--config", str(directory / "config.yaml")),
+            *(sys.executable, "-m", "aosp_plugin", "serve", "--config", str(short_directory / "config.yaml")),
             env={**os.environ, **server.environment, "NODE_NAME": "worker"},
         )
         try:

@@ -79,7 +79,6 @@ class DraDriver:
         self.resource_name = backend.resource_name
         """The extended resource for which pods may ask instead of a claim, and from which the driver has its name."""
         self.driver_name = names.driver_name(backend.resource_name)
-        self._backend = backend
         self._stop = asyncio.Event()
         self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, quiet=SCAN_QUIET)
         self.inventory = self._scanned.inventory
@@ -227,8 +226,7 @@ class DraDriver:
 
         A pod that is bound to the node before cannot be prepared, and is tried again after a minute.
         """
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._service.first_registered.wait(), REGISTRATION_TIME)
+        await wait_any(self._service.first_registered, timeout=REGISTRATION_TIME)
         await self._publisher.run()
 
     async def _follow_kubelet(self) -> None:
