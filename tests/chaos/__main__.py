@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import itertools
 import os
 import sys
@@ -73,6 +74,7 @@ def show() -> None:
 
 if __name__ == "__main__":
     assert faults.__all__
+    faulthandler.enable()
     # gRPC logs each connection that a dying kubelet closes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     chaos()
