@@ -201,11 +201,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def http_get(port: int, path: str) -> tuple[int, str, str]:
-    """Return status, head and body of the answer to an HTTP request."""
+    """Return status, head and body of the answer to an HTTP request. Raises OSError if there is no answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), PATIENCE)
     writer.close()
+    if not answer:  # the process ended after it had accepted the connection
+        raise ConnectionResetError("the connection ended without an answer")
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), head.decode(), body.decode(errors="replace")
 
