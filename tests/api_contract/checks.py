@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.api_contract import collections, objects, publishing, slices
+from tests.api_contract import collections, objects, patches, publishing, slices
 
-CHECKS: Final = (*objects.check.all, *collections.check.all, *slices.check.all, *publishing.check.all)
+CHECKS: Final = (
+    *objects.check.all,
+    *collections.check.all,
+    *slices.check.all,
+    *patches.check.all,
+    *publishing.check.all,
+)

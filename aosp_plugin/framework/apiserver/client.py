@@ -16,7 +16,7 @@ from aosp_plugin.framework.apiserver.lines import Lines
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits, Transport, translate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from types import TracebackType
 
     from aosp_plugin.framework.apiserver.answers import WatchEvent
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 Object: TypeAlias = dict[str, Any]
 """An object of the API, as decoded from JSON."""
+
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 PAGE: Final = 500
 """Objects of one page of a list, as in client-go."""
@@ -143,6 +146,17 @@ class ApiClient:
         """
         request = Request("update", path)
         return answers.decode_object(request, await self._transport.request(request, "PUT", body=body), dict[str, Any])
+
+    async def patch(self, path: str, patch: Sequence[Object] | Object) -> Object:
+        """Change an object, and return what the server has stored. It is applied to the object as it is then.
+
+        A list is a JSON patch (RFC 6902), whose operations are done all or not at all: InvalidObjectError if one cannot
+        be done, such as a ``test`` that fails. A dict is a merge patch (RFC 7386).
+        """
+        request = Request("patch", path)
+        kind = MERGE_PATCH if isinstance(patch, dict) else JSON_PATCH
+        body_of_answer = await self._transport.request(request, "PATCH", body=patch, content_type=kind)
+        return answers.decode_object(request, body_of_answer, dict[str, Any])
 
     async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
         """Delete an object, if it still has this UID and resourceVersion; otherwise, ConflictError."""

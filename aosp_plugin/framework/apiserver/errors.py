@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_RETRY_AFTER = 300.0
 """Seconds; a longer pause that a server asks for is not respected."""
+_POLICY = "ValidatingAdmissionPolicy"
+"""In the message of a request that RBAC allows and a policy does not."""
 MAX_TEXT = 500
 """Characters of a server's message that go into an error message."""
 
@@ -38,7 +40,7 @@ class Request(NamedTuple):
     """What was requested."""
 
     verb: str
-    """As in RBAC rules: get, list, watch, create, update, delete."""
+    """As in RBAC rules: get, list, watch, create, update, patch, delete."""
     path: str
 
     def __str__(self) -> str:
@@ -160,7 +162,7 @@ def from_status(request: Request, status: int, answer: Status, retry_after: floa
         problem += f": {text}"
     default = ApiUnavailableError if not 400 <= status < 500 else ApiError  # noqa: PLR2004 - HTTP's classes
     kind = _BY_STATUS.get(status, default)
-    if kind is ForbiddenError:
+    if kind is ForbiddenError and _POLICY not in problem:
         problem += f" ({_missing_rule(request)})"
     pause = None if retry_after is None else float(min(retry_after, MAX_RETRY_AFTER))
     return kind(request, problem, status=status, reason=reason, retry_after=pause)

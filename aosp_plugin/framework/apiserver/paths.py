@@ -1,4 +1,4 @@
-"""Paths of the API: those of the objects that a DRA driver uses, and what a path names. All functions are pure."""
+"""Paths of the API: those of the objects that the plugin uses, and what a path names. All functions are pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class Target(NamedTuple):
 def resource_claims(namespace: str) -> str:
     """Return the path of the ResourceClaims of a namespace. Raises ValueError if the namespace is no valid name."""
     return f"{RESOURCE_API}/namespaces/{_segment(namespace)}/resourceclaims"
+
+
+def events(namespace: str) -> str:
+    """Return the path of the Events of a namespace. Raises ValueError if the namespace is no valid name."""
+    return f"/api/v1/namespaces/{_segment(namespace)}/events"
 
 
 def object_path(collection: str, name: str) -> str:

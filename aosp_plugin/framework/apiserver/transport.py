@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import aiohttp
@@ -18,9 +18,14 @@ from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError
 from aosp_plugin.framework.apiserver.paths import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aosp_plugin.framework.apiserver.credentials import Access, Credentials
+
+JSON: Final = "application/json"
+
+Body: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+"""Of a request, before it is encoded."""
 
 CONNECTIONS: Final = 16
 """The most connections at a time. Requests beyond that wait for one, within their deadline."""
@@ -79,27 +84,33 @@ class Transport:
         method: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Body | None = None,
+        content_type: str = JSON,
     ) -> bytes:
         """Send a request, and return the body of an answer with status 2xx."""
         with translate(request):
             async with asyncio.timeout(self.limits.request):
-                response = await self.open(request, method, query or {}, body)
+                response = await self.open(request, method, query or {}, body, content_type)
                 async with response:
                     return await self._read(request, response)
 
     async def open(
-        self, request: Request, method: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+        self,
+        request: Request,
+        method: str,
+        query: Mapping[str, str],
+        body: Body | None,
+        content_type: str = JSON,
     ) -> aiohttp.ClientResponse:
         """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
         access = await self._credentials.access(request)
-        response = await self._send(request, access, method, query, body)
+        response = await self._send(request, access, method, query, body, content_type)
         if response.status == 401:  # noqa: PLR2004 - Unauthorized: the token may have been replaced
             response.close()
             rejected, access = access, await self._credentials.access(request, rejected=access.token)
             if access.token == rejected.token:
                 raise answers.unauthorized(request)
-            response = await self._send(request, access, method, query, body)
+            response = await self._send(request, access, method, query, body, content_type)
         try:
             await self._check(request, response)
         except BaseException:
@@ -113,13 +124,14 @@ class Transport:
         access: Access,
         method: str,
         query: Mapping[str, str],
-        body: Mapping[str, Any] | None,
+        body: Body | None,
+        content_type: str,
     ) -> aiohttp.ClientResponse:
         target = f"{self._credentials.url}{request.path}{f'?{urlencode(query)}' if query else ''}"
         headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
         data = None
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = content_type
             data = msgspec.json.encode(body)
         if self._session is None:
             self._session = _session(self._user_agent, self.limits)
@@ -144,7 +156,7 @@ class Transport:
             body = await self._read(request, response)
             raise answers.error(request, response.status, response.headers, body)
         kind = response.headers.get("Content-Type", "")
-        if kind.partition(";")[0].strip().lower() != "application/json":
+        if kind.partition(";")[0].strip().lower() != JSON:
             raise ApiUnavailableError(
                 request,
                 f"the answer is not JSON but {one_line(kind) or 'without a Content-Type'}",

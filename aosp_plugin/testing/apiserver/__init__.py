@@ -1,10 +1,10 @@
 """A stand-in API server to test DRA drivers and other clients against: no cluster, no etcd.
 
-:class:`ApiServer` serves Kubernetes objects on a real TCP socket, with TLS if required: nodes, pods, ResourceSlices,
-ResourceClaims, DeviceClasses and others (``kinds``). It has GET, LIST with field selectors and pages, WATCH with
-bookmarks, POST, PUT, DELETE with preconditions, and DELETE of a collection, and answers as kube-apiserver does: 404,
-409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a limit. The same tests
-run with it and with kube-apiserver (``tests/e2e/cluster/items_api_client.py``).
+:class:`ApiServer` serves Kubernetes objects on a real TCP socket, with TLS if required: nodes, pods, Events,
+ResourceSlices, ResourceClaims, DeviceClasses and others (``kinds``). It has GET, LIST with field selectors and pages,
+WATCH with bookmarks, POST, PUT, PATCH, DELETE with preconditions, and DELETE of a collection, and answers as
+kube-apiserver does: 404, 409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a
+limit. The same checks run with it and with kube-apiserver (``tests/api_contract``).
 
 ::
 
@@ -41,8 +41,8 @@ run with it and with kube-apiserver (``tests/e2e/cluster/items_api_client.py``).
 - ``server.requests`` counts requests, and :meth:`ApiServer.wait_for` waits for a condition without polling.
 - ``minor`` is the version, ``drop_fields`` are fields of feature gates that are off.
 
-Not modelled: PATCH, label selectors, admission, defaults except for the time of a taint, API versions other than v1,
-and the validation of anything but ResourceSlices and names.
+Not modelled: strategic merge patches and server-side apply, label selectors, admission, defaults except for the time of
+a taint, API versions other than v1, and the validation of anything but ResourceSlices and names.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class Faults:
     def add(self, fault: Fault, *, verb: str = "*", resource: str = "*", times: int | None = None) -> Active:
         """Inject a fault into the next ``times`` requests, or into all until it is removed.
 
-        ``verb`` is get, list, watch, create, update, delete or deletecollection; ``resource`` a plural name. The first
-        fault that matches a request happens to it.
+        ``verb`` is get, list, watch, create, update, patch, delete or deletecollection; ``resource`` a plural name. The
+        first fault that matches a request happens to it.
         """
         active = Active(fault, verb, resource, times)
         self._active.append(active)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 
-from aosp_plugin.testing.apiserver import statuses
+from aosp_plugin.testing.apiserver import patches, statuses
 from aosp_plugin.testing.apiserver.fault_answers import JSON, break_connection, cut_answer, fault_answer, status_answer
 from aosp_plugin.testing.apiserver.faults import Cut
 from aosp_plugin.testing.apiserver.kinds import Location, locate
@@ -89,14 +89,14 @@ class Handler:
         """Return status and body of the answer."""
         store, location = self._server.store, received.location
         match received.verb:
-            case "get":
-                return 200, store.get(location)
-            case "list":
-                return 200, self._list(location, request)
+            case "get" | "list" as verb:
+                return 200, store.get(location) if verb == "get" else self._list(location, request)
             case "create":
                 return 201, store.create(location, _object(body), dry_run=request.query.get("dryRun") == "All")
             case "update":
                 return 200, store.update(location, _object(body))
+            case "patch" if location.name:
+                return 200, self._patch(location, request.content_type, body)
             case "delete":
                 preconditions = _object(body).get("preconditions") or {} if body else {}
                 return 200, store.delete(location, preconditions)
@@ -108,6 +108,10 @@ class Handler:
                 return 200, _collection(location, items, {"resourceVersion": str(store.revision)})
             case _:
                 raise statuses.method_not_allowed()
+
+    def _patch(self, location: Location, content_type: str, body: bytes) -> dict[str, Any]:
+        store = self._server.store
+        return store.update(location, patches.apply(content_type, body, store.get(location)))
 
     def _list(self, location: Location, request: web.Request) -> dict[str, Any]:
         """Return a list, or a page of it: the continue token has the revision and the last key."""

@@ -69,6 +69,18 @@ def method_not_allowed() -> StatusError:
     )
 
 
+def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
+    """415."""
+    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+    return StatusError(415, "UnsupportedMediaType", f"{message}, not {given}")
+
+
+def unprocessable(message: str) -> StatusError:
+    """422 for a JSON patch that cannot be applied."""
+    text = f"the server rejected our request due to an error in our request: {message}"
+    return StatusError(422, "Invalid", text)
+
+
 def already_exists(kind: Kind, name: str) -> StatusError:
     """409."""
     return StatusError(409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', name=name, group=kind.group)

@@ -30,7 +30,7 @@ _SERVER_FIELDS = (
 
 
 FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable"})
-"""The fields of objects; others are dropped, as those that a server does not know."""
+"""The fields of objects of most kinds; others are dropped, as those that a server does not know."""
 
 
 class Change(NamedTuple):
@@ -207,7 +207,7 @@ def _checked(location: Location, body: Mapping[str, Any]) -> Object:
     if (body.get("kind"), body.get("apiVersion")) != (kind.name, kind.api_version):
         given = f"{body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
         raise statuses.bad_request(f"the object provided is {given}, not {kind.api_version}, Kind={kind.name}")
-    new: Object = copy.deepcopy({name: value for name, value in body.items() if name in FIELDS})
+    new: Object = copy.deepcopy({name: value for name, value in body.items() if name in FIELDS or name in kind.content})
     metadata = new.setdefault("metadata", {})
     if not isinstance(metadata, dict):
         raise statuses.bad_request("metadata is not an object")

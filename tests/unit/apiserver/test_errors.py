@@ -64,6 +64,16 @@ def test_a_forbidden_request_names_the_rule_that_is_missing() -> None:
     assert str(error).endswith("(the service account requires the verb get on nodes of the core API group)")
 
 
+def test_a_request_that_a_policy_denies_names_no_rule() -> None:
+    message = (
+        "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: not its own node"
+    )
+    body = status(403, reason="Forbidden", message=message)
+    error = answers.error(Request("patch", "/api/v1/nodes/a"), 403, {}, body)
+    assert isinstance(error, ForbiddenError)
+    assert str(error).endswith("denied request: not its own node")
+
+
 @pytest.mark.parametrize(
     "body",
     [
