@@ -26,6 +26,8 @@ _SWITCH = {"type": "boolean"}
 _OBJECT = {"type": "object"}
 _OBJECTS = {"type": "array", "items": _OBJECT}
 _TEXTS = {"type": "object", "additionalProperties": _TEXT}
+_PATH = {"type": "string", "pattern": "^/."}
+_PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 
 
 def _values(**properties: Any) -> dict[str, Any]:
@@ -36,6 +38,14 @@ def _switched(**properties: Any) -> dict[str, Any]:
     return _values(enabled=_SWITCH, **properties)
 
 
+def _probe() -> dict[str, Any]:
+    """Return the schema of a probe's times; what it requests belongs to the chart."""
+    count = {"type": "integer", "minimum": 1}
+    return _values(
+        initialDelaySeconds=count | {"minimum": 0}, periodSeconds=count, timeoutSeconds=count, failureThreshold=count
+    )
+
+
 def values_schema() -> dict[str, Any]:
     """Return the JSON Schema of the chart's values, in draft 07 because Helm before 3.18 supports no later one.
 
@@ -43,7 +53,7 @@ def values_schema() -> dict[str, Any]:
     """
     configuration = {name: part for name, part in config.schema().items() if name != "$schema"}
     image = {
-        "repository": _TEXT | {"minLength": 1},
+        "repository": _TEXT,
         "tag": _TEXT,
         "digest": _TEXT | {"pattern": "^(sha256:[0-9a-f]{64})?$"},
         "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -63,19 +73,30 @@ def values_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": _values(extendedResource=_SWITCH, parameters=_values(**parameters)),
     }
-    api_server = _values(
-        ports={"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}, "minItems": 1},
-        to=_OBJECTS,
-    )
+    api_server = _values(ports={"type": "array", "items": _PORT, "minItems": 1}, to=_OBJECTS)
+    named = {"type": "object", "properties": {"name": _TEXT | {"minLength": 1}}, "required": ["name"]}
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
         image=_values(**image),
         provision=_switched(),
         dra=_values(deviceClasses=_SWITCH, classes=classes),
+        kubelet=_values(rootDir=_PATH, devicePluginsDir=_PATH),
         nameOverride=_TEXT,
         fullnameOverride=_TEXT,
+        commonLabels=_TEXTS,
         podAnnotations=_TEXTS,
         podLabels=_TEXTS,
+        serviceAccount=_values(create=_SWITCH, name=_TEXT, annotations=_TEXTS),
+        podSecurityContext=_OBJECT,
+        securityContext=_OBJECT,
+        extraVolumes={"type": "array", "items": named},
+        extraVolumeMounts={"type": "array", "items": named},
+        extraEnv={"type": "array", "items": named},
+        extraArgs={"type": "array", "items": _TEXT | {"pattern": "^--"}},
+        runtimeClassName=_TEXT,
+        port=_PORT,
+        readinessProbe=_probe(),
+        livenessProbe=_probe(),
         nodeSelector=_TEXTS,
         tolerations=_OBJECTS,
         affinity=_OBJECT,

@@ -81,7 +81,8 @@ def test_the_schema_rejects_wrong_values(overrides: dict[str, Any]) -> None:
 def test_the_network_policy_opens_the_container_s_port() -> None:
     templates = CHART / "templates"
     policy, daemon_set = ((templates / name).read_text() for name in ("networkpolicy.yaml", "daemonset.yaml"))
-    assert re.findall(r" port: (\d+)", policy) == re.findall(r"containerPort: (\d+)", daemon_set)
+    assert re.findall(r" port: (.*)", policy)[0] == "{{ .Values.port }}"
+    assert re.findall(r"containerPort: (.*)", daemon_set) == ["{{ .Values.port }}"]
 
 
 def test_the_chart_s_container_has_the_arguments_and_variables_of_the_base() -> None:
@@ -90,5 +91,6 @@ def test_the_chart_s_container_has_the_arguments_and_variables_of_the_base() -> 
     parts = []
     for text in (base, (CHART / "templates/daemonset.yaml").read_text()):
         (part,) = re.findall(r"\n +args:\n(.*?)\n +ports:\n", text, re.DOTALL)
-        parts.append(re.sub(r"\n +#.*", "", part))
+        part = re.sub(r"\n +{{- (if|with) .*?{{- end }}", "", part, flags=re.DOTALL)
+        parts.append(re.sub(r"\n +#.*", "", part.replace("{{ .Values.port }}", f"{VALUES['port']}")))
     assert parts[0] == parts[1]

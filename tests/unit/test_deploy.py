@@ -54,7 +54,9 @@ def test_base_has_no_privilege() -> None:
         "runAsGroup": 0,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    assert not (HOST_NAMESPACES | {"serviceAccountName", "initContainers"}) & POD.keys()
+    assert not (HOST_NAMESPACES | {"initContainers"}) & POD.keys()
+    account = load("base/serviceaccount.yaml")
+    assert (POD["serviceAccountName"], account["automountServiceAccountToken"]) == (account["metadata"]["name"], False)
     assert POD["automountServiceAccountToken"] is False
     assert POD["enableServiceLinks"] is False
 
@@ -320,7 +322,7 @@ def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_activ
 def test_versions_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     chart = load("chart/Chart.yaml")
-    assert CONTAINER["image"] == f"{project['name']}:{project['version']}"
+    assert CONTAINER["image"] == f"localhost/{project['name']}:{project['version']}"
     assert (chart["name"], chart["version"], chart["appVersion"]) == (project["name"], *[project["version"]] * 2)
     assert f"ARG VERSION={project['version']}\n" in DOCKERFILE
 

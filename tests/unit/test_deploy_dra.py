@@ -23,7 +23,10 @@ CONFIG, _ = config.load({}, {}, str(DEPLOY / "dra/config.yaml"))
 (RESOURCE,) = CONFIG.resources
 DRIVER = driver_name(RESOURCE.resource_name)
 POD = documents("dra/daemonset.yaml")[0]["spec"]["template"]["spec"]
-ACCOUNT, ROLE, BINDING = documents("dra/rbac.yaml")
+ROLE, BINDING = documents("dra/rbac.yaml")
+(ACCOUNT,) = documents("base/serviceaccount.yaml")
+BASE = documents("base/daemonset.yaml")[0]["spec"]["template"]["spec"]
+NAMESPACE = yaml.safe_load((DEPLOY / "base/kustomization.yaml").read_text(encoding="utf-8"))["namespace"]
 POLICY, POLICY_BINDING = documents("dra/policy.yaml")
 (CLASS,) = documents("dra/deviceclass.yaml")
 RULE_KEYS = {"apiGroups", "resources", "verbs"}
@@ -45,7 +48,8 @@ def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> No
 
 def test_only_the_driver_s_pods_have_a_token() -> None:
     assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (False, True)
-    assert POD["serviceAccountName"] == ACCOUNT["metadata"]["name"]
+    assert BASE["automountServiceAccountToken"] is False
+    assert BASE["serviceAccountName"] == ACCOUNT["metadata"]["name"]
 
 
 def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> None:
@@ -58,16 +62,16 @@ def test_the_service_account_has_exactly_the_rights_that_the_driver_uses() -> No
         ("", "nodes"): ["get"],
     }
     assert len(ROLE["rules"]) == len(rights)
-    subject = {key: ACCOUNT["metadata"][key] for key in ("name", "namespace")}
+    subject = {"name": ACCOUNT["metadata"]["name"], "namespace": NAMESPACE}
     assert BINDING["subjects"] == [{"kind": "ServiceAccount"} | subject]
     assert BINDING["roleRef"]["name"] == ROLE["metadata"]["name"]
 
 
 def test_the_policy_limits_the_service_account_to_its_node_and_driver() -> None:
     """The cluster's items show that the API server denies the rest."""
-    spec, metadata = POLICY["spec"], ACCOUNT["metadata"]
+    spec = POLICY["spec"]
     (condition,) = spec["matchConditions"]
-    user = f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}"
+    user = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT['metadata']['name']}"
     assert condition["expression"] == f'request.userInfo.username == "{user}"'
     (rule,) = spec["matchConstraints"]["resourceRules"]
     assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}

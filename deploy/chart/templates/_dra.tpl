@@ -28,11 +28,6 @@
 {{- toJson $names -}}
 {{- end }}
 
-{{/* The kubelet's --root-dir, in which the plugin looks for the directories of DRA drivers. */}}
-{{- define "aosp-device-plugin.kubeletRoot" -}}
-{{- .Values.config.kubelet_dir | default "/var/lib/kubelet/device-plugins" | clean | dir -}}
-{{- end }}
-
 {{/* Reject what DRA cannot work with. */}}
 {{- define "aosp-device-plugin.checkDra" -}}
 {{- $drivers := include "aosp-device-plugin.drivers" . | fromJsonArray -}}

@@ -20,7 +20,17 @@ app.kubernetes.io/name: {{ include "aosp-device-plugin.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* `commonLabels`, in one line each; empty if there are none. */}}
+{{- define "aosp-device-plugin.commonLabels" -}}
+{{- with .Values.commonLabels }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "aosp-device-plugin.labels" -}}
+{{- with include "aosp-device-plugin.commonLabels" . }}
+{{- . }}
+{{ end -}}
 {{ include "aosp-device-plugin.selectorLabels" . }}
 app.kubernetes.io/component: device-plugin
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -28,12 +38,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{- define "aosp-device-plugin.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "aosp-device-plugin.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
+{{- end }}
+
+{{/* "true" if a feature uses the API server, so that the plugin's pods need a token. */}}
+{{- define "aosp-device-plugin.usesApiServer" -}}
+{{- include "aosp-device-plugin.dra" . -}}
+{{- end }}
+
 {{- define "aosp-device-plugin.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail (include "aosp-device-plugin.noImage" .) -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
+{{- end }}
+
+{{- define "aosp-device-plugin.noImage" -}}
+image.repository is not set: this chart is that of a source checkout, which names no published image.
+Either use the chart of a release, or build the image with `make image`, and then
+- push it to a registry, and set image.repository=REGISTRY/aosp-device-plugin
+- or import the archive from build/ on each node (`ctr --namespace k8s.io images import FILE`, `k3s ctr images import FILE`,
+  `minikube image load FILE`), and set image.repository=localhost/aosp-device-plugin
+See docs/deploy.md.
 {{- end }}
 
 {{/* The settings of each resource that require rights; an entry of resources overrides the top level. */}}
@@ -73,6 +108,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
 {{- define "aosp-device-plugin.check" -}}
+{{- range $key, $value := dict "kubelet_dir" "kubelet.rootDir and kubelet.devicePluginsDir" "pod_resources_socket" "kubelet.rootDir" -}}
+{{- if hasKey $.Values.config $key -}}
+{{- fail (printf "config.%s depends on the mounts of the pod: set %s instead" $key $value) -}}
+{{- end -}}
+{{- end -}}
 {{- $provision := .Values.provision.enabled -}}
 {{- $requires := "requires provision.enabled=true (docs/deploy.md)" -}}
 {{- if and .Values.config.leak_scan_interval (not $provision) -}}

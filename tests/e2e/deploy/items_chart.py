@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,6 +31,8 @@ def values_are_rendered() -> None:
     daemon_set = the("DaemonSet", rendered)
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    _require_pod(pod, values)
+    _require_container(container, values)
     image = values["image"]
     assert container["image"] == f"{image['repository']}@{image['digest']}", container["image"]
     assert container["imagePullPolicy"] == image["pullPolicy"]
@@ -48,6 +51,78 @@ def values_are_rendered() -> None:
     assert values["podMonitor"]["labels"].items() <= monitor["metadata"]["labels"].items()
     assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == values["podMonitor"]["interval"]
     assert values["prometheusRule"]["labels"].items() <= rule["metadata"]["labels"].items()
+    account = the("ServiceAccount", rendered)["metadata"]
+    assert (account["name"], account["annotations"]) == tuple(
+        values["serviceAccount"][key] for key in ("name", "annotations")
+    )
+    (rule,) = the("NetworkPolicy", rendered)["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [values["port"]], rule
+    common = values["commonLabels"].items()
+    assert common <= metadata["labels"].items(), metadata
+    unlabelled = [item["kind"] for item in rendered if not common <= item["metadata"].get("labels", {}).items()]
+    assert not unlabelled, unlabelled
+    assert not common <= daemon_set["spec"]["selector"]["matchLabels"].items(), "the selector cannot be changed"
+
+
+def _require_pod(pod: dict[str, Any], values: dict[str, Any]) -> None:
+    """Check what the values say about the plugin's pod, without its container."""
+    root = values["kubelet"]["rootDir"].rstrip("/")
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["device-plugins"]["hostPath"]["path"] == values["kubelet"]["devicePluginsDir"], volumes
+    assert volumes["pod-resources"]["hostPath"]["path"] == f"{root}/pod-resources", volumes
+    assert [volumes[volume["name"]] for volume in values["extraVolumes"]] == values["extraVolumes"], volumes
+    assert pod["serviceAccountName"] == values["serviceAccount"]["name"], pod
+    assert pod["runtimeClassName"] == values["runtimeClassName"], pod
+    default = {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod["securityContext"] == default | values["podSecurityContext"], pod
+
+
+def _require_container(container: dict[str, Any], values: dict[str, Any]) -> None:
+    """Check what the values say about the plugin's container."""
+    default = {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["securityContext"] == default | values["securityContext"], container
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert [mounts[mount["name"]] for mount in values["extraVolumeMounts"]] == values["extraVolumeMounts"], mounts
+    root = values["kubelet"]["rootDir"].rstrip("/")
+    assert mounts["device-plugins"]["mountPath"] == f"{root}/device-plugins", mounts
+    assert mounts["pod-resources"]["mountPath"] == "/var/lib/kubelet/pod-resources", mounts
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert environment["AOSP_PLUGIN_KUBELET_DIR"] == f"{root}/device-plugins", environment
+    assert environment["AOSP_PLUGIN_LISTEN"] == f"$(POD_IP):{values['port']}", environment
+    assert values["extraEnv"][0] in container["env"], environment
+    assert container["args"] == ["serve", "--host-root=/host", *values["extraArgs"]], container["args"]
+    assert container["ports"] == [{"name": "http", "containerPort": values["port"]}], container["ports"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert values[probe].items() <= container[probe].items(), container[probe]
+        assert container[probe]["httpGet"]["port"] == "http", container[probe]
+
+
+def service_account_of_others() -> None:
+    """An existing service account is used as it is: the chart creates none, and binds the driver's rights to it."""
+    values = ("--set", "serviceAccount.create=false,serviceAccount.name=theirs")
+    rendered = charted(*VALUES["dra"], *values)
+    assert "ServiceAccount" not in {manifest["kind"] for manifest in rendered}
+    assert the("DaemonSet", rendered)["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
+    assert the("ClusterRoleBinding", rendered)["subjects"][0]["name"] == "theirs"
+    assert "system:serviceaccount:kube-system:theirs" in str(the("ValidatingAdmissionPolicy", rendered))
+    pod = the("DaemonSet", charted("--set", "serviceAccount.create=false"))["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "default", pod
+
+
+def image_is_required() -> None:
+    """Without an image, `helm install` fails with the reason, and with what to do about it."""
+    try:
+        run(parts.helm(), "template", "phones", str(CHART))
+    except AssertionError as error:
+        for part in ("image.repository is not set", "make image", "image.repository=localhost/aosp-device-plugin"):
+            assert part in str(error), str(error)  # noqa: PT017 - no pytest here
+        return
+    raise AssertionError("the chart is rendered without an image")
 
 
 def files_are_rendered() -> None:
@@ -127,6 +202,12 @@ REFUSED = {
     "config.api=dra,config.phones.count=3": "config.phones mounts file systems on the host and requires",
     "config.api=dra,updateStrategy.rollingUpdate.maxSurge=1,updateStrategy.rollingUpdate.maxUnavailable=0": "choose 0",
     "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
+    "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
+    "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
+    "kubelet.rootDir=data": "at '/kubelet/rootDir'",
+    "extraArgs[0]=status": "at '/extraArgs/0'",
+    "port=0": "at '/port'",
+    "livenessProbe.exec.command=x": "additional properties 'exec' not allowed",
     "image.digest=latest": "at '/image/digest'",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
@@ -162,11 +243,12 @@ def notes() -> None:
     assert r".status.allocatable.aosp\.io/phone" in text, text
     assert "kubectl label node NODE example.com/phones=yes" in text, text
     assert "networkPolicy.enabled" in text, text
-    assert "kubectl -n kube-system port-forward POD 9478" in text, text
+    assert "http://localhost:19478" in text, text
+    assert "kubectl -n kube-system port-forward POD 19478" in text, text
     assert "helm test phones -n kube-system" in text, text
     assert "privileged" not in text, text
-    assert "has no registry" not in text, text
-    assert "set image.repository=REGISTRY/aosp-device-plugin" in _notes(), _notes()
+    assert "no registry has the image" not in text, text
+    assert "no registry has the image" in _notes(), _notes()
     privileged = _notes(*VALUES["provision"])
     assert "privileged" in privileged
     assert "as a limit: aosp.io/phone: 1" in privileged, privileged
@@ -227,7 +309,7 @@ def _notes(*arguments: str) -> str:
             "--show-only",
             "templates/notes.yaml",
         )
-        text: str = yaml.safe_load(run(parts.helm(), *command, *arguments))["notes"]
+        text: str = yaml.safe_load(run(parts.helm(), *command, *VALUES["default"], *arguments))["notes"]
         return text
 
 
@@ -248,6 +330,8 @@ ITEMS = (
     lint,
     values_are_rendered,
     files_are_rendered,
+    service_account_of_others,
+    image_is_required,
     selectors_select,
     cdi_needs_no_privilege,
     plugin_takes_configuration,

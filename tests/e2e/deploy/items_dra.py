@@ -13,7 +13,6 @@ from tests.e2e.deploy.parts import CHART, run
 
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 CLUSTER_KINDS: Final = {
-    "ServiceAccount",
     "ClusterRole",
     "ClusterRoleBinding",
     "ValidatingAdmissionPolicy",
@@ -28,18 +27,21 @@ def drivers_are_rendered() -> None:
     daemon_set, policy = the("DaemonSet", rendered), the("ValidatingAdmissionPolicy", rendered)
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    name = daemon_set["metadata"]["name"]
-    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (name, True)
+    account = the("ServiceAccount", rendered)["metadata"]["name"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("phones", True)
+    assert account == "phones", account
     assert container["securityContext"]["privileged"] is False, container["securityContext"]
     paths = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
     root = "/data/kubelet"
     drivers = [f"{root}/plugins/{driver}" for driver in ("phone.aosp.io", "tablet.example.com")]
-    assert paths == {PLUGINS, f"{root}/plugins_registry", *drivers, "/host/var/run/cdi"}, paths
+    assert paths == {f"{root}/device-plugins", f"{root}/plugins_registry", *drivers, "/host/var/run/cdi"}, paths
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    compiled = {"device-plugins": PLUGINS, "config": None, "pod-resources": f"{root}/pod-resources"}
     for mount in container["volumeMounts"]:
-        assert mount["name"] == "config" or mount["mountPath"].removeprefix("/host") == hosts[mount["name"]], mount
+        expected = compiled.get(mount["name"], mount["mountPath"].removeprefix("/host"))
+        assert hosts.get(mount["name"]) == expected, mount
     text = str(policy["spec"])
-    assert f"system:serviceaccount:kube-system:{name}" in text, text
+    assert "system:serviceaccount:kube-system:phones" in text, text
     assert 'in ["phone.aosp.io","tablet.example.com"]' in text, text
     phone, tablet = (manifest["spec"] for manifest in rendered if manifest["kind"] == "DeviceClass")
     assert phone["extendedResourceName"] == "aosp.io/phone", phone
@@ -55,7 +57,7 @@ def drivers_are_rendered() -> None:
 
 
 def off_by_default() -> None:
-    """Without `api: dra`, there is no service account, no token, no cluster-wide object and no directory of drivers."""
+    """Without `api: dra`, there is no token, no cluster-wide object and no directory of drivers."""
     for values in ("default", "provision", "everything"):
         rendered = charted(*VALUES[values])
         assert not {manifest["kind"] for manifest in rendered} & CLUSTER_KINDS, values

@@ -42,7 +42,7 @@ POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 def api_server_takes_kustomize() -> None:
     """The API server accepts deploy/base, deploy/provision, deploy/dra and the examples."""
-    for name, count in (("base", 3), ("provision", 3), ("dra", 9)):
+    for name, count in (("base", 4), ("provision", 4), ("dra", 9)):
         assert len(accepted(kustomized(name))) == count, name
     for name, kinds in EXAMPLES.items():
         manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 
 VALUES: Final = {
-    "default": (),
+    "default": ("--values", str(CHART / "ci" / "default-values.yaml")),
     "provision": ("--values", str(CHART / "ci" / "provision-values.yaml")),
     "everything": ("--values", str(CHART / "ci" / "everything-values.yaml")),
     "dra": ("--values", str(CHART / "ci" / "dra-values.yaml")),
@@ -42,8 +42,9 @@ def kustomized(name: str) -> list[Manifest]:
 
 
 def charted(*arguments: str) -> list[Manifest]:
-    """Return the manifests of ``helm install``."""
-    text = run(parts.helm(), "template", "aosp-device-plugin", str(CHART), "--namespace", "kube-system", *arguments)
+    """Return the manifests of ``helm install``, with an image unless the arguments have one."""
+    words = ("template", "aosp-device-plugin", str(CHART), "--namespace", "kube-system", *VALUES["default"])
+    text = run(parts.helm(), *words, *arguments)
     return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 

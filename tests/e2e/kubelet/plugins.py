@@ -195,12 +195,12 @@ def static_pod(config: Path, daemonset: Mapping[str, Any]) -> dict[str, Any]:
     """Return a DaemonSet's pod template as a static pod. The README lists the changes."""
     template = daemonset["spec"]["template"]
     spec = template["spec"]
+    del spec["serviceAccountName"]
     for volume in spec["volumes"]:
         if "configMap" in volume:
             del volume["configMap"]
             volume["hostPath"] = {"path": str(config), "type": "Directory"}
     for container in spec["containers"]:
-        assert re.sub(r"^.*/", "", PLUGIN_IMAGE) == container["image"], f"the image is {container['image']}"
-        container["image"] = PLUGIN_IMAGE
+        assert container["image"] == PLUGIN_IMAGE, f"the image is {container['image']}"
     metadata = {"name": POD, "namespace": "kube-system", "labels": template["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
