@@ -9,7 +9,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra \
-  docs chart proto lock sbom audit clean
+  docs chart version proto lock sbom audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ docs: $(VENV)/.installed ## Generate docs/configuration.md from the configuratio
 
 chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and dashboard
 	$(BIN)/python -m hack.chart
+
+version: $(VENV)/.installed ## Print the version, or set it everywhere: VERSION=1.2.3
+	@$(BIN)/python -m hack.version $(VERSION)
 
 proto: $(VENV)/.installed ## Regenerate the code for the kubelet's .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

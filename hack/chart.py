@@ -3,7 +3,7 @@
 
 values.schema.json of the chart is generated from the plugin's configuration keys. A chart can read files of its own
 directory only, so alert rules, dashboard and NodeFeatureRule are copied there. The alert rules are also wrapped as a
-PrometheusRule for the Prometheus operator.
+PrometheusRule for the Prometheus operator. Chart.yaml has the version of the source.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from aosp_plugin import config
+from aosp_plugin import __version__, config
 from aosp_plugin.backend.parameters import schema as parameters_schema
+from hack import version
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
@@ -133,6 +134,8 @@ def prometheus_rule(rules: str) -> str:
 def files() -> dict[Path, str]:
     """Return the content of each generated file by its path."""
     contents = {CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n"}
+    chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
+    contents[CHART / "Chart.yaml"] = version.with_version("deploy/chart/Chart.yaml", chart, __version__)
     for source in ("monitoring/rules.yaml", "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml"):
         text = (DEPLOY / source).read_text(encoding="utf-8")
         head = _HEADER.format(source) if source.endswith(".yaml") else ""
