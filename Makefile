@@ -102,8 +102,9 @@ BENCH_DRA ?=
 bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.figures $(BENCH_DRA)
 
-docs: $(VENV)/.installed ## Generate docs/configuration.md from the configuration keys
+docs: $(VENV)/.installed ## Generate docs/configuration.md and docs/status.schema.json from the code
 	$(BIN)/python -m hack.configuration_docs
+	$(BIN)/python -m hack.status_schema
 
 chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and dashboard
 	$(BIN)/python -m hack.chart

@@ -96,21 +96,31 @@ def show_config(file: str | None, **flags: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--watch", is_flag=True, help="Refresh every second until Ctrl-C.")
 @click.option("--resource", metavar="NAME", help="Show only this resource.")
+@click.option("--namespace", "-n", metavar="NAME", help="Show only devices of pods in this namespace.")
+@click.option("--pod", metavar="NAME", help="Show only devices of this pod.")
+@click.option("--unhealthy", is_flag=True, help="Show only unhealthy, leaked and gone devices.")
 @click.option("--all", "all_rows", is_flag=True, help="Show all rows of each table, not only the first 20.")
-def status(url: str | None, *, as_json: bool, watch: bool, resource: str | None, all_rows: bool) -> None:
+@click.option("--check", is_flag=True, help="Print one line for each problem, and exit with code 3 if there is any.")
+def status(url: str | None, *, as_json: bool, watch: bool, all_rows: bool, check: bool, **conditions: Any) -> None:
     """Show devices, their pods, unhealthy devices and leaks.
 
     Queries the plugin on this node, at the address that AOSP_PLUGIN_STATUS_LISTEN, AOSP_PLUGIN_LISTEN and the file in
     AOSP_PLUGIN_CONFIG determine, or else at 127.0.0.1:9478. For a pod of the DaemonSet: kubectl exec POD -- aosp-plugin
     status.
 
-    Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage. Unhealthy or leaked devices do not change the
-    exit code.
+    Exit codes: 0 report received, 1 plugin unreachable, 2 invalid usage, and with --check 3 if there are problems;
+    notices are printed, but are no problem. Without --check, problems do not change the exit code.
     """
     from aosp_plugin.cli import status  # noqa: PLC0415
+    from aosp_plugin.cli.selection import Selection  # noqa: PLC0415
 
+    if check and (as_json or watch):
+        raise click.UsageError("--check cannot be combined with --json or --watch")
+    selection, address = Selection(**conditions), url or status.own_url(os.environ)
+    if check:
+        sys.exit(3 if status.check(address, selection) else 0)
     try:
-        status.show(url or status.own_url(os.environ), resource, watch=watch, all_rows=all_rows, as_json=as_json)
+        status.show(address, selection, watch=watch, all_rows=all_rows, as_json=as_json)
     except KeyboardInterrupt:
         click.echo()
 

@@ -14,13 +14,15 @@ import click
 import msgspec
 
 from aosp_plugin import config
-from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, summary
+from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
 from aosp_plugin.config.messages import shown
-from aosp_plugin.daemon.report import Report
+from aosp_plugin.daemon.report import Report, Severity
 from aosp_plugin.errors import ConfigError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aosp_plugin.cli.selection import Selection
 
 TIMEOUT = 5.0
 """Seconds to wait for the plugin's answer."""
@@ -32,15 +34,15 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server on al
 _HTTP_PORT = 80
 
 
-def show(url: str, resource: str | None, *, watch: bool, all_rows: bool, as_json: bool) -> None:
-    """Print the report of the plugin at ``url``, reduced to one resource if it is given.
+def show(url: str, selection: Selection, *, watch: bool, all_rows: bool, as_json: bool) -> None:
+    """Print the selected part of the report of the plugin at ``url``.
 
     ``watch`` prints it every second until KeyboardInterrupt. A terminal is repainted; elsewhere each report is
     appended. Raises ServiceError if the plugin cannot be reached, and ConfigError if it does not serve the resource.
     Once the first report has been printed, a plugin that cannot be reached is a message and is asked again.
     """
     repaint = watch and sys.stdout.isatty() and not as_json
-    report = select(fetch(url), resource)
+    report = selection.of(fetch(url))
     while True:
         if as_json:
             click.echo(msgspec.json.encode(report))
@@ -48,15 +50,23 @@ def show(url: str, resource: str | None, *, watch: bool, all_rows: bool, as_json
             _print(summary(report, None if all_rows else DEFAULT_ROWS), repaint=repaint)
         if not watch:
             return
-        report = _next_report(url, resource, repaint=repaint)
+        report = _next_report(url, selection, repaint=repaint)
 
 
-def _next_report(url: str, resource: str | None, *, repaint: bool) -> Report:
+def check(url: str, selection: Selection) -> int:
+    """Print a line for each problem; return their number, without notices. Raises what ``show`` raises."""
+    report = selection.of(fetch(url))
+    for line in problem_lines(report):
+        click.echo(line)
+    return sum(problem.severity is not Severity.NOTICE for problem in report.problems)
+
+
+def _next_report(url: str, selection: Selection, *, repaint: bool) -> Report:
     """Wait for the next report; print why there is none."""
     while True:
         time.sleep(WATCH_INTERVAL)
         try:
-            return select(fetch(url), resource)
+            return selection.of(fetch(url))
         except ServiceError as error:
             if repaint:
                 _print([Line(str(error), color="red")], repaint=True)
@@ -138,14 +148,3 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
     except ValueError:
         pass  # an invalid port
     raise ConfigError(f"flag --url: {shown(url)} is not allowed; allowed: http://HOST:PORT")
-
-
-def select(report: Report, resource_name: str | None) -> Report:
-    """Return the report reduced to one resource, or unchanged for None. Raises ConfigError for an unknown resource."""
-    if resource_name is None:
-        return report
-    resources = tuple(resource for resource in report.resources if resource.name == resource_name)
-    if not resources:
-        names = ", ".join(resource.name for resource in report.resources)
-        raise ConfigError(f"flag --resource: {shown(resource_name)} is not served; allowed: {names}")
-    return msgspec.structs.replace(report, resources=resources)

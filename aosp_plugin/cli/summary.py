@@ -45,6 +45,16 @@ def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | No
     return lines
 
 
+def problem_lines(report: Report, now: float | None = None) -> Iterator[str]:
+    """Yield a line for each problem of a report: its severity, resource, age, what is wrong, and the first devices."""
+    now = time.time() if now is None else now
+    for problem in report.problems:
+        since = "" if problem.since is None else f" (for {age(now, problem.since)})"
+        devices = f": {', '.join(ranges(problem.devices))}" if problem.devices else ""
+        more = f" and {problem.count - len(problem.devices):,} more" if problem.count > len(problem.devices) else ""
+        yield f"{problem.severity}: {problem.resource or report.node}: {problem.summary}{since}{devices}{more}"
+
+
 def _resource_lines(
     resource: ResourceReport, max_rows: int | None, now: float, *, allocations_known: bool
 ) -> Iterator[Line]:

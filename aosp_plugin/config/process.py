@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.values import AbsolutePath, are_host_names, normalised
+from aosp_plugin.config.values import AbsolutePath, are_host_names, is_link, normalised
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.service.address import is_loopback, listen_address
 
@@ -103,6 +103,17 @@ class Config(Struct, frozen=True, kw_only=True):
             flag=False,
         ),
     ] = 0.0
+    runbook_url: Annotated[
+        str,
+        Key(
+            "Address at which operators read docs/runbook.md. If set, the page links each problem to its "
+            "heading there.",
+            "https://wiki.example.com/aosp-device-plugin/runbook",
+            "an http or https URL without fragment, or empty",
+            is_link,
+            flag=False,
+        ),
+    ] = ""
     resources: Annotated[
         tuple[Resource, ...],
         Meta(min_length=1),

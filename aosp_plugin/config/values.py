@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os.path
 import re
+import urllib.parse
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
@@ -77,6 +78,12 @@ def shared_path(text: str) -> tuple[str, str]:
 def are_host_names(values: Iterable[str]) -> bool:
     """Return whether each text is a host name of lower- or uppercase labels, without port, wildcard or final dot."""
     return all(_HOST_NAME.fullmatch(name) for name in values)
+
+
+def is_link(value: str) -> bool:
+    """Return whether the text is an http or https URL without fragment, or empty. May raise ValueError instead."""
+    parts = urllib.parse.urlsplit(value)
+    return not value or (parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment)
 
 
 def is_name_or_nothing(value: str) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
+from aosp_plugin.daemon.problems import problems
 from aosp_plugin.daemon.report import Known, Report
 from aosp_plugin.daemon.resource_report import resource_report
 from aosp_plugin.daemon.servers import node_name
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.observation import Observation
-    from aosp_plugin.daemon.resource_report import ResourceStatus
+    from aosp_plugin.daemon.observation import NodeStatus, Observation
     from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.podresources_client import Allocations
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
     from aosp_plugin.framework.service.metrics import Metrics
@@ -50,16 +49,22 @@ class Routes(NamedTuple):
 
 
 def routes(
-    servers: Sequence[ResourceServer], files: FileEvents, observation: Observation, *, stuck: Callable[[], str]
+    servers: Sequence[ResourceServer],
+    files: FileEvents,
+    observation: Observation,
+    *,
+    stuck: Callable[[], str],
+    runbook_url: str = "",
 ) -> Routes:
     """Return the routes. Must be called in the event loop of the servers.
 
-    ``stuck`` returns what is wrong with the event loop, and is called in other threads.
+    ``stuck`` returns what is wrong with the event loop, and is called in other threads. ``runbook_url`` is the address
+    of docs/runbook.md for the page.
     """
     collect = in_loop(partial(observation.status, servers))
     return Routes(
         probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers, stuck)},
-        status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling).answer},
+        status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling, runbook_url).answer},
     )
 
 
@@ -75,11 +80,10 @@ def by_address(config: Config, served: Routes) -> dict[tuple[str, int], dict[str
 class StatusRoute:
     """``/status``: the report, encoded again only after a change. May be called in several threads."""
 
-    def __init__(
-        self, collect: Callable[[], tuple[Allocations, tuple[ResourceStatus, ...]]], polling: Callable[[], bool]
-    ) -> None:
-        """``collect`` returns the allocations and the status of each resource, in any thread."""
+    def __init__(self, collect: Callable[[], NodeStatus], polling: Callable[[], bool], runbook_url: str = "") -> None:
+        """``collect`` returns the status of the resources, in any thread."""
         self._collect = collect
+        self._runbook_url = runbook_url
         self._polling = polling
         self._node = node_name()
         self._started = time.time()
@@ -90,25 +94,30 @@ class StatusRoute:
 
     def answer(self) -> Answer:
         """Return the report as JSON. Raises TimeoutError if the event loop is stuck."""
-        allocations, resources = self._collect()
+        status = self._collect()
         watching = "polling" if self._polling() else "inotify"
         # Keep revisions instead of snapshots: the snapshot of 10,000 devices would outlive its replacement.
-        revisions = [resource._replace(snapshot=resource.snapshot.revision) for resource in resources]  # type: ignore[arg-type]
-        state = (watching, allocations, revisions)
+        revisions = [resource._replace(snapshot=resource.snapshot.revision) for resource in status.resources]  # type: ignore[arg-type]
+        state = (watching, status.allocations, revisions, status.changes)
         with self._lock:
             if self._answer is None or state != self._state:
                 self._state = state
-                self._answer = self._encode(watching, allocations, resources)
+                self._answer = self._encode(watching, status)
             return self._answer
 
-    def _encode(self, watching: str, allocations: Allocations, resources: Sequence[ResourceStatus]) -> Answer:
+    def _encode(self, watching: str, status: NodeStatus) -> Answer:
+        resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
+        allocations = Known(not status.allocations.problem, status.allocations.problem)
         report = Report(
             version=__version__,
             node=self._node,
             started=self._started,
             watching=watching,
-            allocations=Known(not allocations.problem, allocations.problem),
-            resources=tuple(resource_report(status, allocations) for status in resources),
+            allocations=allocations,
+            resources=resources,
+            problems=problems(resources, allocations, watching),
+            changes=status.changes,
+            runbook_url=self._runbook_url,
         )
         self._encoded += 1
         return Answer(

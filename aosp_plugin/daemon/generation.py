@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
+    from aosp_plugin.daemon.changes import History
     from aosp_plugin.daemon.leak_detector import LeakDetector
     from aosp_plugin.framework.resource_server import ResourceServer
 
@@ -47,8 +48,11 @@ class Generation:
     Call ``listen``, ``serve_http`` and ``prepare``, then ``start`` and ``stop``; or ``discard`` instead of ``start``.
     """
 
-    def __init__(self, config: Config, stuck: Callable[[], str]) -> None:
-        """``stuck`` returns what is wrong with the event loop, and is called in other threads."""
+    def __init__(self, config: Config, stuck: Callable[[], str], history: History) -> None:
+        """``stuck`` returns what is wrong with the event loop, and is called in other threads.
+
+        ``history`` outlives the generation.
+        """
         self.config = config
         self.names = ",".join(resource.resource_name for resource in config.resources)
         self.listeners: dict[tuple[str, int], socket.socket] = {}
@@ -64,15 +68,20 @@ class Generation:
                 config.pod_resources_socket, self._backends, ids=lambda name: self._backends[name].ids
             )
             stack.callback(pod_resources.close)
-            observation = Observation(
-                config.resources, self._backends, pod_resources, self._leak_detector, polling=lambda: files.polling
+            self._observation = observation = Observation(
+                config.resources,
+                self._backends,
+                pod_resources,
+                self._leak_detector,
+                polling=lambda: files.polling,
+                history=history,
             )
             self.servers = [
                 create_server(config, resource, backend, files, observation)
                 for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
             self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
-            routes = endpoints.routes(self.servers, files, observation, stuck=stuck)
+            routes = endpoints.routes(self.servers, files, observation, stuck=stuck, runbook_url=config.runbook_url)
             self._served = endpoints.by_address(config, routes)
             self._stack = stack.pop_all()
 
@@ -122,6 +131,7 @@ class Generation:
         ]
         self._background = [
             tasks.create_task(self._kubelet_view.run()),
+            tasks.create_task(self._observation.sample(self.servers)),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.ages import ResourceAges
+from aosp_plugin.daemon.changes import SAMPLE_INTERVAL, History, ResourceChanges
 from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Resource
     from aosp_plugin.daemon.leaks import Leaks
+    from aosp_plugin.daemon.report import Change
     from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
@@ -41,6 +44,14 @@ class Detector(Protocol):
         """Why ``latest`` is outdated; empty if it is not."""
 
 
+class NodeStatus(NamedTuple):
+    """What the status report is made of, read in the event loop."""
+
+    allocations: Allocations
+    resources: tuple[ResourceStatus, ...]
+    changes: tuple[Change, ...] = ()
+
+
 class Observation:
     """The metrics, the ages and the status of the resources of one configuration."""
 
@@ -53,10 +64,11 @@ class Observation:
         *,
         polling: Callable[[], bool],
         clock: Callable[[], float] = time.time,
+        history: History | None = None,
     ) -> None:
         """``detector`` is None if leak detection is off. ``polling`` returns whether inotify is unavailable.
 
-        ``clock`` returns seconds since the epoch.
+        ``clock`` returns seconds since the epoch. ``history`` is that of the process; None for one of its own.
         """
         self._pod_resources = pod_resources
         self._detector = detector
@@ -64,6 +76,8 @@ class Observation:
         orders = {resource.resource_name: expected_devices(resource) for resource in resources}
         self._expected = {name: count for name, count in orders.items() if count is not None}
         self._ages = {name: ResourceAges(clock) for name in backends}
+        self._history = history or History(clock)
+        self._changes = {name: ResourceChanges(name, self._history) for name in backends}
         # The status is compared with the previous one, and two partial objects are never equal: create them once.
         self._binder_devices = {name: partial(_binder_device_names, backend) for name, backend in backends.items()}
         self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
@@ -83,26 +97,45 @@ class Observation:
     def observer(self, resource: str) -> Observer:
         """Return the observer for the server of a resource; always the same."""
         if resource not in self._observers:
-            self._observers[resource] = Observers(self.metrics.observer(resource), self._ages[resource])
+            observers = self.metrics.observer(resource), self._ages[resource], self._changes[resource]
+            self._observers[resource] = Observers(*observers)
         return self._observers[resource]
 
     def dra_observer(self, resource: str) -> DraObserver:
         """Return the observer for the DRA driver of a resource, in addition to ``observer``."""
         return self.metrics.dra_observer(resource, self.observer(resource))
 
-    async def status(self, servers: Sequence[ResourceServer]) -> tuple[Allocations, tuple[ResourceStatus, ...]]:
-        """Return which pods have which devices, and the status of each resource. For the event loop of the servers."""
+    async def status(self, servers: Sequence[ResourceServer]) -> NodeStatus:
+        """Return the status of each resource, and what they have in common. For the event loop of the servers."""
         allocations = await self._pod_resources.current()
-        return allocations, tuple(self._resource_status(server, allocations) for server in servers)
+        resources = tuple(self._resource_status(server, allocations) for server in servers)
+        return NodeStatus(allocations, resources, self._history.recent)
+
+    async def sample(self, servers: Sequence[ResourceServer], interval: float = SAMPLE_INTERVAL) -> None:
+        """Add a sample of each resource to the history every ``interval`` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            status = await self.status(servers)
+            for resource in status.resources:
+                if resource.snapshot.revision:
+                    owners = None if status.allocations.problem else status.allocations.owners[resource.name]
+                    allocated = None if owners is None else len(owners)
+                    self._history.sample(resource.name, resource.snapshot.healthy, allocated)
 
     def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
         name, unready = server.resource_name, server.unready
-        ages, scans = self._ages[name], self._leak_scans(name)
+        ages, changes, scans = self._ages[name], self._changes[name], self._leak_scans(name)
+        confirmation = server.confirmation
         if not allocations.problem:
             ages.allocated(allocations.owners[name])
+            if allocations.pods_known:
+                changes.allocated(allocations.owners[name])
         if scans and scans.latest and scans.scanned is not None:
-            ages.leaked({holder.binder_device for holder in scans.latest.leaked}, scans.scanned)
+            leaked = {holder.binder_device for holder in scans.latest.leaked}
+            ages.leaked(leaked, scans.scanned)
+            changes.leaked(leaked)
         ages.has_problem(problem=bool(unready))
+        changes.kubelet_lacks(confirmation.allocatable, confirmation.published, lacking=bool(confirmation.problem))
         return ResourceStatus(
             name=name,
             snapshot=server.inventory.snapshot,
@@ -111,12 +144,13 @@ class Observation:
             leaks=scans,
             binder_devices=self._binder_devices[name],
             since=ages.since,
-            kubelet_allocatable=server.confirmation.allocatable,
-            kubelet_published=None if server.confirmation.unknown else server.confirmation.published,
+            kubelet_allocatable=confirmation.allocatable,
+            kubelet_published=None if confirmation.unknown else confirmation.published,
             expected=self._expected.get(name),
             spread_devices=self._spread_devices[name],
             known_spread_devices=self._backends[name].known_spread_devices,
             driver=server.driver,
+            samples=self._history.samples(name),
         )
 
     def _leak_scans(self, resource: str) -> LeakScans | None:

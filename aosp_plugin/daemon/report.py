@@ -29,6 +29,95 @@ class State(enum.StrEnum):
     """Healthy; whether it is allocated is unknown."""
 
 
+class Severity(enum.StrEnum):
+    """How urgent a problem is."""
+
+    ERROR = "error"
+    """Pods do not get devices, or not only their own."""
+    WARNING = "warning"
+    """Some devices, or some of what the plugin shows, cannot be used."""
+    NOTICE = "notice"
+    """Nothing is lost; something is slower or less certain than usual."""
+
+
+class Event(enum.StrEnum):
+    """What a change is about."""
+
+    STARTED = "started"
+    RELOADED = "reloaded"
+    REGISTERED = "registered"
+    UNREGISTERED = "unregistered"
+    KUBELET_RESTARTED = "kubelet-restarted"
+    KUBELET_LACKS = "kubelet-lacks"
+    KUBELET_HAS_ALL = "kubelet-has-all"
+    OTHER_PLUGINS = "other-plugins"
+    SCANS_FAIL = "scans-fail"
+    SCANS_SUCCEED = "scans-succeed"
+    ADDED = "added"
+    REMOVED = "removed"
+    UNHEALTHY = "unhealthy"
+    HEALTHY = "healthy"
+    LEAKED = "leaked"
+    LEAK_ENDED = "leak-ended"
+    ALLOCATED = "allocated"
+    RELEASED = "released"
+
+
+class Change(Struct, frozen=True, gc=False):
+    """A change of some devices, of the registration or of the plugin."""
+
+    time: float
+    """When the plugin noticed it, in seconds since the epoch."""
+    event: Event
+    resource: str
+    """Name of the resource; empty if it is about the whole plugin."""
+    text: str
+    """What has changed, in a few words."""
+    count: int = 0
+    """Number of devices; 0 if it is not about single devices."""
+    devices: tuple[str, ...] = ()
+    """IDs of the first ones of these devices."""
+    pod: str = ""
+    """``namespace/name`` of the pod that got or returned the devices."""
+
+
+class Samples(Struct, frozen=True, gc=False):
+    """Numbers of devices over the last hours, oldest first. The three lists have the same length."""
+
+    times: tuple[int, ...] = ()
+    """In seconds since the epoch, about a minute apart."""
+    healthy: tuple[int, ...] = ()
+    """The lowest number of healthy devices since the sample before."""
+    allocated: tuple[int | None, ...] = ()
+    """Number of devices that pods had; None if it was unknown."""
+
+
+class Problem(Struct, frozen=True, gc=False):
+    """Something that an operator may have to repair."""
+
+    severity: Severity
+    kind: str
+    """What it is, in one word: a reason of unhealthy devices, or for example ``not-registered``."""
+    resource: str
+    """Name of the resource; empty if it affects all of them."""
+    summary: str
+    """What is wrong, in a sentence."""
+    action: str
+    """What it means and what to do first, in a few sentences."""
+    runbook: str
+    """The heading in docs/runbook.md that describes it, as the fragment of its address."""
+    since: float | None = None
+    """When it began, in seconds since the epoch; None if that is unknown."""
+    count: int = 0
+    """Number of affected devices; 0 if it does not affect single ones."""
+    devices: tuple[str, ...] = ()
+    """IDs of the first ones of these devices."""
+    pods: tuple[str, ...] = ()
+    """``namespace/name`` of the first pods that have one of these devices."""
+    more_pods: int = 0
+    """Number of further such pods."""
+
+
 class PodContainer(Struct, frozen=True, gc=False):
     """A container that a device is allocated to."""
 
@@ -138,6 +227,9 @@ class ResourceReport(Struct, frozen=True, gc=False):
     counts: Counts
     devices: tuple[DeviceReport, ...]
     leaks: tuple[LeakReport, ...]
+    leak_detection: str
+    """``off``; ``pending`` before the first scan; ``complete``; ``incomplete`` if the plugin cannot inspect every
+    process; ``failing``."""
     leaks_known: bool
     """Whether a leak scan has completed. If not, ``counts.leaked`` is 0 and says nothing."""
     leaks_problem: str
@@ -146,6 +238,7 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """When the last leak scan ended, in seconds since the epoch; None before."""
     driver: DriverReport | None = None
     """None for a resource that is served by the device plugin API."""
+    samples: Samples = Samples()
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -168,3 +261,9 @@ class Report(Struct, frozen=True, gc=False):
     """How file changes are detected: ``inotify`` or ``polling``."""
     allocations: Known
     resources: tuple[ResourceReport, ...]
+    problems: tuple[Problem, ...] = ()
+    """What is wrong, most urgent first; empty if all is well."""
+    changes: tuple[Change, ...] = ()
+    """The last changes, newest first: up to 100 of allocations, and up to 100 others."""
+    runbook_url: str = ""
+    """Address of docs/runbook.md for links, from the configuration; empty if it is not configured."""

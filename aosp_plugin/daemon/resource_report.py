@@ -14,6 +14,7 @@ from aosp_plugin.daemon.report import (
     LeakReport,
     PodContainer,
     ResourceReport,
+    Samples,
     State,
 )
 
@@ -64,6 +65,7 @@ class ResourceStatus(NamedTuple):
     known_spread_devices: tuple[str, ...] = ()
     driver: DriverState | None = None
     """None for a device plugin."""
+    samples: Samples = Samples()
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
@@ -98,10 +100,12 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
         ),
         devices=(*listed, *gone),
         leaks=tuple(_leak_report(holder, status.since) for holder in _leaked(status)),
+        leak_detection=leak_detection_state(status.leaks),
         leaks_known=leaks.latest is not None,
         leaks_problem=_leaks_problem(status.leaks),
         leaks_scanned=leaks.scanned,
         driver=DriverReport(*status.driver) if status.driver else None,
+        samples=status.samples,
     )
 
 

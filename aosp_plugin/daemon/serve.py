@@ -7,7 +7,10 @@ import gc
 import logging
 from typing import TYPE_CHECKING
 
+from aosp_plugin import __version__
+from aosp_plugin.daemon.changes import History
 from aosp_plugin.daemon.generation import Generation
+from aosp_plugin.daemon.report import Event
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service import logs, systemd
@@ -50,6 +53,7 @@ class Daemon:
         self._loader = Worker("configuration")
         self._stop, self._reload = asyncio.Event(), asyncio.Event()
         self._heartbeat = Heartbeat()
+        self._history = History()
         self._generation: Generation | None = None
         self._replacement: Generation | None = None
 
@@ -70,7 +74,8 @@ class Daemon:
         """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
         config = await self._loader.run(self._load)
         logs.set_up(config.log_level, config.log_format)
-        generation = Generation(config, self._heartbeat.problem)
+        generation = Generation(config, self._heartbeat.problem, self._history)
+        self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
         await generation.listen({})
         generation.serve_http()
         self._generation = generation
@@ -86,6 +91,7 @@ class Daemon:
                 await generation.stop(replaced=False)
                 return
             if self._replacement is not None:
+                self._history.record(Event.RELOADED, "configuration reloaded")
                 await generation.stop(replaced=True)
                 self._generation, self._replacement = self._replacement, None
                 logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
@@ -120,7 +126,7 @@ class Daemon:
         Then its scans are not logged: their results would be mistaken for those of the current generation.
         """
         with logs.attempt() as events:
-            generation = Generation(config, self._heartbeat.problem)
+            generation = Generation(config, self._heartbeat.problem, self._history)
             try:
                 await generation.listen(current.listeners)
                 await generation.prepare(strict=True)

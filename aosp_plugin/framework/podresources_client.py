@@ -121,7 +121,7 @@ class PodResources:
 
     async def current(self) -> Allocations:
         """Return the owners as of a few seconds ago. Equal results are the same object."""
-        self.latest = await self._current() if self._socket else _DISABLED
+        self.latest = await self._current() if self._socket else DISABLED
         return self.latest
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class PodResources:
 
     async def query(self) -> Allocations:
         """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
-        return await self._list() if self._socket else _DISABLED
+        return await self._list() if self._socket else DISABLED
 
     async def allocatable(self) -> Allocatable:
         """Query the number of healthy devices of each resource. It has the kubelet's state at the time of the call."""
@@ -174,7 +174,7 @@ class PodResources:
         The socket's file is read in a thread, because a file system may hang.
         """
         if not self._socket:
-            raise _QueryError(_DISABLED.problem)
+            raise _QueryError(DISABLED.problem)
         socket = await self._run(partial(identify, self._socket))
         if socket is None:
             raise _QueryError(f"{self._socket} does not exist: is the kubelet running, and is the directory mounted?")
@@ -201,7 +201,8 @@ class _QueryError(Exception):
     """The kubelet could not be queried. The text says why."""
 
 
-_DISABLED = Allocations("disabled (pod_resources_socket is empty)")
+DISABLED = Allocations("disabled (pod_resources_socket is empty)")
+"""The result without a path to query."""
 _PENDING = Allocations("the kubelet has not answered yet")
 
 

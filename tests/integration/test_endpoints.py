@@ -104,6 +104,23 @@ async def running(
 # -- status
 
 
+async def test_status_has_problems_and_changes(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    device_directory.add(0, 1)
+    async with running(device_directory, kubelet_dir) as daemon:
+        await problem(daemon.plugins[0], "waiting")
+        report = await daemon.report()
+        assert [problem["kind"] for problem in report["problems"]] == ["not-registered"]
+        assert report["changes"] == []
+        device_directory.remove(1)
+        await daemon.healthy(1)
+        report = await daemon.report()
+        assert [problem["kind"] for problem in report["problems"]] == ["not-registered", "missing"]
+        assert [(change["event"], change["devices"]) for change in report["changes"]] == [
+            ("unhealthy", ["aosp_binder1"])
+        ]
+        assert report["changes"][0]["time"] >= report["problems"][1]["since"] - 1
+
+
 async def test_status_is_encoded_again_only_after_a_change(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0, 1)
     async with running(device_directory, kubelet_dir) as daemon:

@@ -114,6 +114,33 @@ async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
     ]
 
 
+async def test_check_exits_with_3_if_there_are_problems(node: Node) -> None:
+    """It does not combine with the other ways of printing."""
+    assert await run("--url", node.url, "--check") == (0, "", "")
+    node.device_directory.remove(1, 2)
+    await listed(node.kubelet, 1)
+    code, out, err = await run("--url", node.url, "--check")
+    assert (code, err) == (3, "")
+    assert re.sub(r"\d+s", "0s", out) == (
+        f"warning: {RESOURCE}: 2 devices missing: the file does not exist (for 0s): aosp_binder1..2\n"
+    )
+    assert (await run("--url", node.url, "--check", "--resource", "x.io/y"))[0] == 2
+    assert (await run("--url", node.url, "--check", "--json"))[0] == 2
+    assert (await run("--check", "--url", "http://127.0.0.1:1"))[0] == 1
+
+
+async def test_status_is_limited_to_a_pod_and_to_unhealthy_devices(node: Node) -> None:
+    async def ids(*arguments: str) -> list[str]:
+        _, out, _ = await run("--url", node.url, "--json", *arguments)
+        return [device["id"] for device in json.loads(out)["resources"][0]["devices"]]
+
+    node.device_directory.remove(1)
+    await listed(node.kubelet, 2)
+    assert await ids("-n", "games") == await ids("--pod", "phone-1") == ["aosp_binder0", "aosp_binder1"]
+    assert await ids("--unhealthy") == ["aosp_binder1"]
+    assert await ids("--pod", "phone-1", "--namespace", "default") == []
+
+
 async def test_all_views_count_allocated_and_gone_devices_alike(
     device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:

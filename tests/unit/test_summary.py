@@ -37,6 +37,7 @@ EMPTY = ResourceReport(
     devices=(),
     leaks=(),
     leaks_known=True,
+    leak_detection="complete",
     leaks_problem="",
     leaks_scanned=NOW,
 )

@@ -43,6 +43,7 @@ INVALID: dict[str, list[Any]] = {
         ),
         [".".join(["x" * 63] * 4)],
     ],
+    "runbook_url": ["docs/runbook.md", "ftp://a/b", "https://", "https://a/b#c", "https://[", None, 1],
     "verify": ["deep", True],
     "isolation": ["none"],
     "log_level": ["trace", "INFO", ""],

@@ -199,12 +199,17 @@ def test_json_has_these_fields() -> None:
                 "since": 5.0,
             },
         ),
+        "leak_detection": "complete",
         "leaks_known": True,
         "leaks_problem": "",
         "leaks_scanned": 8.0,
         "driver": None,
+        "samples": {"times": (), "healthy": (), "allocated": ()},
     }
-    assert Report.__struct_fields__ == ("version", "node", "started", "watching", "allocations", "resources")
+    assert Report.__struct_fields__ == (
+        *("version", "node", "started", "watching", "allocations", "resources"),
+        *("problems", "changes", "runbook_url"),
+    )
 
 
 def test_owners_are_those_of_the_same_resource() -> None:

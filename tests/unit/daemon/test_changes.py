@@ -1,0 +1,216 @@
+"""The history of the node: which changes are recorded, and how much is kept."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from aosp_plugin.daemon.changes import MAX_CHANGES, MAX_PODS, MAX_SAMPLES, History, ResourceChanges
+from aosp_plugin.daemon.report import Change, Event
+from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.podresources_client import Owner
+from tests.support import RESOURCE, Clock
+
+PHONE, OTHER = Owner("games", "phone-1", "android"), Owner("shop", "phone-2", "android")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that starts at 100 s."""
+    return Clock()
+
+
+@pytest.fixture
+def history(clock: Clock) -> History:
+    return History(clock)
+
+
+@pytest.fixture
+def changes(history: History) -> ResourceChanges:
+    """Return the changes of a resource that had the healthy devices n1 to n3."""
+    changes = ResourceChanges(RESOURCE, history)
+    changes.published(snapshot(1, "n1", "n2", "n3"), None)
+    return changes
+
+
+def snapshot(revision: int, *ids: str, **reasons: str) -> Snapshot:
+    return Snapshot(revision, [Device(device_id, reasons.get(device_id, "")) for device_id in ids])
+
+
+def recorded(history: History) -> list[tuple[str, str, int, tuple[str, ...]]]:
+    """Return the changes, oldest first."""
+    return [(str(it.event), it.text, it.count, it.devices) for it in reversed(history.recent)]
+
+
+def test_devices_at_the_start_are_no_change(changes: ResourceChanges, history: History) -> None:
+    changes.allocated({"n1": (PHONE,)})
+    assert history.recent == ()
+
+
+def test_devices_with_the_same_reason_are_one_change(changes: ResourceChanges, history: History, clock: Clock) -> None:
+    clock.now = 200.0
+    changes.published(snapshot(2, "n1", "n2", "n3", n1="missing", n2="replaced", n3="missing"), None)
+    assert recorded(history) == [
+        ("unhealthy", "unhealthy: missing", 2, ("n1", "n3")),
+        ("unhealthy", "unhealthy: replaced", 1, ("n2",)),
+    ]
+    assert {(it.time, it.resource) for it in history.recent} == {(200.0, RESOURCE)}
+
+
+def test_another_reason_is_a_change_and_the_same_one_is_not(changes: ResourceChanges, history: History) -> None:
+    changes.published(snapshot(2, "n1", "n2", "n3", n1="missing"), None)
+    changes.published(snapshot(3, "n1", "n2", "n3", n1="replaced"), None)
+    changes.published(snapshot(4, "n1", "n2", "n3", n1="replaced", n2="missing"), None)
+    changes.published(snapshot(5, "n1", "n2", "n3", n2="missing"), None)
+    assert [change[:2] + change[3] for change in recorded(history)] == [
+        ("unhealthy", "unhealthy: missing", "n1"),
+        ("unhealthy", "unhealthy: replaced", "n1"),
+        ("unhealthy", "unhealthy: missing", "n2"),
+        ("healthy", "healthy again", "n1"),
+    ]
+
+
+@pytest.mark.parametrize("reason", ["", "missing"])
+def test_device_that_another_one_replaces_is_removed(history: History, reason: str) -> None:
+    """The number of devices is the same before and after, and the one that is removed is not healthy again."""
+    changes = ResourceChanges(RESOURCE, history)
+    changes.published(snapshot(1, "n1", "n2", n1=reason), None)
+    changes.published(snapshot(2, "n2", "n3"), None)
+    assert [change[:1] + change[3] for change in recorded(history)] == [("removed", "n1"), ("added", "n3")]
+
+
+def test_change_names_the_first_devices_of_many(history: History) -> None:
+    changes = ResourceChanges(RESOURCE, history)
+    ids = [f"n{number}" for number in range(100)]
+    changes.published(snapshot(1, *ids), None)
+    changes.published(snapshot(2, *ids, **dict.fromkeys(ids[7:], "missing")), None)
+    assert recorded(history) == [("unhealthy", "unhealthy: missing", 93, ("n7", "n8", "n9", "n10", "n11"))]
+
+
+def test_pods_get_and_return_devices(changes: ResourceChanges, history: History) -> None:
+    """A device that two pods share for a moment is allocated to the second one, and then released by the first."""
+    changes.allocated({})
+    changes.allocated({"n10": (PHONE,), "n9": (PHONE,)})
+    changes.allocated({"n10": (PHONE, OTHER), "n9": (PHONE,)})
+    changes.allocated({"n10": (OTHER,)})
+    assert [(*change[:2], *change[3]) for change in recorded(history)] == [
+        ("allocated", "allocated to games/phone-1", "n9", "n10"),
+        ("allocated", "allocated to shop/phone-2", "n10"),
+        ("released", "released by games/phone-1", "n9", "n10"),
+    ]
+    assert [change.pod for change in history.recent] == ["games/phone-1", "shop/phone-2", "games/phone-1"]
+
+
+def test_many_pods_at_once_are_one_change(changes: ResourceChanges, history: History) -> None:
+    changes.allocated({})
+    changes.allocated({f"n{i}": (Owner("games", f"phone-{i}", "android"),) for i in range(MAX_PODS + 1)})
+    assert [change[:3] for change in recorded(history)] == [
+        ("allocated", f"allocated to {MAX_PODS + 1} pods", MAX_PODS + 1)
+    ]
+
+
+def test_registration_is_recorded_when_it_changes(changes: ResourceChanges, history: History) -> None:
+    changes.registration("failed")
+    changes.registration("ok")
+    changes.registration("ok")
+    changes.kubelet_restarted()
+    changes.unregistered()
+    changes.registration("failed")
+    changes.unregistered()
+    changes.registration("ok")
+    events = [change[0] for change in recorded(history)]
+    assert events == ["registered", "kubelet-restarted", "unregistered", "registered"]
+
+
+def test_kubelet_that_lacks_devices_is_recorded_once(changes: ResourceChanges, history: History) -> None:
+    for allocatable, lacking in ((3, False), (0, True), (1, True), (3, False)):
+        changes.kubelet_lacks(allocatable, 3, lacking=lacking)
+    assert [change[:2] for change in recorded(history)] == [
+        ("kubelet-lacks", "the kubelet has 0 of 3 healthy devices"),
+        ("kubelet-has-all", "the kubelet has 3 of 3 healthy devices"),
+    ]
+
+
+def test_leaks_scans_and_other_plugins_are_recorded(changes: ResourceChanges, history: History) -> None:
+    changes.leaked(set())
+    changes.leaked({"n2", "n1"})
+    changes.leaked({"n2"})
+    changes.scanned("ok", 0.1)
+    changes.scanned("hung", 5.0)
+    changes.scanned("hung", 9.0)
+    changes.scanned("ok", 9.5)
+    changes.other_plugins(1)
+    changes.other_plugins(0)
+    assert [(change[0], *change[3]) for change in recorded(history)] == [
+        ("leaked", "n1", "n2"),
+        ("leak-ended", "n1"),
+        ("scans-fail",),
+        ("scans-succeed",),
+        ("other-plugins",),
+        ("other-plugins",),
+    ]
+
+
+def test_pods_that_come_and_go_do_not_displace_other_changes(history: History) -> None:
+    history.record(Event.STARTED, "first")
+    for _ in range(3 * MAX_CHANGES):
+        history.record(Event.ALLOCATED, "allocated to p", RESOURCE, ["n1"])
+    history.record(Event.REGISTERED, "last")
+    texts = [change.text for change in history.recent]
+    assert texts == ["last", *["allocated to p"] * MAX_CHANGES, "first"]
+
+
+def test_recent_changes_are_the_same_object_until_the_next_one(history: History) -> None:
+    """The status is compared with the previous one at each request."""
+    history.record(Event.STARTED, "started")
+    recent = history.recent
+    assert history.recent is recent
+    history.record(Event.RELOADED, "reloaded")
+    assert history.recent[1:] == recent
+
+
+def test_sample_has_the_lowest_number_of_healthy_devices_since_the_one_before(
+    changes: ResourceChanges, history: History, clock: Clock
+) -> None:
+    """A minute with a short loss shows it."""
+    history.sample(RESOURCE, 3, 1)
+    clock.now = 160.0
+    changes.published(snapshot(2, "n1", "n2", "n3", n1="missing"), None)
+    changes.published(snapshot(3, "n1", "n2", "n3"), None)
+    history.sample(RESOURCE, 3, None)
+    clock.now = 220.0
+    history.sample(RESOURCE, 3, 2)
+    samples = history.samples(RESOURCE)
+    assert (samples.times, samples.healthy, samples.allocated) == ((100, 160, 220), (3, 2, 3), (1, None, 2))
+
+
+def test_samples_are_those_of_the_last_hours(history: History, clock: Clock) -> None:
+    for minute in range(MAX_SAMPLES + 5):
+        clock.now = 60.0 * minute
+        history.sample(RESOURCE, minute, minute)
+    samples = history.samples(RESOURCE)
+    for values in (samples.times, samples.healthy, samples.allocated):
+        assert len(values) == MAX_SAMPLES
+    assert (samples.times[0], samples.times[-1]) == (300, 60 * (MAX_SAMPLES + 4))
+    assert history.samples("other.example/binder").times == ()
+
+
+def test_memory_is_bounded() -> None:
+    """With the longest names that the kubelet allows, and full history."""
+    pods = [Owner("n" * 63, f"{'p' * 250}{number}", "android") for number in range(2 * MAX_CHANGES)]
+    ids = [f"{'d' * 59}{number:04}" for number in range(2 * MAX_CHANGES)]
+    tracemalloc.start()
+    history = History()
+    changes = ResourceChanges(RESOURCE, history)
+    for number in range(2 * MAX_CHANGES):
+        changes.allocated({})
+        changes.allocated({str(ids[number]): (pods[number],)})
+        history.record(Event.UNHEALTHY, "unhealthy: not-in-cdi-spec", RESOURCE, ids[number:], in_order=True)
+    for number in range(2 * MAX_SAMPLES):
+        history.sample(RESOURCE, 1000 + number, 1000 + number)
+    assert len(history.recent) == 2 * MAX_CHANGES
+    assert all(isinstance(change, Change) for change in history.recent)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 300_000

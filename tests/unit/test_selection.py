@@ -1,0 +1,72 @@
+"""Which part of a report ``aosp-plugin status`` shows, and the lines of ``--check``."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from aosp_plugin.cli.selection import Selection
+from aosp_plugin.cli.summary import problem_lines
+from aosp_plugin.daemon.report import Counts, PodContainer, Problem, Report, Severity, State
+from aosp_plugin.errors import ConfigError
+from tests.unit.test_summary import EMPTY, LEAK, NODE, NOW, device
+
+GAME, SHOP = PodContainer("games", "phone-1", "android"), PodContainer("shop", "phone-1", "android")
+DEVICES = (
+    device("n0", State.ALLOCATED, GAME),
+    device("n1", State.LEAKED, SHOP),
+    device("n2", State.UNHEALTHY, GAME, reason="missing"),
+    device("n3", State.UNHEALTHY, reason="missing"),
+    device("n4", State.FREE),
+)
+COUNTS = Counts(total=5, healthy=3, unhealthy=2, allocated=3, free=1, unknown=0, leaked=1, gone=0)
+OF_X = Problem(Severity.WARNING, "missing", "a.io/x", "2 devices missing", "", "", NOW - 60, 12, ("n1", "n2", "n7"))
+OF_NODE = Problem(Severity.NOTICE, "polling", "", "Polling", "", "")
+
+
+def node() -> Report:
+    resource = replace(EMPTY, devices=DEVICES, leaks=(LEAK, replace(LEAK, binder_device="n9")), counts=COUNTS)
+    other = replace(EMPTY, name="a.io/y")
+    of_y = replace(OF_X, resource="a.io/y", since=None, count=0, devices=())
+    return replace(NODE, resources=(resource, other), problems=(OF_X, of_y, OF_NODE))
+
+
+@pytest.mark.parametrize(
+    ("selection", "ids"),
+    [
+        (Selection(), "n0 n1 n2 n3 n4"),
+        (Selection(namespace="games"), "n0 n2"),
+        (Selection(pod="phone-1"), "n0 n1 n2"),
+        (Selection(pod="phone-1", namespace="shop"), "n1"),
+        (Selection(unhealthy=True), "n1 n2 n3"),
+        (Selection(unhealthy=True, namespace="games"), "n2"),
+        (Selection(pod="other"), ""),
+    ],
+)
+def test_conditions_combine(selection: Selection, ids: str) -> None:
+    """Counts do not change with them."""
+    resource = selection.of(node()).resources[0]
+    assert [it.id for it in resource.devices] == ids.split()
+    assert resource.counts == COUNTS
+
+
+def test_leaks_are_those_of_the_selected_devices() -> None:
+    assert len(Selection().of(node()).resources[0].leaks) == 2
+    assert [it.binder_device for it in Selection(namespace="shop").of(node()).resources[0].leaks] == ["n1"]
+    assert Selection(namespace="games").of(node()).resources[0].leaks == ()
+
+
+def test_resource_limits_the_problems_too() -> None:
+    report = Selection(resource="a.io/x").of(node())
+    assert [it.name for it in report.resources] == ["a.io/x"]
+    assert report.problems == (OF_X, OF_NODE)
+    with pytest.raises(ConfigError, match=r"'a\.io/z' is not served; allowed: a\.io/x, a\.io/y"):
+        Selection(resource="a.io/z").of(node())
+
+
+def test_problem_is_one_line() -> None:
+    assert list(problem_lines(node(), NOW)) == [
+        "warning: a.io/x: 2 devices missing (for 60s): n1..2, n7 and 9 more",
+        "warning: a.io/y: 2 devices missing",
+        "notice: node-7: Polling",
+    ]

@@ -1,0 +1,43 @@
+"""docs/status.schema.json: current, and valid for the reports of the plugin."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import msgspec
+import pytest
+
+from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Samples, Severity, State
+from hack import status_schema
+from tests.unit.test_summary import EMPTY, LEAK, PHONE_9, device
+
+
+def report() -> Report:
+    """Return a report with a value of each type."""
+    devices = (device("n1", State.LEAKED, PHONE_9, reason="missing"),)
+    samples = Samples((1,), (2,), (None,))
+    driver = DriverReport("phone.aosp.io", 2, 1, 0)
+    resource = msgspec.structs.replace(EMPTY, devices=devices, leaks=(LEAK,), samples=samples, driver=driver)
+    problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
+    change = Change(1.5, Event.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
+    return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")
+
+
+def test_schema_file_is_current() -> None:
+    assert status_schema.TARGET.read_text(encoding="utf-8") == status_schema.schema(), "run make docs"
+
+
+def test_every_field_that_has_a_docstring_has_a_description() -> None:
+    definitions = json.loads(status_schema.schema())["$defs"]
+    assert definitions["Counts"]["properties"]["gone"]["description"].startswith("Devices that pods have")
+    assert definitions["ResourceReport"]["required"] == list(definitions["ResourceReport"]["properties"])
+
+
+def test_report_is_valid_and_a_wrong_one_is_not() -> None:
+    schema = json.loads(status_schema.TARGET.read_text(encoding="utf-8"))
+    document = json.loads(msgspec.json.encode(report()))
+    jsonschema.validate(document, schema)
+    for name, value in (("resources", [{}]), ("started", "today"), ("changes", [{"event": "other"}])):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(document | {name: value}, schema)
