@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+RUN_VENV ?= .venv-run
 PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.proto)
 MESSAGES := $(addprefix aosp_plugin/framework/api/,dra.proto dra_health.proto pluginregistration.proto)
+REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+  "requires Python 3.11 or newer: make PYTHON=...")'
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -17,14 +20,22 @@ help: ## Print this list
 	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel, test-apiserver and test-cluster to the items that CI runs."
 
 $(VENV)/.installed: pyproject.toml requirements-dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "requires Python 3.11 or newer: make PYTHON=...")'
+	@$(REQUIRE_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP_INSTALL) --requirement requirements-dev.txt
 	$(BIN)/$(PIP_INSTALL) --no-deps --editable .
 	@touch $@
 
-demo: $(VENV)/.installed ## Run the plugin with a stand-in kubelet: without Kubernetes, binder or root
-	$(BIN)/aosp-plugin demo
+# An environment with the plugin's own dependencies only.
+$(RUN_VENV)/.installed: requirements.txt
+	@$(REQUIRE_PYTHON)
+	$(PYTHON) -m venv $(RUN_VENV)
+	$(RUN_VENV)/bin/$(PIP_INSTALL) --requirement requirements.txt
+	@touch $@
+
+DEMO ?=
+demo: $(RUN_VENV)/.installed ## Run the plugin with a stand-in kubelet, without Kubernetes, binder or root: DEMO=--stay
+	$(RUN_VENV)/bin/python -m aosp_plugin demo $(DEMO)
 
 test: lint types layers tests ## Run linters, type checks, import layers and the test suite with coverage
 
@@ -140,5 +151,6 @@ audit: $(TOOLS)/.installed ## Check the locked versions for known vulnerabilitie
 	  || { echo "make audit: failed; without a table above, PyPI's list was unavailable and nothing was checked" >&2; exit 1; }
 
 clean: ## Remove build and test artifacts
-	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RUN_VENV) build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -146,17 +146,22 @@ def check(file: str | None, resource: str | None) -> None:
 @click.option(
     "--devices",
     type=click.IntRange(8, 100_000),
-    default=1000,
-    show_default=True,
-    help="Number of stand-in devices; the pods of the demo use seven.",
+    help="Number of stand-in devices.  [default: 1000; with --stay 120, which are phones]",
 )
-@click.option("--stay", is_flag=True, help="Keep the plugin, its web page and the pods until Ctrl-C.")
-def demo(devices: int, *, stay: bool) -> None:
-    """Show the plugin at work without Kubernetes, binder or root."""
-    with stand_in_kubelet():
-        from aosp_plugin.cli.demo import demo as run  # noqa: PLC0415
+@click.option("--stay", is_flag=True, help="Keep a host of phones running: pods come and go, keys cause faults.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Determines what is random with --stay.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page with --stay.  [default: any]")
+def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
+    """Show the plugin at work without Kubernetes, binder or root.
 
-    sys.exit(asyncio.run(run(devices=devices, stay=stay)))
+    Without --stay, the demo shows step by step what the plugin does, with single binder devices. With --stay, it runs
+    a host with phones until q, Ctrl-C or SIGTERM, and prints the address of the plugin's page.
+    """
+    with stand_in_kubelet():
+        from aosp_plugin.cli.demo import stay as permanent  # noqa: PLC0415
+        from aosp_plugin.cli.demo import steps  # noqa: PLC0415
+
+    sys.exit(asyncio.run(permanent.stay(devices or 120, seed, port) if stay else steps.demo(devices or 1000)))
 
 
 cli.add_command(kubelet)

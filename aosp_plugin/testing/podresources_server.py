@@ -37,12 +37,12 @@ class PodResources(rpc.PodResourcesListerServicer):
     def __init__(
         self, kubelet: Kubelet, path: str | os.PathLike[str], namespaces: Mapping[str, str] | None = None
     ) -> None:
-        """``namespaces`` maps pod names to namespaces; other pods are in ``default``."""
+        """``namespaces`` maps pod names to namespaces, now and later; other pods are in ``default``."""
         self.path = str(path)
         self.requests = 0
         """The number of requests so far."""
         self._kubelet = kubelet
-        self._namespaces = namespaces or {}
+        self._namespaces = {} if namespaces is None else namespaces
         self._server: grpc.aio.Server | None = None
 
     async def __aenter__(self) -> Self:

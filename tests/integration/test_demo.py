@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import PATIENCE, unprivileged
+from tests.support import unprivileged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,27 +50,6 @@ def test_demo_shows_every_step(kubelet_dir: str) -> None:
         "done in",
     ):
         assert text in out
-
-
-def test_demo_stays_until_it_is_interrupted(kubelet_dir: str) -> None:
-    """The web page of the plugin shows the pods."""
-    with subprocess.Popen(  # noqa: S603 - our own command
-        [*DEMO, "--devices", "8", "--stay"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"TMPDIR": kubelet_dir},
-    ) as process:
-        assert process.stdout is not None
-        url = next(line.split()[-1] for line in process.stdout if "Web page: " in line)
-        with urllib.request.urlopen(f"{url}status", timeout=PATIENCE) as response:  # noqa: S310 - our own address
-            (resource,) = json.load(response)["resources"]
-        pods = {pod["name"] for device in resource["devices"] for pod in device["pods"]}
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, pods) == (0, {"phone-1", "phone-2"})
-    assert "done in" in out
-    assert os.listdir(kubelet_dir) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the tests run without root, and so do the other tests of the demo")

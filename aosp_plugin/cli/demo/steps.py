@@ -1,4 +1,4 @@
-"""``aosp-plugin demo``: the plugin on one machine, with the stand-in kubelet and stand-in devices.
+"""``aosp-plugin demo`` without ``--stay``: what the plugin does, step by step.
 
 The plugin is the real one, in a process of its own and on real unix sockets. Its devices are empty files, and its
 kubelet is ``aosp_plugin.testing``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
@@ -10,26 +10,24 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-import socket
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from aosp_plugin.errors import PluginError
+from aosp_plugin.cli.demo.plugin import DemoError, PluginProcess
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
 from aosp_plugin.testing.podresources_server import PodResources
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+    from collections.abc import Coroutine, Iterator, Mapping
 
     from aosp_plugin.testing import ContainerAllocation
 
 RESOURCE = "aosp.io/binder"
+POD_RESOURCES = "pod-resources.sock"
 STEP_TIMEOUT = 20.0
 """Seconds after which a step fails. A step takes a small part of one second, unless the machine is very busy."""
 
@@ -41,50 +39,39 @@ PODS = (
 )
 
 
-class DemoError(PluginError):
-    """A step of the demo failed."""
-
-
-async def demo(*, devices: int, stay: bool) -> int:
-    """Run the demo with this number of stand-in devices, and return the exit code.
-
-    ``stay`` keeps plugin, web page and pods running until SIGINT or SIGTERM.
-    """
+async def demo(devices: int) -> int:
+    """Run the demo with this number of stand-in devices, and return the exit code."""
     started = time.monotonic()
     logging.disable()  # of the stand-in kubelet; the plugin is another process
     with tempfile.TemporaryDirectory(prefix="aosp-demo-") as directory:
+        plugin = _plugin(directory)
         try:
-            await _show(directory, devices, stay=stay)
+            await _show(directory, devices, plugin)
         except (DemoError, TimeoutError, AdmissionError) as error:
             click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}\nLog of the plugin:")
-            with open(f"{directory}/plugin.log", encoding="utf-8", errors="replace") as log:  # noqa: ASYNC230
-                click.echo(log.read())
+            click.echo("\n".join(plugin.log))
             return 1
     click.echo(f"{_DONE} done in {time.monotonic() - started:.1f} s")
     return 0
 
 
-async def _show(directory: str, devices: int, *, stay: bool) -> None:
+async def _show(directory: str, devices: int, plugin: PluginProcess) -> None:
     device_dir = os.path.join(directory, "dev")
     with _step(f"create {devices} stand-in devices in {device_dir}"):
         _create_devices(directory, devices)
-    address = f"127.0.0.1:{_free_port()}" if stay else ""
-    pod_resources = os.path.join(directory, "pod-resources.sock")
     async with (
         Kubelet(os.path.join(directory, "kubelet")) as kubelet,
-        PodResources(kubelet, pod_resources),
-        _plugin(directory, address, pod_resources) as plugin,
+        PodResources(kubelet, os.path.join(directory, POD_RESOURCES)),
+        plugin,
     ):
         await _registration(kubelet, plugin, devices)
         admitted = await _pods(kubelet)
         await _hotplug(kubelet, device_dir, devices)
         await _restart(kubelet, devices, admitted)
-        if address:
-            await _stay(plugin, f"http://{address}/")
         await _end(kubelet, plugin)
 
 
-async def _registration(kubelet: Kubelet, plugin: asyncio.subprocess.Process, devices: int) -> None:
+async def _registration(kubelet: Kubelet, plugin: PluginProcess, devices: int) -> None:
     with _step("the plugin registers, and the kubelet lists its devices"):
         listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, STEP_TIMEOUT)
         await _unless_it_exits(plugin, listed)
@@ -141,31 +128,20 @@ async def _restart(kubelet: Kubelet, devices: int, admitted: Mapping[str, Mappin
             _expect(containers == admitted[pod.name], f"{pod.name} has other devices: {containers}")
 
 
-async def _stay(plugin: asyncio.subprocess.Process, url: str) -> None:
-    """Keep everything running until SIGINT or SIGTERM. Raises TimeoutError if the plugin exits before."""
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
-    click.echo(f"The plugin and its pods keep running. Web page: {url}\nPress Ctrl-C to stop.")
-    with _step("stopped on request"):
-        await _unless_it_exits(plugin, interrupted.wait())
-
-
-async def _end(kubelet: Kubelet, plugin: asyncio.subprocess.Process) -> None:
+async def _end(kubelet: Kubelet, plugin: PluginProcess) -> None:
     with _step("SIGTERM stops the plugin, and its socket is removed"):
-        plugin.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(plugin.wait(), STEP_TIMEOUT)
+        code = await plugin.stop()
     _expect(code == 0, f"the plugin exited with {code}")
     sockets = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
     _expect(not sockets, f"the plugin left its socket: {sockets}")
 
 
-async def _unless_it_exits(plugin: asyncio.subprocess.Process, step: Coroutine[None, None, object]) -> None:
+async def _unless_it_exits(plugin: PluginProcess, step: Coroutine[None, None, object]) -> None:
     """Wait for a step. Raises TimeoutError if the plugin exits before."""
-    async with background_task(step) as happens, background_task(plugin.wait()) as exits:
+    async with background_task(step) as happens, background_task(plugin.exited()) as exits:
         await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
         if not happens.done():
-            raise TimeoutError(f"the plugin exited with {plugin.returncode}")
+            raise TimeoutError(f"the plugin exited with {exits.result()}")
         await happens
 
 
@@ -206,32 +182,11 @@ def _create_devices(directory: str, devices: int) -> None:
         os.mknod(os.path.join(directory, f"dev/aosp_binder{number}"))
 
 
-def _free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is not in use."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
-@contextlib.asynccontextmanager
-async def _plugin(directory: str, address: str, pod_resources: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``aosp-plugin serve`` as a process that logs to a file; ``address`` is where it serves HTTP, if anywhere."""
+def _plugin(directory: str) -> PluginProcess:
     variables = {
         "AOSP_PLUGIN_SHARED_MOUNTS": f"{directory}/binderfs:/dev/binderfs",
         "AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/ashmem",
-        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": pod_resources,
+        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, POD_RESOURCES),
     }
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AOSP_PLUGIN_")}
     flags = ["--device-dir", f"{directory}/dev", "--kubelet-dir", f"{directory}/kubelet", "--verify", "file"]
-    command = [sys.executable, "-m", "aosp_plugin", "serve", *flags, "--listen", address]
-    with open(f"{directory}/plugin.log", "wb") as log:  # noqa: ASYNC230 - a new file
-        # A process group of its own: Ctrl-C in a terminal interrupts the demo, which then stops the plugin.
-        process = await asyncio.create_subprocess_exec(
-            *command, env=inherited | variables, stdout=log, stderr=log, process_group=0
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    return PluginProcess([*flags, "--listen", ""], variables)

@@ -1,0 +1,238 @@
+"""``aosp-plugin demo --stay``, used as a person uses it: in a terminal, with keys."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.support import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEMO = [sys.executable, "-m", "aosp_plugin", "demo", "--stay", "--devices", "10"]
+LIST_OF_KEYS = "q  end, also Ctrl-C"
+
+
+class Session:
+    """A demo whose output is read from a descriptor."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self.text = ""
+        """What the demo has printed, without styles."""
+        self._descriptor = descriptor
+        self._seen = 0
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Read until a line after those of previous calls matches, and return the match."""
+        deadline = time.monotonic() + PATIENCE
+        while (match := re.compile(pattern).search(self.text, self._seen)) is None:
+            assert self._read(), f"the demo has ended without {pattern!r}:\n{self.text[self._seen :]}"
+            assert time.monotonic() < deadline, f"{pattern!r} not printed:\n{self.text[self._seen :]}"
+        self._seen = match.end()
+        return match
+
+    def press(self, key: str, *patterns: str) -> None:
+        """Press a key, and read until each of these patterns was printed, in this order."""
+        os.write(self._descriptor, key.encode())
+        for pattern in patterns:
+            self.until(pattern)
+
+    def end(self) -> int:
+        """Read to the end, and return the exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self._read():
+            assert time.monotonic() < deadline, f"the demo does not end:\n{self.text[self._seen :]}"
+        return self.process.wait(PATIENCE)
+
+    def settings(self) -> object:
+        """Return the settings of the terminal."""
+        return termios.tcgetattr(self._descriptor)
+
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self._descriptor)
+
+    def _read(self) -> bool:
+        if not select.select([self._descriptor], [], [], 0.1)[0]:
+            return True
+        try:
+            data = os.read(self._descriptor, 65536)
+        except OSError:  # EIO: no process has the terminal open any more
+            data = b""
+        self.text += re.sub(r"\x1b\[\d*m|\r", "", data.decode())
+        return bool(data)
+
+
+@contextlib.contextmanager
+def terminal(kubelet_dir: str, *, in_background: bool = False, demo: str = "") -> Iterator[Session]:
+    """Run a demo in a terminal of its own, whose foreground process group it is unless ``in_background``."""
+    master, slave = pty.openpty()
+    command = " ".join(DEMO) + demo
+    script = f"set -m; {command} & wait" if in_background else f"exec {command}"
+    # The first process of a session that opens a terminal gets it as its controlling terminal.
+    shell = ["sh", "-c", f"exec <>{os.ttyname(slave)} >&0 2>&0; {script}"]
+    environment = os.environ | {"TMPDIR": kubelet_dir}
+    with subprocess.Popen(shell, start_new_session=True, env=environment) as process:  # noqa: S603 - our own command
+        select.select([master], [], [], PATIENCE)  # until the shell has the terminal open
+        os.close(slave)
+        try:
+            yield Session(process, master)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(OSError):
+                os.close(master)
+
+
+@contextlib.contextmanager
+def piped(kubelet_dir: str, *arguments: str) -> Iterator[Session]:
+    """Run a demo without a terminal."""
+    with subprocess.Popen(  # noqa: S603 - our own command
+        [*DEMO, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"TMPDIR": kubelet_dir},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield Session(process, process.stdout.fileno())
+        finally:
+            process.terminate()
+
+
+def processes_of(directory: str) -> list[str]:
+    """Return the command lines of all processes that belong to a demo in ``directory``."""
+    commands = []
+    for process in psutil.process_iter(["cmdline", "open_files"]):
+        names = [*(process.info["cmdline"] or ()), *(file.path for file in process.info["open_files"] or ())]
+        if any(directory in name for name in names):
+            commands.append(" ".join(process.info["cmdline"] or ()))
+    return commands
+
+
+def test_keys_remove_devices_and_open_them(kubelet_dir: str) -> None:
+    with terminal(kubelet_dir) as demo:
+        demo.until(re.escape(LIST_OF_KEYS))
+        demo.press("?", re.escape(LIST_OF_KEYS))
+        demo.press("v", r"phone\d: all binder devices removed", "capacity 10, allocatable 9")
+        demo.press("i", r"phone\d: hwbinder removed", "unhealthy=incomplete:1,missing:1")
+        demo.press("l", r"process (\d+) opens phone\d/binder", r"WARNING leaked device: .* command=\"sleep ")
+        demo.press("l", r"process \d+ ends", "INFO leaked device released")
+        demo.press("v", r"phone\d: all binder devices created again", r"allocatable 9\b")
+        demo.press("i", r"phone\d: hwbinder created again", "capacity 10, allocatable 10")
+        demo.press("d", "is renamed: all phones are missing", "allocatable 0")
+        demo.press("d", "is back", "allocatable 10")
+        demo.press("x", "x does nothing; h lists the keys")
+        demo.press("q", r"Ended after \d+ s, \d+ pods and 8 faults\.")
+        assert demo.end() == 0
+    assert os.listdir(kubelet_dir) == []
+
+
+def test_keys_start_and_end_plugins_and_restart_the_kubelet(kubelet_dir: str) -> None:
+    with terminal(kubelet_dir) as demo:
+        demo.until(re.escape(LIST_OF_KEYS))
+        demo.press("2", "plugin 2 +WARNING another plugin of the resource is running", "has taken over")
+        demo.press("2", "the second plugin stops", "allocatable 0")
+        demo.press("k", "the kubelet restarts", "allocatable 10")
+        demo.press("p", "the plugin is killed", "allocatable 0", "removed stale socket", "allocatable 10")
+        demo.press("q", r"Ended after \d+ s, \d+ pods and 4 faults\.")
+        assert demo.end() == 0
+    assert os.listdir(kubelet_dir) == []
+
+
+def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> None:
+    with terminal(kubelet_dir) as demo:
+        before = demo.settings()
+        demo.until(re.escape(LIST_OF_KEYS))
+        during = demo.settings()
+        demo.press("l2", "opens phone", "another plugin of the resource is running")
+        processes = processes_of(kubelet_dir)
+        demo.press("\x03", "Ended after")  # Ctrl-C
+        assert demo.process.wait(PATIENCE) == 0
+        assert demo.settings() == before != during
+    assert len(processes) == 3
+    assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
+
+
+def test_closed_terminal_ends_the_demo(kubelet_dir: str) -> None:
+    with terminal(kubelet_dir) as demo:
+        demo.until(re.escape(LIST_OF_KEYS))
+        demo.press("l", "opens phone")
+        demo.hang_up()
+        assert demo.process.wait(PATIENCE) == 0
+    assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
+
+
+def test_background_job_has_no_keys_and_is_not_stopped(kubelet_dir: str) -> None:
+    with terminal(kubelet_dir, in_background=True) as demo:
+        demo.until("No keys: ")
+        demo.until(r"pod +[+-] ")
+
+
+def test_without_terminal_pods_come_and_go_until_sigterm(kubelet_dir: str) -> None:
+    with piped(kubelet_dir) as demo:
+        url = demo.until(r"page +(http://\S+)")[1]
+        with urllib.request.urlopen(f"{url}status", timeout=PATIENCE) as response:  # noqa: S310 - our own address
+            (resource,) = json.load(response)["resources"]
+        demo.until(r"pod +[+-] (games|streaming|tests)/phone-")
+        demo.process.send_signal(signal.SIGTERM)
+        assert demo.end() == 0
+    assert (resource["name"], len(resource["devices"])) == ("aosp.io/phone", 10)
+    assert {pod["namespace"] for device in resource["devices"] for pod in device["pods"]} <= {
+        "games",
+        "streaming",
+        "tests",
+    }
+    assert os.listdir(kubelet_dir) == []
+
+
+def test_same_seed_has_the_same_pods(kubelet_dir: str) -> None:
+    pods = []
+    for seed in ("1", "1", "2"):
+        with piped(kubelet_dir, "--seed", seed) as demo:
+            pods.append(demo.until(r"pod +([+-] \S+)")[1])
+    assert pods[0] == pods[1] != pods[2]
+
+
+def test_demo_ends_if_nobody_reads_its_output(kubelet_dir: str) -> None:
+    with piped(kubelet_dir) as demo:
+        demo.until("page ")
+        assert demo.process.stdout is not None
+        demo.process.stdout.close()
+        assert demo.process.wait(PATIENCE) == 0
+    assert os.listdir(kubelet_dir) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_demo_fails_if_the_plugin_exits(kubelet_dir: str, tmp_path: Path, code: int) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif 'serve' in sys.argv: os._exit({code})\n")
+    done = subprocess.run(  # noqa: S603 - our own command
+        DEMO,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TMPDIR": kubelet_dir, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"failed: the plugin exited with {code}" in done.stdout
+    assert os.listdir(kubelet_dir) == []
