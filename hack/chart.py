@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Generate the derived files below deploy/: ``make chart``.
 
-values.schema.json of the chart is generated from the plugin's configuration keys. A chart can read files of its own
-directory only, so alert rules, dashboard and NodeFeatureRule are copied there. The alert rules are also wrapped as a
-PrometheusRule for the Prometheus operator. Chart.yaml has the version of the source.
+values.schema.json of the chart is generated from the plugin's configuration keys, and the table in its README from
+values.yaml. A chart can read files of its own directory only, so alert rules, dashboard and NodeFeatureRule are copied
+there. The alert rules are also wrapped as a PrometheusRule for the Prometheus operator. Chart.yaml has the version of
+the source.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from aosp_plugin import __version__, config
 from aosp_plugin.backend.parameters import schema as parameters_schema
 from hack import version
+from hack.chart_readme import with_table
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
@@ -79,7 +81,7 @@ def values_schema() -> dict[str, Any]:
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
         image=_values(**image),
-        provision=_switched(),
+        provision=_switched(mode={"enum": ["init-container", "plugin"]}),
         dra=_values(deviceClasses=_SWITCH, classes=classes),
         kubelet=_values(rootDir=_PATH, devicePluginsDir=_PATH),
         nameOverride=_TEXT,
@@ -143,6 +145,8 @@ def files() -> dict[Path, str]:
     rules = (DEPLOY / "monitoring" / "rules.yaml").read_text(encoding="utf-8")
     head = _HEADER.format("monitoring/rules.yaml")
     contents[DEPLOY / "monitoring" / "prometheusrule.yaml"] = head + prometheus_rule(rules)
+    readme, values = ((CHART / name).read_text(encoding="utf-8") for name in ("README.md", "values.yaml"))
+    contents[CHART / "README.md"] = with_table(readme, values, values_schema())
     return contents
 
 

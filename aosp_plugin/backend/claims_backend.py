@@ -20,7 +20,7 @@ from aosp_plugin.backend.container_edits import AllocatedDevice
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
 from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
-from aosp_plugin.binder.discovery import health, scanner
+from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.parameters import Parameters
     from aosp_plugin.backend.recreation import Recreator
-    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Problem
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.backend import ClaimParameters
@@ -74,11 +72,6 @@ class ClaimsBackend(BinderBackend):
 
     def scan(self, changed: Collection[str] | None = None) -> None:
         """Read the host; see ``HostDevices``."""
-        if self._claimed is not None:
-            try:
-                self._claimed.scan(changed)
-            except HostError as error:
-                raise BackendError(str(error)) from error
         super().scan(changed)
         if not self._driver:
             self._driver = self._driver_of_found() if self._claimed is None else self._claimed.driver
@@ -245,16 +238,6 @@ class ClaimsBackend(BinderBackend):
             recreator.recreate(group)
         except HostError as error:
             LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})
-
-    def _problem(self, group: DeviceSet, shared: SharedFiles) -> Problem | None:
-        problem = super()._problem(group, shared)
-        return problem if self._claimed is None else health.first(problem, self._claimed.problem(group.id))
-
-    def _names(self) -> Sequence[str]:
-        return super()._names() if self._claimed is None else self._claimed.names()
-
-    def _is_listed(self, name: str) -> bool:
-        return super()._is_listed(name) if self._claimed is None else self._claimed.is_listed(name)
 
     def _driver_of_found(self) -> str:
         """Return the implementation of the driver of the first device in a binderfs; c for other binder devices."""

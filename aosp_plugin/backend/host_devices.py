@@ -70,8 +70,8 @@ class HostDevices(Backend):
         self._resource = resource
         self._store = parts.device_store(host, resource, clock)
         self._device_provisioner = parts.device_provisioner(host, resource, clock)
-        self._phone_provisioner = parts.phone_provisioner(host, resource, clock)
-        self._holds = Holds(self._mounted_for_other_api)
+        self._phone_provisioner = provisioner = parts.phone_provisioner(host, resource, clock)
+        self._holds = Holds(lambda: () if provisioner is None else provisioner.other_api)
         self._phones = parts.phones(resource, self._phone_provisioner, self._store, self._holds, clock)
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
@@ -112,6 +112,8 @@ class HostDevices(Backend):
         responding since the start. The first scan raises ConfigError if a shared device is not a device.
         """
         try:
+            if self._phones is not None:
+                self._phones.scan(changed)
             names = self._store.scan(changed)
         except NotRespondingError as error:
             raise WorkerTimeoutError(str(error)) from error
@@ -215,7 +217,7 @@ class HostDevices(Backend):
 
         May block. For a backend whose plugin does not run yet. Raises CdiError, HostError and OSError.
         """
-        for provisioner in (self._device_provisioner, self._phone_provisioner):
+        for provisioner in (self._device_provisioner, self._phones):
             if provisioner is not None:
                 provisioner.check()
         if self._spec is not None:
@@ -257,7 +259,8 @@ class HostDevices(Backend):
 
     def _problem(self, group: DeviceSet, shared: SharedFiles) -> Problem | None:
         """Return why a device as a whole is unhealthy, whatever its binder devices are."""
-        return health.first(shared.problem(group), self._holds.problem(group))
+        phones = None if self._phones is None else self._phones.problem(group.id)
+        return health.first(shared.problem(group), self._holds.problem(group), phones)
 
     def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
         """Return what a container gets with a device. Raises UnhealthyDeviceError."""
@@ -268,15 +271,12 @@ class HostDevices(Backend):
         members = [scanned.tracked[name].device for name in group.members]
         return AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number))
 
-    def _mounted_for_other_api(self) -> Collection[str]:
-        return () if self._phone_provisioner is None else self._phone_provisioner.other_api
-
     def _names(self) -> Sequence[str]:
         """Return the names of the binder devices whose devices are listed, in natural order."""
-        return self._store.names
+        return self._store.names if self._phones is None else self._phones.names()
 
     def _is_listed(self, name: str) -> bool:
-        return name in self._store.tracked
+        return name in self._store.tracked if self._phones is None else self._phones.is_listed(name)
 
     def _is_stale(self) -> bool:
         """Return whether the health of a device has changed since the last scan, without a change of its files."""

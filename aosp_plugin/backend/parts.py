@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.phones import Phones
+from aosp_plugin.backend.provisioned_phones import ProvisionedPhones
 from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator, Recreator
 from aosp_plugin.binder.devices import sets
 from aosp_plugin.binder.devices.phones import PhoneLayout
@@ -13,7 +14,7 @@ from aosp_plugin.binder.discovery.store import DeviceStore
 from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
-from aosp_plugin.config import Api, NumberedSets, Recreate
+from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def expected_devices(resource: Resource) -> int | None:
-    """Return the number of devices that the plugin makes; None if it makes none."""
+    """Return the number of devices that the configuration orders; None if it orders none."""
     provision = resource.provision
     if resource.phones is not None:
         return resource.phones.count * resource.replicas
@@ -61,9 +62,9 @@ def device_store(host: Host, resource: Resource, clock: Callable[[], float]) -> 
 
 
 def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceProvisioner | None:
-    """Return what creates the binder devices of ``provision``; None if the resource has none."""
+    """Return what creates the binder devices of ``provision``; None if the plugin is not to create any."""
     provision = resource.provision
-    if provision is None:
+    if provision is None or resource.provisioned_by is ProvisionedBy.COMMAND:
         return None
     spec = ProvisionSpec(
         directory=provision.directory,
@@ -76,7 +77,7 @@ def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float
 
 
 def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> PhoneProvisioner | None:
-    """Return what mounts the binderfs of each phone; None if the resource has no ``phones``."""
+    """Return what mounts or finds the binderfs of each phone; None if the resource has no ``phones``."""
     if resource.phones is None:
         return None
     kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
@@ -95,6 +96,8 @@ def phones(
         return None
     if isinstance(provisioner, ClaimedPhoneProvisioner):
         return ClaimedPhones(provisioner, store, resource.phones.count, holds)
+    if resource.provisioned_by is ProvisionedBy.COMMAND:
+        return ProvisionedPhones(provisioner, store, resource.phones.count, holds)
     return Phones(provisioner, store, resource.phones.count, holds, replicas=resource.replicas, clock=clock)
 
 

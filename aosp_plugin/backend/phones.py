@@ -12,10 +12,11 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.backend.holds import Holds
+    from aosp_plugin.binder.discovery.health import Problem
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
@@ -81,6 +82,25 @@ class Phones:
             return Reason.MISSING
         return known.reason or (None if phone in self._phones else Reason.SURPLUS)
 
+    def problem(self, phone: str) -> Problem | None:  # noqa: ARG002 - for subclasses
+        """Return why a phone is not offered, whatever its binder devices are; None if it is."""
+        return None
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the binder devices of all phones that are listed, in natural order."""
+        return self._store.names
+
+    def is_listed(self, name: str) -> bool:
+        """Return whether a binder device is one of ``names``."""
+        return name in self._store.tracked
+
+    def check(self) -> None:
+        """Check without effect that phones could be mounted. Raises HostError."""
+        self._provisioner.check()
+
+    def scan(self, changed: Collection[str] | None) -> None:
+        """Read the mounts before the binder devices are scanned, if that is required. Raises HostError."""
+
     def update_host(self, scanned: Scanned, *, full: bool) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
 
@@ -95,7 +115,7 @@ class Phones:
         finally:
             self.changed.update(binder_devices(before ^ self._provisioner.foreign))
         mounted += self._replace_those_of_claims()
-        found = [phone for phone in _replaced(scanned.tracked) if self._provisioner.is_own(phone)]
+        found = [phone for phone in replaced_phones(scanned.tracked) if self._provisioner.is_own(phone)]
         self._store.renew(binder_devices([*mounted, *found]))
         if mounted:
             LOG.info("phones mounted", extra={"phones": len(mounted)})
@@ -143,7 +163,7 @@ class Phones:
         return [phone for phone, names in self._phones.items() if phone in obstacles or not healthy.issuperset(names)]
 
 
-def _replaced(tracked: Mapping[str, TrackedDevice]) -> set[str]:
+def replaced_phones(tracked: Mapping[str, TrackedDevice]) -> set[str]:
     """Return the phones whose binder devices are on another file system than before."""
     return {name.partition("/")[0] for name, known in tracked.items() if known.reason is Reason.REPLACED}
 

@@ -80,10 +80,28 @@ def serve(file: str | None, **flags: Any) -> None:
     asyncio.run(run(load))
 
 
+@cli.command()
+@_configurable
+def provision(file: str | None, **flags: Any) -> None:
+    """Mount or create what the configuration orders, and exit.
+
+    Mounts phones, and creates the binder devices of provision. What exists is kept, so it may run again at any time. A
+    plugin with provisioned_by: command then serves them without privileges: run this before it, in an init container or
+    at boot. Accepts the flags of serve.
+
+    Exit codes: 0 provisioned; single phones in whose place something else is are logged, and the plugin reports them. 1
+    not provisioned: the kernel has no binderfs, a right is missing, or all phones failed. 2 invalid usage or
+    configuration.
+    """
+    from aosp_plugin.cli import provision  # noqa: PLC0415
+
+    provision.provision(config.load(flags, os.environ, file)[0])
+
+
 @cli.command(name="config")
 @_configurable
 def show_config(file: str | None, **flags: Any) -> None:
-    """Print the effective configuration, with the source of each value.
+    """Print the configuration, with the source of each value.
 
     The output is a configuration file. Accepts the flags of serve.
     """

@@ -10,12 +10,13 @@ from aosp_plugin.config.json_schema import schema, schema_of
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice, shared_device
 from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
+from aosp_plugin.config.resource import COMMAND_DEFAULTS, PHONE_DEFAULTS, RESOURCE_KEYS, Resource
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
-from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, Recreate, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate, shared_path
 from aosp_plugin.framework.service.address import joined_address, listen_address
 
 __all__ = [
+    "COMMAND_DEFAULTS",
     "DEFAULTS",
     "KEYS",
     "OWN_BINDERFS",
@@ -30,6 +31,7 @@ __all__ = [
     "NumberedSets",
     "Phones",
     "Provision",
+    "ProvisionedBy",
     "Recreate",
     "Resource",
     "SharedDevice",

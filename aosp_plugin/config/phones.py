@@ -9,7 +9,7 @@ from aosp_plugin.config.mappings import shared_device
 from aosp_plugin.config.messages import shown
 from aosp_plugin.config.process import DEFAULTS
 from aosp_plugin.config.resource import scan_directory
-from aosp_plugin.config.values import OWN_BINDERFS, Isolation, normalised, shared_path
+from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate, normalised, shared_path
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def validate_phones(resource: Mapping[str, Setting]) -> None:
                 f"{other.source}: {name} has no effect with phones ({phones.source}), whose binder devices the plugin "
                 "makes: remove one of the two keys, or set it for other resources only"
             )
+    _validate_provisioned_by(resource)
     directory = normalised(phones.value.directory)
     if directory == "/" or f"{directory}/".startswith("/dev/"):
         raise ConfigError(
@@ -47,6 +48,20 @@ def validate_phones(resource: Mapping[str, Setting]) -> None:
             raise ConfigError(
                 f"{source}: {shown(path)} is not allowed: all containers would get the binder devices of all phones, "
                 f"which are in {directory} ({phones.source}.directory)"
+            )
+
+
+def _validate_provisioned_by(resource: Mapping[str, Setting]) -> None:
+    """Raise ConfigError if the plugin would have to mount phones, and must not."""
+    by = resource["provisioned_by"]
+    if by.value is not ProvisionedBy.COMMAND:
+        return
+    for name, value in (("recreate", Recreate.ON_START), ("api", Api.DRA)):
+        if resource[name].value is value:
+            when = "each container starts" if name == "recreate" else "a claim is prepared"
+            raise ConfigError(
+                f"{by.source}: {by.value} is not possible with {name}: {value} ({resource[name].source}): the plugin "
+                f"mounts a phone when {when}; use provisioned_by: {ProvisionedBy.PLUGIN}"
             )
 
 

@@ -15,7 +15,7 @@ from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.config import values
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice
-from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Api, Isolation, Recreate
+from aosp_plugin.config.values import OWN_BINDERFS, AbsolutePath, Api, Isolation, ProvisionedBy, Recreate
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 
@@ -185,6 +185,16 @@ class Resource(Struct, frozen=True, kw_only=True):
             variable=False,
         ),
     ] = None
+    provisioned_by: Annotated[
+        ProvisionedBy,
+        Key(
+            "What mounts and creates the binder devices of phones and provision: plugin (serve, whenever they are "
+            "missing), command (aosp-plugin provision, which runs before serve, for example in an init container; "
+            "serve changes nothing on the host then, and requires no privilege).",
+            "command",
+            flag=False,
+        ),
+    ] = ProvisionedBy.PLUGIN
     numa: Annotated[
         Mapping[Annotated[str, Meta(pattern=values.NUMA_RANGE)], Annotated[int, Meta(ge=0, le=LAST_NUMA_NODE)]],
         Key(
@@ -255,3 +265,6 @@ PHONE_DEFAULTS: Mapping[str, Any] = {
     "recreate": Recreate.ON_START,
 }
 """The defaults that differ if ``phones`` is set, so that ``phones: {count: 120}`` is a whole configuration."""
+
+COMMAND_DEFAULTS: Mapping[str, Any] = {"recreate": Recreate.NEVER}
+"""The defaults that differ from these if ``provisioned_by`` is command: the plugin mounts no fresh binderfs."""

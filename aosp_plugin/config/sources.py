@@ -10,7 +10,8 @@ from aosp_plugin.config.cross_field import validate_addresses, validate_cross_fi
 from aosp_plugin.config.keys import Setting
 from aosp_plugin.config.messages import rejected, require_known, shown, similar
 from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import PHONE_DEFAULTS, RESOURCE_KEYS, Resource
+from aosp_plugin.config.resource import COMMAND_DEFAULTS, PHONE_DEFAULTS, RESOURCE_KEYS, Resource
+from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ _FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 Settings = dict[str, Setting]
 
 _DEFAULTS = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
+_COMMAND_DEFAULTS = {
+    name: Setting(value, f"default with provisioned_by: {ProvisionedBy.COMMAND}")
+    for name, value in COMMAND_DEFAULTS.items()
+}
 _PHONE_DEFAULTS = {name: Setting(value, "default with phones") for name, value in PHONE_DEFAULTS.items()}
 
 
@@ -144,8 +149,12 @@ def _entry(entry: Any, place: str) -> Settings:
 
 def _with_defaults(settings: Settings) -> Settings:
     """Return the settings with the default of each other key, in the order of the keys."""
-    phones = settings.get("phones")
-    defaults = _DEFAULTS if phones is None or phones.value is None else _DEFAULTS | _PHONE_DEFAULTS
+    phones, by = settings.get("phones"), settings.get("provisioned_by")
+    defaults = _DEFAULTS
+    if phones is not None and phones.value is not None:
+        defaults = defaults | _PHONE_DEFAULTS
+        if by is not None and by.value is ProvisionedBy.COMMAND:
+            defaults = defaults | _COMMAND_DEFAULTS
     return defaults | settings
 
 

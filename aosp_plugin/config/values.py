@@ -62,6 +62,15 @@ class Recreate(enum.StrEnum):
     """Before the container starts."""
 
 
+class ProvisionedBy(enum.StrEnum):
+    """Who makes what ``phones`` and ``provision`` order."""
+
+    PLUGIN = "plugin"
+    """``aosp-plugin serve``, whenever something is missing."""
+    COMMAND = "command"
+    """``aosp-plugin provision``, which ends when it has done so."""
+
+
 def shared_path(text: str) -> tuple[str, str]:
     """Parse HOST or HOST:CONTAINER into the paths of host and container. Raises ValueError.
 

@@ -33,6 +33,28 @@ def test_a_generated_file_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == files()[path], "run `make chart`"
 
 
+def leaves(schema: Any, path: str = "") -> set[str]:
+    """Return the paths of the values that a schema with fixed keys has."""
+    if path == "config" or schema.get("additionalProperties") is not False:
+        return {path}
+    return {leaf for name, part in schema["properties"].items() for leaf in leaves(part, f"{path}.{name}".lstrip("."))}
+
+
+def test_the_readme_has_every_value_with_its_default() -> None:
+    readme = (CHART / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (`.*?`)? \|", readme, re.MULTILINE))
+    assert {path for path, default in rows.items() if default} | {"global"} == leaves(SCHEMA)
+    assert rows["port"] == f"`{VALUES['port']}`"
+    assert "`deploy/chart` in a source checkout, which requires `image.repository`" in readme
+
+
+def test_the_chart_says_what_artifact_hub_shows() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    changes = yaml.safe_load(chart["annotations"]["artifacthub.io/changes"])
+    assert {change["kind"] for change in changes} <= {"added", "changed", "deprecated", "removed", "fixed", "security"}
+    assert all(change["description"] for change in changes)
+
+
 def test_the_schema_is_draft_7_which_every_helm_supports() -> None:
     Draft7Validator.check_schema(SCHEMA)
     assert "draft-07" in SCHEMA["$schema"]
@@ -90,7 +112,7 @@ def test_the_chart_s_container_has_the_arguments_and_variables_of_the_base() -> 
     base = (DEPLOY / "base/daemonset.yaml").read_text()
     parts = []
     for text in (base, (CHART / "templates/daemonset.yaml").read_text()):
-        (part,) = re.findall(r"\n +args:\n(.*?)\n +ports:\n", text, re.DOTALL)
+        (part,) = re.findall(r"\n +args:\n( +- serve.*?)\n +ports:\n", text, re.DOTALL)
         part = re.sub(r"\n +{{- (if|with) .*?{{- end }}", "", part, flags=re.DOTALL)
         parts.append(re.sub(r"\n +#.*", "", part.replace("{{ .Values.port }}", f"{VALUES['port']}")))
     assert parts[0] == parts[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import re
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,10 @@ VARIABLES = {variable["name"]: variable.get("value", "") for variable in CONTAIN
 LISTEN = config.variable("listen")
 POLICY = load("base/networkpolicy.yaml")["spec"]
 
-PATCH_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
+PATCH_POD = load("privileged/daemonset.yaml")["spec"]["template"]["spec"]
 (PATCHED,) = PATCH_POD["containers"]
+PROVISION_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
+(INIT,) = PROVISION_POD["initContainers"]
 
 
 def test_base_has_no_privilege() -> None:
@@ -102,15 +103,19 @@ def test_probes_use_the_address_on_which_the_plugin_listens() -> None:
     assert FLAGS.keys() == {"--host-root"}
 
 
-@pytest.mark.parametrize("variant", ["base", "provision"])
+@pytest.mark.parametrize("variant", ["base", "provision", "privileged"])
 def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(variant: str) -> None:
     assert CONTAINER["args"][0] == "serve"
     flags = {flag[2:].replace("-", "_"): value for flag, value in FLAGS.items()}
     variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
+    if variant == "provision":
+        (container,) = PROVISION_POD["containers"]
+        variables |= {variable["name"]: variable["value"] for variable in container["env"]}
     effective, _ = config.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
-    assert resource.resource_name == ("aosp.io/phone" if variant == "provision" else "aosp.io/binder")
-    assert (resource.phones is not None) == (variant == "provision")
+    assert resource.resource_name == ("aosp.io/binder" if variant == "base" else "aosp.io/phone")
+    assert (resource.phones is not None) == (variant != "base")
+    assert (resource.provisioned_by is config.ProvisionedBy.COMMAND) == (variant == "provision")
     assert (effective.listen, config.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
 
 
@@ -128,10 +133,11 @@ def test_the_network_policy_admits_the_namespace_of_prometheus_to_probes_and_met
 
 def configurations() -> dict[str, Any]:
     """Return each configuration of the plugin in deploy/ and in the documents, by its place."""
-    found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision")}
+    found = {f"{name}/config.yaml": load(f"{name}/config.yaml") for name in ("base", "provision", "privileged")}
     found["dra/config.yaml"] = load("dra/config.yaml")
     found["examples/redroid-config.yaml"] = load("examples/redroid-config.yaml")
-    for name in ("values.yaml", "ci/provision-values.yaml", "ci/dra-values.yaml", "ci/dra-found-values.yaml"):
+    parts = ("provision", "privileged", "dra", "dra-found")
+    for name in ("values.yaml", *(f"ci/{part}-values.yaml" for part in parts)):
         found[f"chart/{name}"] = load(f"chart/{name}")["config"]
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -180,7 +186,25 @@ def test_commented_keys_show_their_defaults() -> None:
     }
 
 
-def test_provision_adds_the_documented_rights_only() -> None:
+def test_provision_gives_rights_to_the_init_container_only() -> None:
+    """It has the image, the resources and the configuration of the plugin, whose container gets a variable."""
+    assert PROVISION_POD.keys() == {"initContainers", "containers"}
+    (container,) = PROVISION_POD["containers"]
+    assert container == {
+        "name": CONTAINER["name"],
+        "env": [{"name": config.variable("provisioned_by"), "value": "command"}],
+    }
+    assert INIT["args"] == ["provision", *CONTAINER["args"][1:]]
+    for key in ("image", "imagePullPolicy", "resources"):
+        assert INIT[key] == CONTAINER[key], key
+    assert INIT["env"] == [variable for variable in CONTAINER["env"] if variable["name"] == "AOSP_PLUGIN_CONFIG"]
+    assert INIT["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert [mount for mount in INIT["volumeMounts"] if not mount.get("readOnly")] == [
+        {"name": "binderfs", "mountPath": MOUNTS["binderfs"]["mountPath"], "mountPropagation": "Bidirectional"}
+    ]
+
+
+def test_privileged_adds_the_documented_rights_only() -> None:
     assert PATCH_POD["hostPID"] is True
     assert not (HOST_NAMESPACES - {"hostPID"}) & PATCH_POD.keys()
     assert PATCHED["securityContext"]["privileged"] is True
@@ -190,7 +214,7 @@ def test_provision_adds_the_documented_rights_only() -> None:
 
 def test_a_provisioned_binderfs_is_mounted_below_the_volume() -> None:
     """A pod that starts again would keep a binderfs that is mounted on the volume's own directory."""
-    effective, _ = config.load({}, {}, str(DEPLOY / "provision/config.yaml"))
+    effective, _ = config.load({}, {}, str(DEPLOY / "privileged/config.yaml"))
     assert effective.resources[0].scan_directory.startswith(VOLUMES["binderfs"]["hostPath"]["path"] + "/")
     assert {"name": "binderfs", "propagation": "Bidirectional"} in [
         {"name": mount["name"], "propagation": mount.get("mountPropagation")} for mount in PATCHED["volumeMounts"]
@@ -317,14 +341,6 @@ def test_the_kubelet_waits_for_the_plugin_to_answer_not_for_its_unit_to_be_activ
     command = unit("kubelet.conf")["ExecStartPre"]
     assert command.startswith("-/usr/bin/timeout 60 ")
     assert f"http://127.0.0.1:{address[1]}/readyz" in command
-
-
-def test_versions_agree() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    chart = load("chart/Chart.yaml")
-    assert CONTAINER["image"] == f"localhost/{project['name']}:{project['version']}"
-    assert (chart["name"], chart["version"], chart["appVersion"]) == (project["name"], *[project["version"]] * 2)
-    assert f"ARG VERSION={project['version']}\n" in DOCKERFILE
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "deploy/build-requirements.txt"])

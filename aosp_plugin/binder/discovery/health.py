@@ -24,6 +24,8 @@ class Reason(enum.StrEnum):
 
     FOREIGN_MOUNT = "foreign-mount"
     """Another file system, or a file, is in place of the phone's binderfs."""
+    NOT_PROVISIONED = "not-provisioned"
+    """No binderfs is mounted for the phone, and the plugin is not to mount one: ``aosp-plugin provision`` does."""
     MISSING = "missing"
     """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"

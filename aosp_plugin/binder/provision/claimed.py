@@ -6,13 +6,14 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_number
+from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES
 from aosp_plugin.binder.discovery.scanner import DeviceReader
 from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.driver.implementation import implementation
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive
+from aosp_plugin.binder.provision.mounted_phones import phones_in
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
 if TYPE_CHECKING:
@@ -39,18 +40,10 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         with self._errors():
             self._host.call(lambda directory: self._unmount_one(directory, phone), self._directory())
 
-    def survey(self) -> dict[str, str]:
-        """Return the phones that have a binderfs, with the source of it; set ``foreign`` and ``other_api``.
-
-        Raises HostError.
-        """
-        with self._errors():
-            return self._host.call(self._survey, self._directory())
-
     def mounted(self) -> list[str]:
         """Return the phones that may have a binderfs: those with a directory. Raises HostError."""
         with self._errors():
-            return self._host.call(_phones_in, self._directory())
+            return self._host.call(phones_in, self._directory())
 
     def read(self, phone: str) -> Sequence[BinderDevice]:
         """Read the binder devices of a phone; none if it was not mounted by the last call that concerned it.
@@ -97,28 +90,3 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
                 self.foreign |= {phone}
             self._devices.pop(phone, None)
             self.other_api -= {phone}
-
-    def _survey(self, directory: str) -> dict[str, str]:
-        own = phone_mount.own_mounts(phone_mount.read_mount_table())
-        sources: dict[str, str] = {}
-        foreign: set[str] = set()
-        self._devices = {}
-        for phone in _phones_in(directory):
-            path = f"{directory}/{phone}"
-            try:
-                device = self._own_device(path, own)
-            except phone_mount.ForeignMountError:
-                foreign.add(phone)
-                continue
-            if device is not None:
-                sources[phone], self._devices[phone] = own[path][device], device
-        self.foreign = frozenset(foreign)
-        self.other_api = frozenset(phone for phone, source in sources.items() if source != self.source)
-        return sources
-
-
-def _phones_in(directory: str) -> list[str]:
-    try:
-        return [name for name in os.listdir(directory) if phone_number(name) is not None]
-    except FileNotFoundError:
-        return []

@@ -1,7 +1,7 @@
 """A binderfs for each phone: mounted, found again, replaced by a fresh one, and removed.
 
 The mounts are the only record of which phones exist. Their source identifies those that the plugin made, with any
-configuration. ``phone_mount`` handles one of them.
+configuration. ``mounted_phones`` reads them, ``phone_mount`` handles one of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.errors import BinderfsError, HostError
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive, translated_errors
+from aosp_plugin.binder.provision.mounted_phones import MountedPhones
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.driver.mounts import Mount
@@ -30,28 +31,20 @@ RETRY_AFTER = 60.0
 next scan, which would be the next attempt."""
 
 
-class PhoneProvisioner:
+class PhoneProvisioner(MountedPhones):
     """Keeps the binderfs mounts of phones in place below one directory of the host. For one worker thread."""
-
-    source = phone_mount.SOURCE
-    """The source of its mounts. Those of the other API are the plugin's as well, and are left as they are."""
 
     def __init__(self, directory: str, host: Host, clock: Callable[[], float] = time.monotonic) -> None:
         """``directory`` is the host's. The host is not accessed."""
-        self._host_directory = directory
-        self._host = host
+        super().__init__(directory, host)
         self._clock = clock
-        self._devices: dict[str, int] = {}  # st_dev of the mounts that are known to be the plugin's
         self._spoiled: set[str] = set()
         self._refusal: HostError | None = None  # why nothing may be mounted
         self._failure: HostError | None = None
         self._not_before = 0.0
-        self.foreign: frozenset[str] = frozenset()
-        """Phones in whose place another file system, or a file, is. Replaced by a single assignment."""
-        self.other_api: frozenset[str] = frozenset()
-        """Phones that were mounted for pods that get them through the other API. Replaced by a single assignment."""
         self.obstacles: dict[str, HostError] = {}
-        """Why single phones, these among them, could not be checked, mounted or removed. For the worker thread."""
+        """Why single phones, the foreign ones among them, could not be checked, mounted or removed. For the worker
+        thread."""
 
     def provision(self, phones: Collection[str]) -> list[str]:
         """Mount a binderfs for each of ``phones`` that has none or a spoiled one; restore devices and modes in others.
@@ -76,6 +69,11 @@ class PhoneProvisioner:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return f"{errors[0]}{more}" if errors else ""
 
+    @property
+    def failure(self) -> HostError | None:
+        """Why the last attempt could not mount any further phone; None if it could."""
+        return self._refusal or self._failure
+
     def replace(self, phone: str) -> None:
         """Mount a fresh binderfs in place of that of ``phone``. Containers and processes keep the old one.
 
@@ -93,20 +91,10 @@ class PhoneProvisioner:
         with self._errors():
             return self._host.call(lambda directory: self._remove(directory, phones, limit), self._directory())
 
-    def is_own(self, phone: str) -> bool:
-        """Return whether the plugin's binderfs was mounted for ``phone`` after the last call that concerned it."""
-        return phone in self._devices
-
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
         with self._errors():
             self._host.call(self._check, self._directory())
-
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return translated_errors(f"provision phones in {self._host_directory}")
-
-    def _directory(self) -> str:
-        return self._host.process_path(self._host.resolve(self._host_directory))
 
     def _check(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -181,14 +169,6 @@ class PhoneProvisioner:
             return error.with_traceback(None)
         return None
 
-    def _own_device(self, path: str, own: Mapping[str, Collection[int]]) -> int | None:
-        """Return the number (st_dev) of the plugin's binderfs at ``path``; None if there is none. Raises HostError."""
-        with translated_errors(f"read {path}"):
-            device = self._mounted_device(path)
-        if device is not None and device not in own.get(path, ()):
-            raise phone_mount.foreign_mount(path)
-        return device
-
     def _is_complete(self, phone: str, path: str, device: int | None) -> bool:
         """Restore a mounted phone; return whether it can be. A container with CAP_SYS_ADMIN may have lowered max=.
 
@@ -209,15 +189,6 @@ class PhoneProvisioner:
             return False
         self._spoiled.discard(phone)
         return True
-
-    def _mounted_device(self, path: str) -> int | None:
-        """Return the number (st_dev) of the file system mounted at ``path``; None if there is none, or no such file.
-
-        Raises OSError, and ForeignMountError if something else is there, or if only looking at it may hang.
-        """
-        if self._host.may_hang(path) and not self._host.may_hang(os.path.dirname(path)):
-            raise phone_mount.foreign_mount(path)
-        return phone_mount.mounted_device(path)
 
     def _mount(self, phone: str, path: str) -> bool:
         """Mount a binderfs on a directory without one, unless that has failed a short time ago. Return whether."""

@@ -77,7 +77,7 @@ See docs/deploy.md.
 {{- $settings := list -}}
 {{- range $entry := default (list (dict)) $config.resources -}}
 {{- $setting := dict -}}
-{{- range $key := list "phones" "provision" "recreate" "verify" "device_list" -}}
+{{- range $key := list "api" "phones" "provision" "recreate" "verify" "device_list" -}}
 {{- $_ := set $setting $key (get (ternary $entry $config (hasKey $entry $key)) $key) -}}
 {{- end -}}
 {{- $settings = append $settings $setting -}}
@@ -106,30 +106,46 @@ See docs/deploy.md.
 {{- end -}}
 {{- end }}
 
+{{/* "true" if the plugin itself is privileged. */}}
+{{- define "aosp-device-plugin.privileged" -}}
+{{- if and .Values.provision.enabled (eq .Values.provision.mode "plugin") -}}true{{- end -}}
+{{- end }}
+
+{{/* "true" if an init container provisions, and the plugin must not. */}}
+{{- define "aosp-device-plugin.initContainer" -}}
+{{- if and .Values.provision.enabled (eq .Values.provision.mode "init-container") -}}true{{- end -}}
+{{- end }}
+
 {{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
 {{- define "aosp-device-plugin.check" -}}
-{{- range $key, $value := dict "kubelet_dir" "kubelet.rootDir and kubelet.devicePluginsDir" "pod_resources_socket" "kubelet.rootDir" -}}
-{{- if hasKey $.Values.config $key -}}
-{{- fail (printf "config.%s depends on the mounts of the pod: set %s instead" $key $value) -}}
+{{- $config := .Values.config -}}
+{{- $ours := dict "kubelet_dir" "kubelet.rootDir and kubelet.devicePluginsDir" "pod_resources_socket" "kubelet.rootDir" -}}
+{{- range $key, $value := merge $ours (dict "provisioned_by" "provision.mode") -}}
+{{- if hasKey $config $key -}}
+{{- fail (printf "config.%s depends on the rights and mounts of the pod: set %s instead" $key $value) -}}
 {{- end -}}
 {{- end -}}
-{{- $provision := .Values.provision.enabled -}}
-{{- $requires := "requires provision.enabled=true (docs/deploy.md)" -}}
-{{- if and .Values.config.leak_scan_interval (not $provision) -}}
-{{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $requires) -}}
+{{- $privileged := eq "true" (include "aosp-device-plugin.privileged" .) -}}
+{{- $enabled := "requires provision.enabled=true (docs/deploy.md)" -}}
+{{- $plugin := "requires a privileged plugin: provision.enabled=true and provision.mode=plugin (docs/deploy.md)" -}}
+{{- if and $config.leak_scan_interval (not $privileged) -}}
+{{- fail (printf "config.leak_scan_interval reads the host's processes and %s" $plugin) -}}
 {{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
-{{- if and .phones (not $provision) -}}
-{{- fail (printf "config.phones mounts file systems on the host and %s" $requires) -}}
+{{- if and .phones (not $.Values.provision.enabled) -}}
+{{- fail (printf "config.phones mounts file systems on the host and %s" $enabled) -}}
 {{- end -}}
-{{- if and .provision (not $provision) -}}
-{{- fail (printf "config.provision creates binder devices on the host and %s" $requires) -}}
+{{- if and .phones (eq (toString .api) "dra") (not $privileged) -}}
+{{- fail (printf "config.phones with api=dra mounts a file system for each claim and %s" $plugin) -}}
 {{- end -}}
-{{- if and (eq (toString .recreate) "on-start") (not $provision) -}}
-{{- fail (printf "config.recreate=on-start creates binder devices on the host and %s" $requires) -}}
+{{- if and .provision (not $.Values.provision.enabled) -}}
+{{- fail (printf "config.provision creates binder devices on the host and %s" $enabled) -}}
 {{- end -}}
-{{- if and (eq (toString .verify) "probe") (not $provision) -}}
-{{- fail (printf "config.verify=probe opens binder devices of the host and %s" $requires) -}}
+{{- if and (eq (toString .recreate) "on-start") (not $privileged) -}}
+{{- fail (printf "config.recreate=on-start creates binder devices on the host and %s" $plugin) -}}
+{{- end -}}
+{{- if and (eq (toString .verify) "probe") (not $privileged) -}}
+{{- fail (printf "config.verify=probe opens binder devices of the host and %s" $plugin) -}}
 {{- end -}}
 {{- $directory := dig "directory" "/run/aosp-binderfs/devices" (default dict .provision) -}}
 {{- if not (hasPrefix "/run/aosp-binderfs/" $directory) -}}

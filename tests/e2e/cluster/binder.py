@@ -154,7 +154,7 @@ def values(**config: Any) -> dict[str, Any]:
     return {
         "image": plugin.VALUES["image"],
         "nodeSelector": {"aosp.io/e2e": "guest"},
-        "provision": {"enabled": True},
+        "provision": {"enabled": True, "mode": "plugin"},
         "config": {"version": "v1", "verify": "binder", "phones": {"count": COUNT}, "leak_scan_interval": 5} | config,
     }
 

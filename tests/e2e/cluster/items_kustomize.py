@@ -99,9 +99,9 @@ def example_pod(cluster: Cluster) -> None:
     documented.shell(cluster, documented.command("kubectl delete -f deploy/examples/pod"), cwd=cluster.directory)
 
 
-@item("deploy/provision replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
-def provision(cluster: Cluster) -> None:
-    overlay = overlay_of(cluster, "provision")
+@item("deploy/privileged replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
+def privileged(cluster: Cluster) -> None:
+    overlay = overlay_of(cluster, "privileged")
     configure(overlay, device_list=["envvar", "cdi-cri"], leak_scan_interval=300)
     documented.shell(cluster, APPLY, cwd=overlay)
     rolled_out(cluster)

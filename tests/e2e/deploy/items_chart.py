@@ -158,6 +158,23 @@ def cdi_needs_no_privilege() -> None:
     assert "cdi" not in str(the("DaemonSet", charted()))
 
 
+def init_container_provisions() -> None:
+    """With provision.enabled, only the init container is privileged; CDI and a token are as without it."""
+    values = ("--set", "image.repository=example.com/a,image.tag=v1,resources.limits.memory=1Gi,config.log_level=debug")
+    pod = the("DaemonSet", charted(*VALUES["provision"], *values))["spec"]["template"]["spec"]
+    (init,), (container,) = pod["initContainers"], pod["containers"]
+    assert (init["image"], init["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi"), init
+    assert (init["securityContext"]["privileged"], container["securityContext"]["privileged"]) == (True, False)
+    assert "hostPID" not in pod
+    writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["device-plugins"], writable
+    assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "command"} in container["env"], container["env"]
+    for variant in ("default", "privileged"):
+        pod = the("DaemonSet", charted(*VALUES[variant]))["spec"]["template"]["spec"]
+        assert "initContainers" not in pod, variant
+        assert "PROVISIONED_BY" not in str(pod), variant
+
+
 def plugin_takes_configuration() -> None:
     """The plugin accepts each rendered configuration, with unchanged numbers."""
     for values in VALUES.values():
@@ -187,7 +204,14 @@ def changes_roll_out() -> None:
 
 
 REFUSED = {
-    "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires",
+    "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires a privileged",
+    "provision.enabled=true,config.leak_scan_interval=300": "provision.enabled=true and provision.mode=plugin",
+    "provision.enabled=true,config.phones.count=3,config.recreate=on-start": "requires a privileged plugin",
+    "provision.enabled=true,config.provision.count=3,config.recreate=on-start": "requires a privileged plugin",
+    "provision.enabled=true,config.phones.count=3,config.verify=probe": "requires a privileged plugin",
+    "provision.enabled=true,config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
+    "provision.mode=both": "at '/provision/mode'",
+    "config.provisioned_by=command": "set provision.mode instead",
     "config.phones.count=3": "config.phones mounts file systems on the host and requires",
     "config.resources[0].phones.count=3": "config.phones mounts file systems on the host and requires",
     "provision.enabled=true,config.phones.count=3,config.phones.directory=/mnt/x": "is not in a volume",
@@ -249,9 +273,13 @@ def notes() -> None:
     assert "privileged" not in text, text
     assert "no registry has the image" not in text, text
     assert "no registry has the image" in _notes(), _notes()
-    privileged = _notes(*VALUES["provision"])
-    assert "privileged" in privileged
-    assert "as a limit: aosp.io/phone: 1" in privileged, privileged
+    init = _notes(*VALUES["provision"])
+    assert "the plugin itself has no privilege" in init, init
+    assert "--container provision --tail=5" in init, init
+    assert "as a limit: aosp.io/phone: 1" in init, init
+    privileged = _notes(*VALUES["privileged"])
+    assert "the plugin is privileged" in privileged, privileged
+    assert "--container provision" not in privileged, privileged
     assert "as a limit: aosp.io/binder: 1" in _notes(), _notes()
     claims = _notes(*VALUES["dra-found"])
     assert "kubectl get resourceslices --field-selector=spec.driver=tablet.example.com" in claims, claims
@@ -334,6 +362,7 @@ ITEMS = (
     image_is_required,
     selectors_select,
     cdi_needs_no_privilege,
+    init_container_provisions,
     plugin_takes_configuration,
     changes_roll_out,
     values_are_checked,

@@ -35,7 +35,7 @@ HOUR: Final = 62
 INCOMPLETE: Final = "AospPluginLeakDetectionIncomplete"
 """Fires where not even root can inspect all processes, as on some virtual machines."""
 LEAK_SCAN_INTERVAL: Final = 300
-"""Of deploy/provision/config.yaml; the default is 0, off."""
+"""Of deploy/privileged/config.yaml; the default is 0, off."""
 
 
 # -- the process
@@ -462,7 +462,7 @@ def _request(*ids: str) -> pb.AllocateRequest:
     return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
 
 
-# -- leaks, which deploy/provision detects
+# -- leaks, which deploy/privileged detects
 
 
 async def device_leaks(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tempfile
@@ -41,8 +42,8 @@ POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def api_server_takes_kustomize() -> None:
-    """The API server accepts deploy/base, deploy/provision, deploy/dra and the examples."""
-    for name, count in (("base", 4), ("provision", 4), ("dra", 9)):
+    """The API server accepts deploy/base, deploy/provision, deploy/privileged, deploy/dra and the examples."""
+    for name, count in (("base", 4), ("provision", 4), ("privileged", 4), ("dra", 9)):
         assert len(accepted(kustomized(name))) == count, name
     for name, kinds in EXAMPLES.items():
         manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))
@@ -79,7 +80,7 @@ def api_server_refuses() -> None:
     unknown["spec"]["template"]["spec"]["hostPIDs"] = True
     _refused(unknown, "unknown field")
     bidirectional = the("DaemonSet", kustomized("provision"))
-    (container,) = bidirectional["spec"]["template"]["spec"]["containers"]
+    (container,) = bidirectional["spec"]["template"]["spec"]["initContainers"]
     container["securityContext"]["privileged"] = False
     _refused(bidirectional, "Bidirectional mount propagation is available only to privileged containers")
     service, _, stateful = yaml.safe_load_all((DEPLOY / "examples" / "redroid-statefulset.yaml").read_text())
@@ -108,6 +109,11 @@ def same_as_provision() -> None:
     _same(kustomized("provision"), charted(*VALUES["provision"]))
 
 
+def same_as_privileged() -> None:
+    """The chart with provision.mode=plugin renders the DaemonSet and the configuration of deploy/privileged."""
+    _same(kustomized("privileged"), charted(*VALUES["privileged"]))
+
+
 def same_as_dra() -> None:
     """The chart with api: dra renders the objects of deploy/dra, with the same rights, policy and class."""
     kustomize, chart = kustomized("dra"), charted(*VALUES["dra"])
@@ -134,12 +140,15 @@ def _same(kustomize: list[dict[str, Any]], chart: list[dict[str, Any]]) -> None:
     assert left == right, "; ".join(differences(left, right))
 
 
-def base_and_provision_differ() -> None:
-    """Counter-example: the comparison finds the differences between deploy/base and deploy/provision."""
-    base, provision = (comparable(the("DaemonSet", accepted(kustomized(name)))) for name in ("base", "provision"))
-    pods = [daemon_set["spec"]["template"]["spec"] for daemon_set in (base, provision)]
-    assert [pod.get("hostPID") for pod in pods] == [None, True], differences(base, provision)
-    assert differences(base, provision)
+def variants_differ() -> None:
+    """Counter-example: the comparison finds the differences between deploy/base, provision and privileged."""
+    names = ("base", "provision", "privileged")
+    variants = [comparable(the("DaemonSet", accepted(kustomized(name)))) for name in names]
+    pods = [daemon_set["spec"]["template"]["spec"] for daemon_set in variants]
+    assert [pod.get("hostPID") for pod in pods] == [None, None, True]
+    assert ["initContainers" in pod for pod in pods] == [False, True, False]
+    for first, second in itertools.combinations(variants, 2):
+        assert differences(first, second)
 
 
 def operator_takes_chart() -> None:
@@ -164,7 +173,8 @@ ITEMS = (
     api_server_refuses,
     same_as_base,
     same_as_provision,
+    same_as_privileged,
     same_as_dra,
-    base_and_provision_differ,
+    variants_differ,
     operator_takes_chart,
 )

@@ -19,6 +19,7 @@ Manifest = dict[str, Any]
 VALUES: Final = {
     "default": ("--values", str(CHART / "ci" / "default-values.yaml")),
     "provision": ("--values", str(CHART / "ci" / "provision-values.yaml")),
+    "privileged": ("--values", str(CHART / "ci" / "privileged-values.yaml")),
     "everything": ("--values", str(CHART / "ci" / "everything-values.yaml")),
     "dra": ("--values", str(CHART / "ci" / "dra-values.yaml")),
     "dra-found": ("--values", str(CHART / "ci" / "dra-found-values.yaml")),
@@ -97,7 +98,7 @@ def comparable(daemon_set: Manifest) -> Manifest:
     pod["volumes"].sort(key=lambda volume: str(volume["name"]))
     for volume in pod["volumes"]:
         volume.get("configMap", {}).pop("name", None)
-    for container in pod["containers"]:
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
         container["volumeMounts"].sort(key=lambda mount: str(mount["mountPath"]))
     return {"name": daemon_set["metadata"]["name"], "namespace": daemon_set["metadata"]["namespace"], "spec": spec}
 

@@ -62,7 +62,7 @@ async def with_stand_in(items: Sequence[Item[World]], probe: Path) -> None:
 
 
 async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path) -> None:
-    """Check the items with a real kubelet: first of deploy/base, then of deploy/provision, then with phones."""
+    """Check the items with a real kubelet: first of deploy/base, then of deploy/privileged, then with phones."""
     world = items_pods.start(probe, kubelet, image)
     for item in items_pods.ITEMS:
         await check(item, world)

@@ -1,4 +1,4 @@
-"""Items: the pod of deploy/provision with its own configuration, 120 phones, under a real kubelet on a real binderfs.
+"""Items: the pod of deploy/privileged with its own configuration, 120 phones, under a real kubelet on a real binderfs.
 
 These items follow those of ``items_provision`` in the same boot. The pod mounts each phone's binderfs in a volume whose
 mounts propagate to the host (mountPropagation: Bidirectional).
@@ -31,8 +31,8 @@ ALL: Final = set(phones.phones(120))
 
 
 def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
-    """Return the same node with the plugin as deploy/provision configures it, which is not started yet."""
-    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
+    """Return the same node with the plugin as deploy/privileged configures it, which is not started yet."""
+    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "privileged"))))
     text = configuration(manifests)
     assert "leak_scan_interval: 300" in text, text
     directory.mkdir()
@@ -44,7 +44,7 @@ def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
 
 
 def phones_mounted(world: PodWorld) -> None:
-    """The pod of deploy/provision mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
+    """The pod of deploy/privileged mounts 120 phones, which are whole on the host, and advertises them; it is ready."""
     world.plugin.start()
     world.node.wait_allocatable(ALL)
     phones.require_whole(ALL)

@@ -1,7 +1,7 @@
-"""The pod of deploy/provision on a real binderfs: it provisions binder devices on the host and detects leaked ones.
+"""The pod of deploy/privileged on a real binderfs: it provisions binder devices on the host and detects leaked ones.
 
 These items follow those of ``items_pods`` in the same boot, after their plugin has ended. The pod is what kustomize
-renders from ``deploy/provision``, with the rights that it has there, and with a configuration that provisions devices.
+renders from ``deploy/privileged``, with the rights that it has there, and with a configuration that provisions devices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ leak_scan_interval: 5
 
 def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
     """Return the same node with the other plugin, which is not started yet."""
-    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "provision"))))
+    manifests = list(yaml.safe_load_all(run(str(kustomize), "build", str(DEPLOY / "privileged"))))
     directory.mkdir()
     plugin = AsPod(directory, before.node.kubelet, before.node.runtime, the("DaemonSet", manifests))
     plugin.configure(CONFIGURATION)
@@ -51,7 +51,7 @@ def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
 
 
 def provisions(world: PodWorld) -> None:
-    """On a host without binder devices, the pod of deploy/provision creates 360 and advertises them; it is ready."""
+    """On a host without binder devices, the pod of deploy/privileged creates 360 and advertises them; it is ready."""
     world.plugin.start()
     world.node.wait_allocatable(DEVICES)
     until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")

@@ -127,7 +127,7 @@ def test_first_problem_is_the_one_with_the_highest_precedence() -> None:
     assert first(None, None) is None
 
 
-PRECEDENCE = list(Reason)[2:]
+PRECEDENCE = list(Reason)[3:]
 """Without missing and incomplete, which depend on each other."""
 
 

@@ -67,6 +67,7 @@ INVALID: dict[str, list[Any]] = {
         *({"0-9": 0, "9-10": 1}, {"10": 0, "9-11": 0}, {"07": 0, "7": 0}),
         *({"1": node} for node in (True, "0", -1, 1024)),
     ],
+    "provisioned_by": ["init-container", True],
     "recreate": ["always", False],
     "replicas": [0, 1001, 1.5, True, "many"],
     "cdi_dir": ["cdi", ""],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.config import Phones, Recreate, load
+from aosp_plugin.config import Phones, ProvisionedBy, Recreate, load
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import loaded, write
 
@@ -39,6 +39,30 @@ def test_replicas_of_phones_require_that_recreation_is_off(file: Path) -> None:
     with pytest.raises(ConfigError, match=error):
         loaded(file, "phones: {count: 1}\nreplicas: 2")
     assert loaded(file, "phones: {count: 1}\nreplicas: 2\nrecreate: never").resources[0].replicas == 2
+
+
+def test_phones_of_the_command_are_not_recreated_by_default(file: Path) -> None:
+    text = "provisioned_by: command\nresources: [{phones: {count: 1}}, {device_prefix: x, provision: {count: 1}}]"
+    first, second = loaded(file, text).resources
+    assert (first.provisioned_by, first.recreate, first.verify) == (
+        ProvisionedBy.COMMAND,
+        Recreate.NEVER,
+        Verify.BINDER,
+    )
+    assert (second.provisioned_by, second.recreate) == (ProvisionedBy.COMMAND, Recreate.NEVER)
+    _, settings = load({}, {"AOSP_PLUGIN_PROVISIONED_BY": "command"}, write(file, "version: v1\nphones: {count: 1}\n"))
+    assert settings["recreate"].source == "default with provisioned_by: command"
+
+
+@pytest.mark.parametrize("other", ["recreate: on-start", "api: dra"])
+def test_a_plugin_that_must_not_mount_phones_cannot_mount_them_later(other: str, file: Path) -> None:
+    error = (
+        rf"^file {file}: provisioned_by: command is not possible with {other} \(.*\): the plugin mounts a phone "
+        "when .*; use provisioned_by: plugin$"
+    )
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, f"provisioned_by: command\nphones: {{count: 1}}\n{other}")
+    loaded(file, f"provisioned_by: command\n{other}")
 
 
 def test_only_the_resource_with_phones_has_their_defaults(file: Path) -> None:

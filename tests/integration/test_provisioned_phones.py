@@ -1,0 +1,284 @@
+"""Phones that `aosp-plugin provision` mounts, and a plugin that serves them; a tmpfs, really mounted, stands in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Never
+
+import pytest
+
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.binder.driver import detached, mounts
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.cli.main import main
+from aosp_plugin.config import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
+from aosp_plugin.errors import NotPermittedError, UnhealthyDeviceError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.testing import Kubelet
+from tests.support import IN_LIFE, Clock, listed, run
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+RESOURCE = "aosp.io/phone"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones, which does not exist yet."""
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def command(
+    directory: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Yield a function that runs `aosp-plugin provision`, and returns its exit code and what it logged."""
+    before = logging.root.handlers[:], logging.root.level
+
+    def run_command(count: int = 3, **keys: Any) -> tuple[int, str]:
+        phones = {"count": count, "directory": str(directory.path)}
+        file = tmp_path / "config.yaml"
+        file.write_text(json.dumps({"version": "v1", "log_format": "json", "phones": phones, **keys}))
+        code = main(["provision", f"--config={file}"])
+        return code, capfd.readouterr().err
+
+    yield run_command
+    logging.root.handlers[:], logging.root.level = before
+
+
+@pytest.fixture
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after whose call every attempt to mount or unmount is refused."""
+
+    def refuse(*arguments: object, **_keys: object) -> Never:
+        raise NotPermittedError(f"cannot mount {arguments}")
+
+    def apply() -> None:
+        for module, name in (
+            (phone_mount, "attach_new"),
+            (phone_mount, "unmount_all"),
+            (phone_mount, "fill"),
+            (detached, "check_mountable"),
+        ):
+            monkeypatch.setattr(module, name, refuse)
+
+    return apply
+
+
+def backend_of(directory: Mounts, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+    """Return a backend of `provisioned_by: command` that has not scanned yet."""
+    phones = Phones(count=count, directory=str(directory.path))
+    defaults = {**PHONE_DEFAULTS, **COMMAND_DEFAULTS, "shared_devices": ()}
+    resource = Resource(phones=phones, provisioned_by=ProvisionedBy.COMMAND, **defaults)
+    return BinderBackend(Host(), resource, cdi_dir=str(directory.path.parent / "cdi"), clock=clock or Clock())
+
+
+def served(directory: Mounts, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+    """Return such a backend after its first scans and host update."""
+    backend = backend_of(directory, count, clock)
+    rescan(backend)
+    return backend
+
+
+def rescan(backend: BinderBackend) -> None:
+    backend.scan()
+    backend.update_host()
+    backend.scan()
+
+
+def reasons(backend: BinderBackend) -> dict[str, str]:
+    """Return why devices are unhealthy, in words, by ID; empty text for those that are healthy."""
+    return {device.id: device.detail for device in backend.devices()}
+
+
+def test_the_command_mounts_the_phones_once(directory: Mounts, command: Callable[..., tuple[int, str]]) -> None:
+    code, log = command()
+    assert (code, json.loads(log)["message"], json.loads(log)["added"]) == (0, "provisioned", 3)
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+    before = [os.stat(directory.path / phone).st_dev for phone in directory.mounted()]
+    code, log = command()
+    assert (code, json.loads(log)["ordered"], json.loads(log)["added"]) == (0, 3, 0)
+    assert [os.stat(directory.path / phone).st_dev for phone in directory.mounted()] == before
+
+
+def test_the_command_says_which_phone_it_cannot_mount_and_mounts_the_others(
+    directory: Mounts, command: Callable[..., tuple[int, str]]
+) -> None:
+    """One phone is no reason to keep the plugin of the node from starting."""
+    (directory.path / "phone1").mkdir(parents=True)
+    directory.mount_other("phone1")
+    code, log = command()
+    warning, summary = map(json.loads, log.splitlines())
+    assert code == 0
+    assert (warning["level"], warning["device"]) == ("warning", "phone1")
+    assert "another file system is mounted in place of the phone's binderfs: unmount it" in warning["error"]
+    assert summary["added"] == 2
+    assert reasons(served(directory))["phone1"].startswith("foreign-mount")
+
+
+def test_the_command_fails_if_no_phone_can_be_mounted(
+    directory: Mounts, command: Callable[..., tuple[int, str]]
+) -> None:
+    for number in range(3):
+        (directory.path / f"phone{number}").mkdir(parents=True)
+        (directory.path / f"phone{number}" / "file").touch()
+    code, log = command()
+    assert code == 1
+    assert "phone0 is not empty: remove its files, or choose another phones.directory (and 2 more)" in log
+
+
+def test_the_command_fails_on_a_kernel_without_binderfs(
+    command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "BINDERFS", "no-such-file-system")
+    code, log = command()
+    assert code == 1
+    assert log.startswith("aosp-plugin: aosp.io/phone: cannot mount a binderfs on")
+    assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
+
+
+def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
+    command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command()
+    fill = phone_mount.fill
+    unprivileged()
+    monkeypatch.setattr(phone_mount, "fill", fill)
+    assert command()[0] == 0
+    code, log = command(count=4)
+    assert code == 1
+    assert "cannot mount" in log
+
+
+def test_the_command_leaves_phones_beyond_the_count(directory: Mounts, command: Callable[..., tuple[int, str]]) -> None:
+    """Only the kubelet knows whether pods have them."""
+    command()
+    assert command(count=1)[0] == 0
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+
+
+@pytest.mark.parametrize("keys", [{"phones": None}, {"api": "dra"}], ids=["found devices", "claims"])
+def test_the_command_says_that_there_is_nothing_to_provision(
+    directory: Mounts, command: Callable[..., tuple[int, str]], keys: dict[str, Any]
+) -> None:
+    code, log = command(**keys)
+    assert (code, json.loads(log)["message"]) == (0, "nothing to provision")
+    assert not directory.path.exists()
+
+
+def test_the_command_refuses_a_directory_that_leads_below_dev(
+    directory: Mounts, command: Callable[..., tuple[int, str]]
+) -> None:
+    directory.path.symlink_to("/dev/shm")
+    code, log = command()
+    assert code == 2
+    assert "every device below /dev" in log
+
+
+def test_the_plugin_serves_the_phones_without_a_right(
+    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
+) -> None:
+    command()
+    unprivileged()
+    backend = served(directory)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+    assert not backend.pre_start_required
+    backend.check_host()
+    paths = [node.host_path for node in backend.allocate(["phone1"]).devices]
+    assert f"{directory.path}/phone1/hwbinder" in paths
+
+
+def test_phones_that_are_not_mounted_are_listed_with_the_remedy(
+    directory: Mounts, unprivileged: Callable[[], None]
+) -> None:
+    unprivileged()
+    backend = served(directory)
+    remedy = "not-provisioned: no binderfs is mounted for it: restart the plugin's pod, or run aosp-plugin provision"
+    assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
+    assert all(reason.startswith(remedy) for reason in reasons(backend).values())
+    with pytest.raises(UnhealthyDeviceError, match="not-provisioned: no binderfs is mounted for it"):
+        backend.allocate(["phone1"])
+
+
+def test_a_phone_that_is_unmounted_stays_listed_and_is_healthy_when_it_is_mounted_again(
+    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
+) -> None:
+    command()
+    clock = Clock()
+    backend = served(directory, clock=clock)
+    directory.unmount("phone1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phone_mount, "attach_new", None)
+        rescan(backend)
+    assert reasons(backend)["phone1"].startswith("not-provisioned")
+    clock.now += 10_000
+    rescan(backend)
+    assert list(reasons(backend)) == ["phone0", "phone1", "phone2"]
+    assert (reasons(backend)["phone0"], reasons(backend)["phone1"][:15]) == ("", "not-provisioned")
+    command()
+    unprivileged()
+    rescan(backend)
+    assert set(reasons(backend).values()) == {""}
+
+
+def test_a_phone_that_is_mounted_again_between_two_scans_does_not_count_as_replaced(
+    directory: Mounts, command: Callable[..., tuple[int, str]]
+) -> None:
+    command()
+    backend = served(directory)
+    directory.unmount("phone1")
+    command()
+    rescan(backend)
+    assert set(reasons(backend).values()) == {""}
+
+
+def test_another_file_system_in_place_of_a_phone_is_never_allocated(
+    directory: Mounts, command: Callable[..., tuple[int, str]]
+) -> None:
+    command()
+    backend = served(directory)
+    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("foreign-mount")
+    directory.unmount("phone1")
+    rescan(backend)
+    assert set(reasons(backend).values()) == {""}
+
+
+def test_a_phone_beyond_the_count_is_surplus_and_stays(
+    directory: Mounts, command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None]
+) -> None:
+    command()
+    unprivileged()
+    backend = served(directory, count=1)
+    assert {device: reason.partition(":")[0] for device, reason in reasons(backend).items()} == {
+        "phone0": "",
+        "phone1": "surplus",
+        "phone2": "surplus",
+    }
+    assert not backend.has_surplus
+
+
+async def test_the_kubelet_learns_of_a_loss_and_of_its_end(
+    directory: Mounts, command: Callable[..., tuple[int, str]], kubelet_dir: str
+) -> None:
+    """Through events of the mount table, without any further cause of a scan."""
+    command()
+    backend = backend_of(directory)
+    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        await listed(kubelet, 3, RESOURCE)
+        assert kubelet.resource(RESOURCE).messages == 1, "published before the mounts were known"
+        directory.unmount("phone1")
+        await listed(kubelet, 2, RESOURCE)
+        command()
+        await listed(kubelet, 3, RESOURCE)
