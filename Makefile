@@ -10,9 +10,9 @@ REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) a
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-faults test-browser test-deploy test-kubelet test-kernel \
+.PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra \
-  docs chart version proto lock sbom audit clean
+  docs chart version release release-twice proto lock sbom audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred pr
 tests: $(VENV)/.installed ## Run the test suite with coverage
 	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term
+
+PYTHONS ?=
+test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"
+	$(BIN)/python -m hack.pythons $(PYTHONS)
 
 test-faults: export PYTHONDONTWRITEBYTECODE :=
 test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
@@ -122,6 +126,30 @@ chart: $(VENV)/.installed ## Regenerate the Helm chart's schema, alert rules and
 
 version: $(VENV)/.installed ## Print the version, or set it everywhere: VERSION=1.2.3
 	@$(BIN)/python -m hack.version $(VERSION)
+
+# What builds the Python packages has the same locked versions as in the image.
+PACKAGING := build/packaging
+$(PACKAGING)/.installed: deploy/build-requirements.txt
+	$(PYTHON) -m venv $(PACKAGING)
+	$(PACKAGING)/bin/$(PIP_INSTALL) --require-hashes --requirement deploy/build-requirements.txt
+	@touch $@
+
+IMAGE ?= localhost/aosp-device-plugin
+OUTPUT ?= dist
+SOURCE_URL ?=
+BUILDER_ID ?=
+TAG ?=
+CHANGES ?=
+IMAGES ?= yes
+RELEASE = $(BIN)/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --builder=$(BUILDER_ID) --tag=$(TAG) \
+  $(if $(CHANGES),--allow-changes) $(if $(filter no,$(IMAGES)),--without-images)
+
+release: $(VENV)/.installed $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no
+	@$(RELEASE) --output $(OUTPUT)
+
+release-twice: release ## Build a release again in build/release-again, and compare it
+	@$(RELEASE) --output build/release-again >/dev/null
+	@diff $(OUTPUT)/SHA256SUMS build/release-again/SHA256SUMS && echo "both builds have the same digests"
 
 proto: $(VENV)/.installed ## Regenerate the code for the kubelet's .proto files
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

@@ -1,0 +1,1 @@
+"""``python -m hack.release``: everything that a release consists of, in one directory, reproducible."""

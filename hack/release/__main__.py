@@ -1,0 +1,80 @@
+"""``python -m hack.release``: build a release, usually by ``make release``.
+
+The directory has the Python packages, an image archive and a list of its contents for each architecture, the chart,
+the provenance, the release notes and SHA256SUMS. The same commit and the same arguments give the same files, byte for
+byte. CONTRIBUTING.md describes how a release is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hack.release import images, notes, packages, provenance, source
+from hack.release.chart import pack
+from hack.release.errors import ReleaseError
+from hack.release.files import CHECKSUMS, sha256, write_checksums
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOCAL = "localhost/aosp-device-plugin"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build a release, print its files, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hack.release", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("dist"), metavar="DIR", help="default: dist")
+    parser.add_argument("--image", default=LOCAL, help=f"the image's repository, without a tag; default: {LOCAL}")
+    parser.add_argument("--source-url", default="", metavar="URL", help="of the public repository, if there is one")
+    parser.add_argument("--builder", default="", metavar="URL", help="who builds, for the provenance")
+    parser.add_argument("--tag", default="", help="fail unless it is v and the version, and the changelog has a date")
+    parser.add_argument("--allow-changes", action="store_true", help="build from files that are not committed")
+    parser.add_argument("--without-images", action="store_true", help="build packages and chart only")
+    options = parser.parse_args(arguments)
+    try:
+        build(options)
+    except ReleaseError as error:
+        print(f"make release: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(options: argparse.Namespace) -> None:
+    """Build a release according to the options. Raises ReleaseError."""
+    project = source.read(source.ROOT)
+    source.check(project, tag=options.tag, allow_changes=options.allow_changes)
+    output: Path = options.output
+    _empty(output)
+    os.environ["SOURCE_DATE_EPOCH"] = str(project.epoch)
+    packages.build(project, output, options.source_url)
+    archives = [] if options.without_images else images.build(project, output, options.image)
+    # Nodes do not know an image that was imported by the digest of an index.
+    published = archives and not options.image.startswith("localhost/")
+    digest = images.index_digest(archives) if published else ""
+    pack(project, output, options.image, digest, options.source_url)
+    text = notes.render(project, output, options.image, digest, options.source_url)
+    (output / notes.NAME).write_text(text, encoding="utf-8")
+    statement = provenance.statement(project, output, options.image, options.source_url, options.builder)
+    (output / provenance.NAME).write_text(statement, encoding="utf-8")
+    write_checksums(output)
+    for path in sorted(output.iterdir()):
+        print(f"{sha256(path)}  {path.stat().st_size / 1e6:8.2f} MB  {path}")
+
+
+def _empty(output: Path) -> None:
+    """Make an empty directory. An earlier release in it is deleted, other files are an error."""
+    if output.exists() and any(output.iterdir()) and not (output / CHECKSUMS).exists():
+        raise ReleaseError(f"{output} is not empty, and not from an earlier release: delete it, or use another one")
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

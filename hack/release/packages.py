@@ -1,0 +1,41 @@
+"""The Python packages: wheel and source distribution."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hack.release import source
+from hack.release.errors import ReleaseError, run
+
+if TYPE_CHECKING:
+    from hack.release.source import Project
+
+BACKEND = "build/packaging/bin/python"
+"""An environment with the locked versions of deploy/build-requirements.txt; ``make release`` makes it."""
+
+
+def build(project: Project, output: Path, source_url: str) -> None:
+    """Build both packages from the files under version control. Raises ReleaseError."""
+    backend = project.root / BACKEND
+    python = str(backend) if backend.exists() else sys.executable
+    with tempfile.TemporaryDirectory(prefix="aosp-release-") as directory:
+        source.export(project, Path(directory))
+        settings = Path(directory, "pyproject.toml")
+        settings.write_text(with_urls(settings.read_text(encoding="utf-8"), source_url), encoding="utf-8")
+        command = (python, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel")
+        run(*command, "--directory", str(output.resolve()), cwd=Path(directory))
+
+
+def with_urls(settings: str, source_url: str) -> str:
+    """Return pyproject.toml with the public repository, which the source does not name."""
+    if not source_url:
+        return settings
+    if "\n[project.urls]\n" in settings:
+        raise ReleaseError("pyproject.toml has [project.urls] already: build without SOURCE_URL")
+    urls = (
+        f'Source = "{source_url}"\nChangelog = "{source_url}/blob/HEAD/CHANGELOG.md"\nIssues = "{source_url}/issues"\n'
+    )
+    return settings.replace("\n[project.scripts]\n", f"\n[project.urls]\n{urls}\n[project.scripts]\n", 1)

@@ -1,0 +1,37 @@
+"""hack/pythons.py: which versions of Python are tested."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+from hack.pythons import ROOT, interpreter, supported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SETTINGS = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_versions_are_those_of_the_package_in_order() -> None:
+    versions = supported(SETTINGS)
+    assert tomllib.loads(SETTINGS)["project"]["requires-python"] == f">={versions[0]}"
+    assert versions == [f"3.{minor}" for minor in range(11, 11 + len(versions))]
+    assert f"3.{sys.version_info.minor}" in versions
+
+
+def test_an_interpreter_is_found_in_pyenv_s_directory_by_the_version_that_it_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = f"3.{sys.version_info.minor}"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert interpreter(version) is None
+    for name, minor in ((version, version), ("3.99", "3.99")):
+        program = tmp_path / "versions" / f"{name}.1" / "bin" / "python"
+        program.parent.mkdir(parents=True)
+        program.symlink_to(sys.executable)
+        assert (interpreter(minor) == str(program)) is (name == version)

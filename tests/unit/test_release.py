@@ -1,0 +1,292 @@
+"""hack/release: what a release claims about itself, and that it depends on the commit alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tarfile
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from hack.release import __main__ as command
+from hack.release import files, images, notes, packages, provenance, source
+from hack.release.chart import pack
+from hack.release.errors import ReleaseError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMAGE = "registry.example.com/aosp-device-plugin"
+DIGEST = "sha256:" + "1" * 64
+URL = "https://git.example.com/org/aosp-device-plugin"
+
+CHANGELOG = """\
+# Changelog
+
+## Unreleased
+
+- Later.
+
+## 0.2.0 - 2030-01-31
+
+- Phones.
+
+## 0.1.0 - 2029-01-31
+
+- First.
+"""
+VALUES = """\
+image:
+  # An image.
+  repository: ""
+
+  tag: ""
+  digest: ""
+other:
+  digest: ""
+"""
+PROJECT = {
+    "aosp_plugin/__init__.py": '__version__ = "0.2.0"\n',
+    "CHANGELOG.md": CHANGELOG,
+    "Dockerfile": f"# syntax\nARG BASE=docker.io/library/python:3.13@{DIGEST}\nFROM ${{BASE}}\n",
+    "requirements.txt": "",
+    "deploy/build-requirements.txt": "",
+    "deploy/chart/.helmignore": "# not in the archive\n/ci/\n*.swp\n",
+    "deploy/chart/Chart.yaml": "name: aosp-device-plugin\nversion: 0.2.0\nkeywords: []\nannotations:\n  a: b\n",
+    "deploy/chart/values.yaml": VALUES,
+    "deploy/chart/ci/test-values.yaml": "",
+    "deploy/chart/templates/pod.yaml": "kind: Pod\n",
+    "deploy/chart/templates/pod.yaml.swp": "",
+}
+
+
+def git(root: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    subprocess.run(["/usr/bin/git", *identity, *arguments], cwd=root, check=True, capture_output=True)  # noqa: S603
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a checkout without changes."""
+    directory = tmp_path / "project"
+    for name, text in PROJECT.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    git(directory, "init", "--quiet")
+    git(directory, "add", ".")
+    git(directory, "commit", "--quiet", "--message=Release")
+    return directory
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Return an empty directory for a release."""
+    directory = tmp_path / "dist"
+    directory.mkdir()
+    return directory
+
+
+def packed(path: Path) -> dict[str, str]:
+    contents = {}
+    with tarfile.open(path) as archive:
+        for info in archive:
+            file = archive.extractfile(info)
+            assert file is not None
+            contents[info.name] = file.read().decode()
+    return contents
+
+
+def image_archive(path: Path, architecture: str, note: str = "") -> str:
+    """Write an image archive, with a note that is not part of the image, and return the digest of its manifest."""
+
+    def blob(content: Any) -> tuple[str, bytes]:
+        data = files.compact_json(content)
+        return hashlib.sha256(data).hexdigest(), data
+
+    config, config_data = blob({"architecture": architecture, "os": "linux"})
+    manifest, manifest_data = blob({"config": {"digest": f"sha256:{config}"}, "layers": []})
+    entry = {
+        "mediaType": "m",
+        "digest": f"sha256:{manifest}",
+        "size": len(manifest_data),
+        "annotations": {"note": note},
+    }
+    contents = {"index.json": files.compact_json({"manifests": [entry]}), "oci-layout": b"{}"}
+    contents |= {f"blobs/sha256/{config}": config_data, f"blobs/sha256/{manifest}": manifest_data}
+    path.write_bytes(files.tar_gz(contents, 0))
+    return f"sha256:{manifest}"
+
+
+def test_version_commit_and_time_are_those_of_the_checkout(root: Path) -> None:
+    project = source.read(root)
+    assert project.version == "0.2.0"
+    assert len(project.commit) == 40
+    assert project.changed == ()
+    source.check(project, tag="v0.2.0", allow_changes=False)
+
+
+def test_files_that_are_not_committed_are_an_error_unless_they_are_allowed(root: Path) -> None:
+    (root / "new.txt").touch()
+    project = source.read(root)
+    with pytest.raises(ReleaseError, match=r"not committed: new\.txt; commit them, or build with CHANGES=yes"):
+        source.check(project, tag="", allow_changes=False)
+    source.check(project, tag="", allow_changes=True)
+    with pytest.raises(ReleaseError, match="tagged"):
+        source.check(project, tag="v0.2.0", allow_changes=True)
+
+
+def test_a_tag_names_the_version(root: Path) -> None:
+    with pytest.raises(ReleaseError, match=r"the tag is v0\.3\.0, the version 0\.2\.0"):
+        source.check(source.read(root), tag="v0.3.0", allow_changes=False)
+
+
+@pytest.mark.parametrize("heading", ["## 0.2.0", "## Unreleased", "## 0.2.0 - soon"])
+def test_a_tagged_release_has_a_date_in_the_changelog(root: Path, heading: str) -> None:
+    (root / "CHANGELOG.md").write_text(f"{heading}\n\n- Phones.\n", encoding="utf-8")
+    git(root, "commit", "--quiet", "--all", "--message=Change")
+    with pytest.raises(ReleaseError, match=r"run `make version VERSION=0\.2\.0`"):
+        source.check(source.read(root), tag="v0.2.0", allow_changes=False)
+
+
+def test_only_files_under_version_control_are_exported(root: Path, tmp_path: Path) -> None:
+    (root / "new.txt").touch()
+    source.export(source.read(root), tmp_path / "copy")
+    exported = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+    assert exported == PROJECT.keys()
+
+
+def test_the_archive_names_the_image_of_the_release(root: Path, output: Path) -> None:
+    contents = packed(pack(source.read(root), output, IMAGE, DIGEST, ""))
+    values = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])
+    assert values == {"image": {"repository": IMAGE, "tag": "", "digest": DIGEST}, "other": {"digest": ""}}
+    assert "# An image." in contents["aosp-device-plugin/values.yaml"]
+
+
+def test_the_archive_has_the_files_that_helm_packs(root: Path, output: Path) -> None:
+    names = [
+        name.removeprefix("aosp-device-plugin/") for name in packed(pack(source.read(root), output, IMAGE, "", ""))
+    ]
+    assert names == ["Chart.yaml", ".helmignore", "templates/pod.yaml", "values.yaml"]
+
+
+def test_a_chart_without_an_empty_image_is_an_error(root: Path, output: Path) -> None:
+    (root / "deploy/chart/values.yaml").write_text("image:\n  repository: other\n", encoding="utf-8")
+    with pytest.raises(ReleaseError, match=r"no empty image\.repository"):
+        pack(source.read(root), output, IMAGE, "", "")
+
+
+def test_the_public_repository_is_the_chart_s_home(root: Path, output: Path) -> None:
+    chart = yaml.safe_load(packed(pack(source.read(root), output, IMAGE, "", URL))["aosp-device-plugin/Chart.yaml"])
+    assert (chart["home"], chart["sources"]) == (URL, [URL])
+
+
+def test_the_project_s_chart_can_be_packed(output: Path) -> None:
+    contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
+    image = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])["image"]
+    assert (image["repository"], image["digest"]) == (IMAGE, DIGEST)
+    assert yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])["home"] == URL
+
+
+def test_the_index_has_each_architecture_and_depends_on_the_images_alone(tmp_path: Path) -> None:
+    digests, indexes = [], []
+    for note in ("first", "second"):
+        archives = [tmp_path / f"{arch}-{note}.tar" for arch in images.ARCHITECTURES]
+        digests = [image_archive(path, arch, note) for path, arch in zip(archives, images.ARCHITECTURES, strict=True)]
+        indexes.append(images.index(archives))
+    assert indexes[0] == indexes[1]
+    entries = json.loads(indexes[0])["manifests"]
+    assert [(entry["platform"]["architecture"], entry["digest"]) for entry in entries] == [
+        ("amd64", digests[0]),
+        ("arm64", digests[1]),
+    ]
+
+
+def test_the_layout_has_everything_that_the_index_names(tmp_path: Path) -> None:
+    archives = [tmp_path / f"{arch}.tar" for arch in images.ARCHITECTURES]
+    for path, arch in zip(archives, images.ARCHITECTURES, strict=True):
+        image_archive(path, arch)
+    directory = tmp_path / "layout"
+    assert images.write_layout(archives, directory) == images.index_digest(archives)
+    blobs = {path.name: path.read_bytes() for path in (directory / "blobs/sha256").iterdir()}
+    assert all(hashlib.sha256(content).hexdigest() == name for name, content in blobs.items())
+    (entry,) = json.loads((directory / "index.json").read_bytes())["manifests"]
+    index = json.loads(blobs[entry["digest"].removeprefix("sha256:")])
+    for manifest in index["manifests"]:
+        config = json.loads(blobs[manifest["digest"].removeprefix("sha256:")])["config"]
+        assert config["digest"].removeprefix("sha256:") in blobs
+    assert len(blobs) == 5
+
+
+def test_the_changes_are_those_of_the_version() -> None:
+    assert notes.changes(CHANGELOG, "0.2.0") == "- Phones."
+    assert notes.changes(CHANGELOG, "0.1.0") == "- First."
+
+
+def test_a_version_without_a_heading_has_the_unreleased_changes() -> None:
+    assert notes.changes(CHANGELOG, "0.3.0-rc.1") == "- Later."
+
+
+def test_a_version_without_changes_is_an_error() -> None:
+    with pytest.raises(ReleaseError, match=r"no entries for 0\.3\.0"):
+        notes.changes("# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2030-01-31\n\n- Phones.\n", "0.3.0")
+
+
+def test_every_file_is_listed_with_its_digest(root: Path, output: Path) -> None:
+    (output / "a.tar").write_bytes(b"content")
+    text = notes.render(source.read(root), output, IMAGE, DIGEST, "")
+    assert f"| `a.tar` | `{hashlib.sha256(b'content').hexdigest()}` |" in text
+    assert f"{IMAGE}@{DIGEST}" in text
+    assert "cosign" not in text
+
+
+def test_every_file_and_what_it_was_made_from_is_named(root: Path, output: Path) -> None:
+    (output / "a.tar").write_bytes(b"content")
+    project = source.read(root)
+    statement = json.loads(provenance.statement(project, output, IMAGE, URL, f"{URL}/builder"))
+    assert statement["subject"] == [{"name": "a.tar", "digest": {"sha256": hashlib.sha256(b"content").hexdigest()}}]
+    definition = statement["predicate"]["buildDefinition"]
+    found = {entry["name"]: entry for entry in definition["resolvedDependencies"]}
+    assert found["source"] == {"name": "source", "uri": f"git+{URL}", "digest": {"gitCommit": project.commit}}
+    assert found["base image"]["digest"] == {"sha256": "1" * 64}
+    assert {*provenance.MATERIALS} < found.keys()
+    assert statement["predicate"]["runDetails"]["builder"] == {"id": f"{URL}/builder"}
+
+
+def test_files_that_are_not_committed_are_named(root: Path, output: Path) -> None:
+    (root / "new.txt").touch()
+    statement = json.loads(provenance.statement(source.read(root), output, IMAGE, "", ""))
+    commit = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    assert commit["annotations"] == {"changed": ["new.txt"]}
+
+
+def test_the_public_repository_is_added_to_the_metadata() -> None:
+    settings = (source.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    urls = tomllib.loads(packages.with_urls(settings, URL))["project"]["urls"]
+    assert urls["Source"] == URL
+    assert packages.with_urls(settings, "") == settings
+
+
+def test_checksums_are_those_that_sha256sum_checks(output: Path) -> None:
+    (output / "a").write_bytes(b"content")
+    (output / "b").write_bytes(b"")
+    files.write_checksums(output)
+    checked = ["/usr/bin/sha256sum", "--strict", "--check", files.CHECKSUMS]
+    result = subprocess.run(checked, cwd=output, check=True, capture_output=True, text=True)  # noqa: S603
+    assert result.stdout == "a: OK\nb: OK\n"
+
+
+def test_an_archive_depends_on_names_contents_and_time_alone() -> None:
+    contents = {"a": b"1", "b/c": b"2"}
+    assert files.tar_gz(contents, 7) == files.tar_gz(contents, 7) != files.tar_gz(contents, 8)
+
+
+def test_a_directory_with_files_of_others_is_not_emptied(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (output / "thesis.txt").touch()
+    assert command.main(["--output", str(output), "--allow-changes", "--without-images"]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert (output / "thesis.txt").exists()
