@@ -1,0 +1,96 @@
+"""From what was read of a cluster to the document. Everything here is pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.cli.fleet.devices import devices, resources
+from aosp_plugin.cli.fleet.nodes import node_views
+from aosp_plugin.cli.fleet.phones import phone_rows
+from aosp_plugin.cli.fleet.problems import node_problems, slice_problems
+from aosp_plugin.cli.fleet.report import Fleet, Kind, PhoneState, Problem, Totals
+from aosp_plugin.framework.dra.names import driver_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from aosp_plugin.cli.fleet.cluster import Cluster
+    from aosp_plugin.cli.fleet.report import NodeRow, PhoneRow
+
+_ORDER = {kind: number for number, kind in enumerate(Kind)}
+
+
+class Selection(NamedTuple):
+    """What the options select."""
+
+    resources: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    namespace: str = ""
+    selector: str = ""
+    """A label selector of pods, which the API server has evaluated."""
+    unhealthy: bool = False
+
+    @property
+    def subset(self) -> bool:
+        """Whether only some pods are read."""
+        return bool(self.namespace or self.selector)
+
+
+def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noqa: B008 - it is immutable
+    """Return the selected rows and problems, the most important first."""
+    names = resources(cluster, selection.resources)
+    known = devices(cluster, names)
+    phones = list(phone_rows(cluster, known, names, subset=selection.subset))
+    views = list(node_views(cluster, known, phones, names, subset=selection.subset))
+    problems = [problem for view in views for problem in node_problems(view)]
+    problems += slice_problems(cluster, {driver_name(name): name for name in names})
+    nodes = [row for view in views for row in view.rows]
+    chosen = _chosen_nodes(selection, phones)
+    if chosen is not None:
+        phones = [row for row in phones if row.node in chosen]
+        nodes = [row for row in nodes if row.node in chosen]
+        problems = [problem for problem in problems if problem.node in chosen]
+    if not nodes and not phones and cluster.nodes is not None and not selection.subset:
+        problems.append(Problem(Kind.NO_PHONES, "", "", _nothing(names), None))
+    problems.sort(key=lambda problem: (_ORDER[problem.kind], problem.node, problem.resource))
+    troubled = {problem.node for problem in problems}
+    totals = _totals(nodes, phones, troubled)
+    if selection.unhealthy:
+        phones = [row for row in phones if row.problem]
+        nodes = [row for row in nodes if row.node in troubled]
+    phones.sort(key=lambda row: (not row.problem, row.namespace, row.node, row.pod, row.devices, row.resource))
+    nodes.sort(key=lambda row: (row.node not in troubled, row.node, row.resource))
+    complete = None not in (cluster.nodes, cluster.pods, cluster.plugin_pods)
+    return Fleet(cluster.time, totals, tuple(problems), tuple(nodes), tuple(phones), cluster.missing, complete=complete)
+
+
+def _chosen_nodes(selection: Selection, phones: Collection[PhoneRow]) -> Collection[str] | None:
+    """Return the nodes to show; None for all. Of some pods, these are their nodes."""
+    if selection.nodes:
+        return frozenset(selection.nodes)
+    return frozenset(row.node for row in phones) if selection.subset else None
+
+
+def _nothing(names: Collection[str]) -> str:
+    if names:
+        return f"no node has {' or '.join(names)}, and there is no pod of the plugin"
+    return "no node has a resource of aosp.io, and there is no pod of the plugin; --resource names another resource"
+
+
+def _totals(nodes: Sequence[NodeRow], phones: Sequence[PhoneRow], troubled: Collection[str]) -> Totals:
+    used = [row.used for row in nodes if row.used is not None]
+    return Totals(
+        nodes=len({row.node for row in nodes}),
+        nodes_with_problems=len(troubled - {""}) if isinstance(troubled, set) else len(troubled),
+        phones=sum(row.phones for row in nodes),
+        allocatable=sum(row.allocatable for row in nodes),
+        used=sum(used) if len(used) == len(nodes) else None,
+        unhealthy=sum(row.unhealthy for row in nodes),
+        waiting=sum(row.count for row in phones if row.state is PhoneState.WAITING),
+        phones_with_problems=sum(row.count for row in phones if row.problem),
+    )
+
+
+def has_problems(found: Fleet) -> bool:
+    """Return whether anything is wrong."""
+    return bool(found.problems) or found.totals.phones_with_problems > 0

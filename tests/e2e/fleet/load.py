@@ -1,0 +1,163 @@
+"""Creates the objects of a simulated fleet in a real API server.
+
+Nodes, plugins and slices are created by requests, and so is the first phone's pod with its claim. The other pods and
+claims are copies of these, as the API server has stored them, with other names, written into etcd: tens of thousands of
+requests would require minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import urllib.request
+import uuid
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from aosp_plugin.framework.api import objects_pb2
+from aosp_plugin.framework.apiserver.errors import ConflictError
+from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES
+from aosp_plugin.framework.dra.names import block_of, pool_name
+from tests.e2e.cluster.control_plane import ETCD
+from tests.e2e.fleet import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from google.protobuf.message import Message
+
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from tests.e2e.fleet.objects import Fleet
+
+    M = TypeVar("M", bound="Message")
+
+_TOGETHER: Final = 8
+_CORE: Final = "/api/v1/namespaces"
+_DAEMON_SETS: Final = f"/apis/apps/v1/namespaces/{objects.SYSTEM}/daemonsets"
+_MAGIC: Final = b"k8s\0"
+_BATCH: Final = 64
+"""Objects of one transaction; etcd accepts 1.5 MiB and 128 operations."""
+
+
+async def load(client: ApiClient, fleet: Fleet) -> None:
+    """Create all objects."""
+    for namespace in (*fleet.namespaces, objects.SYSTEM):
+        await _exists(client, _CORE, {"metadata": {"name": namespace}})
+        await _exists(client, f"{_CORE}/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+    await client.create(_DAEMON_SETS, objects.daemon_set())
+    limit = asyncio.Semaphore(_TOGETHER)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(fleet.nodes):
+            tasks.create_task(_limited(limit, _node(client, fleet, number)))
+    namespace, body, status = next(objects.phone_pods(fleet, 0))
+    pod = await _with_status(client, f"{_CORE}/{namespace}/pods", body, status)
+    if fleet.dra:
+        claims = f"{RESOURCE_API}/namespaces/{namespace}/resourceclaims"
+        await _with_status(client, claims, *objects.claim(0, 0, pod))
+    await asyncio.to_thread(_copy, fleet, namespace, pod["metadata"]["name"])
+
+
+async def _limited(limit: asyncio.Semaphore, work: Coroutine[None, None, None]) -> None:
+    async with limit:
+        await work
+
+
+async def _node(client: ApiClient, fleet: Fleet, number: int) -> None:
+    """Create a node, its plugin and its slices."""
+    node = await client.create(NODES, objects.node(fleet, number))
+    if objects.lost(number):
+        return
+    await _with_status(client, f"{_CORE}/{objects.SYSTEM}/pods", *objects.plugin_pod(number))
+    if fleet.dra:
+        for wanted in objects.slices(fleet, number, node["metadata"]["uid"]):
+            await client.create(RESOURCE_SLICES, wanted)
+
+
+async def _with_status(
+    client: ApiClient, collection: str, body: dict[str, Any], status: dict[str, Any]
+) -> dict[str, Any]:
+    """Create an object, and then write its status, which the API server ignores in new objects."""
+    created = await client.create(collection, body)
+    changed = created | {"status": created.get("status", {}) | status}
+    return await client.update(f"{collection}/{created['metadata']['name']}/status", changed)
+
+
+async def _exists(client: ApiClient, collection: str, body: dict[str, Any]) -> None:
+    try:
+        await client.create(collection, body)
+    except ConflictError:
+        return
+
+
+def _copy(fleet: Fleet, namespace: str, name: str) -> None:
+    """Copy the first pod and its claim for all other phones."""
+    envelope, pod = _stored(f"/registry/pods/{namespace}/{name}", objects_pb2.Pod)
+    pods, claims = [], []
+    template = None
+    if fleet.dra:
+        template = _stored(f"/registry/resourceclaims/{namespace}/{name}-phone", objects_pb2.ResourceClaim)
+    for number in range(fleet.nodes):
+        for index, (where, body, _) in enumerate(objects.phone_pods(fleet, number)):
+            own, metadata = copy.deepcopy(pod), body["metadata"]
+            own.metadata.name, own.metadata.namespace = metadata["name"], where
+            own.metadata.uid = str(uuid.uuid4())
+            own.spec.node_name = objects.node_name(number)
+            if template is not None:
+                claim = copy.deepcopy(template[1])
+                _place(claim, own, number, index)
+                own.status.resource_claim_statuses[0].resource_claim_name = claim.metadata.name
+                claims.append(_put("resourceclaims", template[0], claim))
+            pods.append(_put("pods", envelope, own))
+    _write(pods)
+    _write(claims)
+
+
+def _place(claim: objects_pb2.ResourceClaim, pod: objects_pb2.Pod, number: int, index: int) -> None:
+    """Make a claim that of a pod, with a phone of its node."""
+    metadata, device = claim.metadata, claim.status.allocation.devices.results[0]
+    metadata.name, metadata.namespace, metadata.uid = f"{pod.metadata.name}-phone", pod.metadata.namespace, ""
+    metadata.uid = str(uuid.uuid4())
+    metadata.owner_references[0].name, metadata.owner_references[0].uid = pod.metadata.name, pod.metadata.uid
+    consumer = claim.status.reserved_for[0]
+    consumer.name, consumer.uid = pod.metadata.name, pod.metadata.uid
+    device.device = f"phone{index}"
+    device.pool = pool_name(objects.node_name(number), block_of(device.device))
+
+
+def _stored(key: str, kind: type[M]) -> tuple[objects_pb2.Envelope, M]:
+    """Return an object as etcd has it; unknown fields are kept."""
+    (pair,) = _etcd("range", {"key": _text(key.encode())})["kvs"]
+    envelope = objects_pb2.Envelope.FromString(base64.b64decode(pair["value"])[len(_MAGIC) :])
+    return envelope, kind.FromString(envelope.raw)
+
+
+def _put(
+    plural: str, envelope: objects_pb2.Envelope, item: objects_pb2.Pod | objects_pb2.ResourceClaim
+) -> dict[str, str]:
+    own = objects_pb2.Envelope()
+    own.CopyFrom(envelope)
+    own.raw = item.SerializeToString()
+    key = f"/registry/{plural}/{item.metadata.namespace}/{item.metadata.name}"
+    return {"key": _text(key.encode()), "value": _text(_MAGIC + own.SerializeToString())}
+
+
+def _write(puts: list[dict[str, str]]) -> None:
+    for batch in _batches(puts):
+        _etcd("txn", {"success": [{"requestPut": put} for put in batch]})
+
+
+def _batches(puts: list[dict[str, str]]) -> Iterable[list[dict[str, str]]]:
+    return (puts[start : start + _BATCH] for start in range(0, len(puts), _BATCH))
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Call etcd by its JSON gateway."""
+    request = urllib.request.Request(f"{ETCD}/v3/kv/{call}", json.dumps(body).encode())  # noqa: S310 - of this sandbox
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this sandbox
+        result: dict[str, Any] = json.load(answer)
+        return result
