@@ -69,7 +69,8 @@ class Worker:
                 return result.result()
         finally:
             future.cancel()  # no effect on a call that runs
-            if not result.cancel():
+            # From Python 3.14 on, the first cancellation cancels the result at once.
+            if not result.cancel() and not result.cancelled():
                 result.exception()  # mark it as retrieved, or asyncio would log it
         current = self.current
         waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
