@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
-from tests.e2e.kernel import items_client_pods, items_clients, items_phone_pods, items_pods, items_provision
+from tests.e2e.kernel import (
+    items_client_pods,
+    items_clients,
+    items_init_container,
+    items_phone_pods,
+    items_pods,
+    items_provision,
+)
 from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
 
@@ -62,7 +69,7 @@ async def with_stand_in(items: Sequence[Item[World]], probe: Path) -> None:
 
 
 async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path) -> None:
-    """Check the items with a real kubelet: first of deploy/base, then of deploy/privileged, then with phones."""
+    """Check the items with a real kubelet: of deploy/base, deploy/privileged, and deploy/provision."""
     world = items_pods.start(probe, kubelet, image)
     for item in items_pods.ITEMS:
         await check(item, world)
@@ -71,6 +78,9 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
         await check(item, world)
     world = items_phone_pods.start(world, kustomize, items_pods.WORK / "phones")
     for item in items_phone_pods.ITEMS:
+        await check(item, world)
+    world = items_init_container.start(world, kustomize, items_pods.WORK / "init-container")
+    for item in items_init_container.ITEMS:
         await check(item, world)
 
 

@@ -54,9 +54,9 @@ def phones_mounted(world: PodWorld) -> None:
 def phones_apart(world: PodWorld) -> None:
     """Two pods have a phone each: each is manager of its own, lists no other, and can neither change nor leave it."""
     for pod, neighbour in (world.node.phones, world.node.phones[::-1]):
-        mine = _phone(pod)
+        mine = phone_of(pod)
         world.tries(pod, phones.whole(mine) | phones.sealed())
-        world.tries(pod, phones.fixed() | phones.others_closed(mine, _phone(neighbour)))
+        world.tries(pod, phones.fixed() | phones.others_closed(mine, phone_of(neighbour)))
     phones.require_whole(ALL)
 
 
@@ -64,10 +64,10 @@ def phones_leaked(world: PodWorld) -> None:
     """`aosp-plugin status` reports a process of the host that holds a device of a pod's phone, until it ends."""
     # No other process holds a device: this kubelet has no cgroups for pods, so the pods of such ones are unknown.
     pod, _ = world.node.phones
-    file = path(_phone(pod), "hwbinder")
+    file = path(phone_of(pod), "hwbinder")
     with subprocess.Popen([world.probe, "keep", file, "wait"], stdout=subprocess.DEVNULL) as process:
         command = f"{world.probe} keep {file} wait"
-        expected = [{"binder_device": f"{_phone(pod)}/hwbinder", "pid": process.pid, "command": command}]
+        expected = [{"binder_device": f"{phone_of(pod)}/hwbinder", "pid": process.pid, "command": command}]
         try:
             until(lambda: leaks(status(world)) == expected, f"{expected} is reported")
             assert status(world)["leaks_problem"] == "", status(world)["leaks_problem"]
@@ -85,11 +85,11 @@ def phones_fresh(world: PodWorld) -> None:
     pod.restart_container()
     pod.view()
     after = phones.mounted()
-    assert {phone for phone in ALL if after[phone] != before[phone]} == {_phone(pod)}
+    assert {phone for phone in ALL if after[phone] != before[phone]} == {phone_of(pod)}
     world.tries(pod, phones.managed_by(1000))
     assert world.is_held(neighbour, "binder"), "the other pod's manager has ended"
     world.node.wait_allocatable(ALL)
-    assert world.node.health(pod) in ({}, {_phone(pod): "Healthy"}), world.node.health(pod)
+    assert world.node.health(pod) in ({}, {phone_of(pod): "Healthy"}), world.node.health(pod)
 
 
 def phones_stay(world: PodWorld) -> None:
@@ -109,7 +109,7 @@ def phones_stay(world: PodWorld) -> None:
 def phones_unmounted(world: PodWorld) -> None:
     """The host unmounts a phone in use and a free one: both are mounted again and healthy, and the pod runs on."""
     neighbour, pod = world.node.phones
-    mine, free = _phone(pod), max(ALL - {_phone(pod), _phone(neighbour)})
+    mine, free = phone_of(pod), max(ALL - {phone_of(pod), phone_of(neighbour)})
     before, container_id = phones.mounted(), pod.container_id()
     for phone in (mine, free):
         subprocess.run(["umount", "--lazy", path(phone)], check=True)
@@ -126,7 +126,7 @@ def phones_unmounted(world: PodWorld) -> None:
 
 def phones_covered(world: PodWorld) -> None:
     """The host mounts a tmpfs over a phone: foreign-mount, and not allocatable; unmounted again: healthy."""
-    free = max(ALL - {_phone(pod) for pod in world.node.phones})
+    free = max(ALL - {phone_of(pod) for pod in world.node.phones})
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path(free)], check=True)
     world.node.wait_allocatable(ALL - {free})
     found = {device["id"]: device["reason"] for device in status(world)["devices"] if device["reason"]}
@@ -144,7 +144,7 @@ def phones_ended(world: PodWorld) -> None:
     phones.unmount_all()
 
 
-def _phone(pod: Placed) -> str:
+def phone_of(pod: Placed) -> str:
     """Return the phone of a pod's container."""
     (phone,) = pod.held()
     return phone

@@ -10,6 +10,7 @@ from tests.e2e.kernel import (
     items_client_pods,
     items_clients,
     items_containers,
+    items_init_container,
     items_nodes,
     items_phone_bench,
     items_phone_crashes,
@@ -87,7 +88,11 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 """The boots with the stand-in kubelet."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
-    "pods": [item.title for item in (*items_pods.ITEMS, *items_provision.ITEMS, *items_phone_pods.ITEMS)],
+    "pods": [
+        item.title
+        for items in (items_pods, items_provision, items_phone_pods, items_init_container)
+        for item in items.ITEMS
+    ],
     "clients": [
         *(item.title for item in items_clients.ITEMS),
         *(item.title for item in items_client_pods.ITEMS),
