@@ -146,7 +146,7 @@ def test_create_on_a_host_without_binder_says_what_to_load(front_end: FrontEnd, 
 
 
 @needs_root
-@pytest.mark.parametrize("variant", ["base", "provision"])
+@pytest.mark.parametrize("variant", ["base", "provision", "privileged"])
 async def test_stand_ins_are_unhealthy_with_the_configuration_of_the_manifests(
     variant: str, device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path
 ) -> None:

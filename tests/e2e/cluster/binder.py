@@ -149,6 +149,14 @@ def status(cluster: Cluster) -> dict[str, Any]:
     return report
 
 
+def init_container_values() -> dict[str, Any]:
+    """Return the chart's values for these phones, mounted by an init container, and a plugin without privileges."""
+    changed = values()
+    changed["provision"]["mode"] = "init-container"
+    del changed["config"]["leak_scan_interval"]
+    return changed
+
+
 def values(**config: Any) -> dict[str, Any]:
     """Return the chart's values for phones with a binderfs each."""
     return {

@@ -17,6 +17,7 @@ from tests.e2e.cluster.binder import (
     check_all,
     check_undisturbed,
     deployment,
+    init_container_values,
     mounted,
     node,
     remove_node,
@@ -74,6 +75,29 @@ def rolled(cluster: Cluster) -> None:
     for words in (("restart",), ("status", f"--timeout={SLOW:.0f}s")):
         cluster.kubectl("rollout", words[0], target, f"--namespace={plugin.NAMESPACE}", *words[1:], seconds=SLOW)
     assert plugin.pod_on(cluster, machine)["metadata"]["uid"] != old, "the plugin's pod is the same"
+    plugin.wait_allocatable(cluster, machine, COUNT, seconds=SLOW)
+    check_undisturbed(running(cluster), containers)
+    assert mounted(machine) == before, f"{mounted(machine)}, before: {before}"
+
+
+@item("helm upgrade to the init container and back: phones run on; a new one works, served without privileges")
+def without_privileges(cluster: Cluster) -> None:
+    """The same mounts all the time; the replacement of a phone has the binderfs of the one before."""
+    machine, found = node(cluster), running(cluster)
+    before, containers = mounted(machine), [phone.container for phone in found]
+    plugin.install(cluster, init_container_values(), f"--timeout={SLOW:.0f}s")
+    plugin.wait_allocatable(cluster, machine, COUNT, seconds=SLOW)
+    pod = plugin.pod_on(cluster, machine)
+    (init,) = pod["status"]["initContainerStatuses"]
+    assert init["state"]["terminated"]["exitCode"] == 0, f"{init}"
+    assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is False, "the plugin is privileged"
+    check_undisturbed(running(cluster), containers)
+    replaced = found[0]
+    cluster.kubectl("delete", "pod", replaced.pod["metadata"]["name"], "--wait=true", seconds=SLOW)
+    check_all(running(cluster))
+    assert mounted(machine) == before, f"{mounted(machine)}, before: {before}"
+    containers = [phone.container for phone in running(cluster)]
+    plugin.install(cluster, values(), f"--timeout={SLOW:.0f}s")
     plugin.wait_allocatable(cluster, machine, COUNT, seconds=SLOW)
     check_undisturbed(running(cluster), containers)
     assert mounted(machine) == before, f"{mounted(machine)}, before: {before}"

@@ -13,7 +13,7 @@ from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_install import PHONES, rolled_out
 from tests.e2e.deploy.parts import DEPLOY
 from tests.e2e.kubelet.archive import BUSYBOX
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 item = Items()
 
 APPLY = "kubectl apply -k ."
+_EARLIER = 3
+"""Configurations of earlier versions: each of the four differs from the next."""
 
 
 def overlay_of(cluster: Cluster, base: str) -> Path:
@@ -119,11 +121,51 @@ def privileged(cluster: Cluster) -> None:
     phones.remove(cluster, "Deployment", "by-cdi")
 
 
+@item("deploy/provision replaces it: the init container has nothing to make, and the plugin has no privilege")
+def provision(cluster: Cluster) -> None:
+    overlay = overlay_of(cluster, "provision")
+    configure(overlay)
+    documented.shell(cluster, APPLY, cwd=overlay)
+    rolled_out(cluster)
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+    pod = plugin.pod_on(cluster, cluster.machine)
+    assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is False, "the plugin is privileged"
+    assert "nothing to provision" in _init_log(cluster)
+    phones.create(cluster, phones.deployment("unprivileged", 1))
+    (phone,) = phones.wait_running(cluster, "unprivileged", 1)
+    assert {"binder", "hwbinder", "vndbinder"} <= phones.view(cluster, phone).opened
+    phones.remove(cluster, "Deployment", "unprivileged")
+
+
+@item("With its phones on a kernel without binder, the pod waits in its init container, whose log has the remedy")
+def no_binder(cluster: Cluster) -> None:
+    overlay = overlay_of(cluster, "provision")
+    shutil.copy(DEPLOY / "provision" / "config.yaml", overlay / "config.yaml")
+    documented.shell(cluster, APPLY, cwd=overlay)
+
+    def failed() -> bool:
+        (init,) = plugin.pod_on(cluster, cluster.machine)["status"].get("initContainerStatuses", [{}])
+        states = (init.get("state", {}), init.get("lastState", {}))
+        return any(state.get("terminated", {}).get("exitCode") == 1 for state in states)
+
+    until(failed, "the init container has failed", seconds=4 * PATIENCE)
+    log = _init_log(cluster)
+    assert "this kernel has no binderfs: modprobe binder_linux" in log, log
+    (status,) = plugin.pod_on(cluster, cluster.machine)["status"]["containerStatuses"]
+    assert status["state"]["waiting"]["reason"] == "PodInitializing", f"the plugin runs: {status}"
+
+
+def _init_log(cluster: Cluster) -> str:
+    """Return what the page's command prints of the init container's log."""
+    command = "kubectl -n kube-system logs -l app.kubernetes.io/name=aosp-device-plugin --container provision"
+    return documented.shell(cluster, documented.command(command))
+
+
 @item("The page's commands uninstall it, with the configurations of earlier versions; nothing remains")
 def uninstalls(cluster: Cluster) -> None:
     overlay = cluster.directory / "kustomize" / "phones"
     documented.shell(cluster, documented.command("kubectl delete -k ."), cwd=overlay)
     earlier = [name for name in leftovers.objects(cluster) if name.startswith("configmap/")]
-    assert len(earlier) == 1, f"{earlier}"
+    assert len(earlier) == _EARLIER, f"{earlier}"
     documented.shell(cluster, documented.command("kubectl -n kube-system delete configmap"))
     leftovers.require_none(cluster)
