@@ -28,7 +28,10 @@ def pack(project: Project, output: Path, image: str, digest: str, source_url: st
     ignored = contents.get(".helmignore", b"").decode().splitlines()
     contents = {name: content for name, content in contents.items() if not _ignored(name, ignored)}
     contents["values.yaml"] = with_image(contents["values.yaml"].decode(), image, digest).encode()
-    contents["Chart.yaml"] = with_source(contents["Chart.yaml"].decode(), project, source_url).encode()
+    chart = with_source(contents["Chart.yaml"].decode(), project, source_url)
+    contents["Chart.yaml"] = with_images(chart, project, image, digest).encode()
+    if "README.md" in contents:
+        contents["README.md"] = with_defaults(contents["README.md"].decode(), image, digest).encode()
     # Helm reads Chart.yaml first.
     order = sorted(contents, key=lambda name: (name != "Chart.yaml", name))
     path = output / f"aosp-device-plugin-{project.version}.tgz"
@@ -58,6 +61,22 @@ def with_image(values: str, image: str, digest: str) -> str:
             raise ReleaseError(f"{DIRECTORY}/values.yaml has no empty image.{key}")
         values = f'{values[: found.start(1)]}"{value}"{values[found.end(1) :]}'
     return values
+
+
+def with_defaults(readme: str, image: str, digest: str) -> str:
+    """Return the chart's README with these defaults in its table of values."""
+    for key, value in (("repository", image), ("digest", digest)):
+        readme = readme.replace(f'| `image.{key}` | `""` |', f'| `image.{key}` | `"{value}"` |', 1)
+    return readme
+
+
+def with_images(chart: str, project: Project, image: str, digest: str) -> str:
+    """Return Chart.yaml with the image for Artifact Hub, unless no registry has it."""
+    if image.startswith("localhost/"):
+        return chart
+    name = f"{image}@{digest}" if digest else f"{image}:{project.version}"
+    listed = f"\nannotations:\n  artifacthub.io/images: |\n    - name: aosp-device-plugin\n      image: {name}\n"
+    return chart.replace("\nannotations:\n", listed, 1)
 
 
 def with_source(chart: str, project: Project, source_url: str) -> str:

@@ -189,7 +189,17 @@ def test_the_project_s_chart_can_be_packed(output: Path) -> None:
     contents = packed(pack(source.read(source.ROOT), output, IMAGE, DIGEST, URL))
     image = yaml.safe_load(contents["aosp-device-plugin/values.yaml"])["image"]
     assert (image["repository"], image["digest"]) == (IMAGE, DIGEST)
-    assert yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])["home"] == URL
+    chart = yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])
+    assert chart["home"] == URL
+    (listed,) = yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
+    assert listed["image"] == f"{IMAGE}@{DIGEST}"
+    assert f'| `image.repository` | `"{IMAGE}"` |' in contents["aosp-device-plugin/README.md"]
+
+
+def test_artifact_hub_learns_of_no_image_that_no_registry_has(output: Path) -> None:
+    contents = packed(pack(source.read(source.ROOT), output, "localhost/aosp-device-plugin", "", ""))
+    chart = yaml.safe_load(contents["aosp-device-plugin/Chart.yaml"])
+    assert "artifacthub.io/images" not in chart["annotations"]
 
 
 def test_the_index_has_each_architecture_and_depends_on_the_images_alone(tmp_path: Path) -> None:
