@@ -11,7 +11,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel \
-  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra \
+  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   docs chart version release release-twice proto lock sbom audit clean
 
 help: ## Print this list
@@ -117,7 +117,11 @@ BENCH_DRA ?=
 bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.figures $(BENCH_DRA)
 
-docs: $(VENV)/.installed ## Generate docs/configuration.md and docs/status.schema.json from the code
+BENCH_FLEET ?=
+bench-fleet: $(VENV)/.installed ## Measure kubectl phones with 200 nodes: BENCH_FLEET="--api dra"; requires root, Debian and Go
+	@$(BIN)/python -m tests.e2e.fleet $(BENCH_FLEET)
+
+docs: $(VENV)/.installed ## Generate docs/configuration.md and the JSON schemas from the code
 	$(BIN)/python -m hack.configuration_docs
 	$(BIN)/python -m hack.status_schema
 

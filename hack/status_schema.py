@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Generate docs/status.schema.json, the JSON schema of /status, from the types of the report: ``make docs``.
+"""Generate the JSON schemas of /status and of ``kubectl phones -o json`` from their types: ``make docs``.
 
-The descriptions are the docstrings in ``aosp_plugin.daemon.report``, of the types and of their fields.
+The descriptions are the docstrings in ``aosp_plugin.daemon.report`` and ``aosp_plugin.cli.fleet.report``, of the types
+and of their fields.
 """
 
 from __future__ import annotations
@@ -13,20 +14,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aosp_plugin.cli.fleet import report as fleet
 from aosp_plugin.daemon import report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "status.schema.json"
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
+TARGET = _DOCS / "status.schema.json"
+FLEET_TARGET = _DOCS / "fleet.schema.json"
 
 
 def schema() -> str:
-    """Return the text of the schema file. Fields that a later version adds are allowed."""
-    (reference,), components = msgspec.json.schema_components(
-        [report.Report], schema_hook=None, ref_template="#/$defs/{name}"
-    )
-    descriptions = field_descriptions()
+    """Return the text of the schema of /status. Fields that a later version adds are allowed."""
+    return _schema(report, report.Report, "Status of aosp-device-plugin on a node")
+
+
+def fleet_schema() -> str:
+    """Return the text of the schema of ``kubectl phones -o json``, likewise."""
+    return _schema(fleet, fleet.Fleet, "Phones of a cluster")
+
+
+def _schema(module: ModuleType, root: type[msgspec.Struct], title: str) -> str:
+    (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
+    descriptions = field_descriptions(module)
     for name, definition in components.items():
         for field, part in definition.get("properties", {}).items():
             if text := descriptions.get(name, {}).get(field):
@@ -36,17 +48,17 @@ def schema() -> str:
             definition["required"] = list(definition["properties"])
     document: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Status of aosp-device-plugin on a node",
+        "title": title,
         **reference,
         "$defs": components,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def field_descriptions() -> Mapping[str, Mapping[str, str]]:
+def field_descriptions(module: ModuleType) -> Mapping[str, Mapping[str, str]]:
     """Return the docstring of each field by the names of type and field, on one line."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(report)).body:
+    for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ClassDef):
             fields = found.setdefault(node.name, {})
             for field, text in zip(node.body, node.body[1:], strict=False):
@@ -60,8 +72,9 @@ def field_descriptions() -> Mapping[str, Mapping[str, str]]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the files."""
     TARGET.write_text(schema(), encoding="utf-8")
+    FLEET_TARGET.write_text(fleet_schema(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/status.schema.json: current, and valid for the reports of the plugin."""
+"""docs/status.schema.json and docs/fleet.schema.json: current, and valid for what is printed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import jsonschema
 import msgspec
 import pytest
 
+from aosp_plugin.cli.fleet.fleet import fleet
 from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Samples, Severity, State
 from hack import status_schema
+from tests.unit.fleet.clusters import answers, cluster, pod, resource
+from tests.unit.fleet.clusters import device as plugin_device
 from tests.unit.test_summary import EMPTY, LEAK, PHONE_9, device
 
 
@@ -26,6 +29,20 @@ def report() -> Report:
 
 def test_schema_file_is_current() -> None:
     assert status_schema.TARGET.read_text(encoding="utf-8") == status_schema.schema(), "run make docs"
+
+
+def test_schema_file_of_the_fleet_is_current_and_valid() -> None:
+    text = status_schema.FLEET_TARGET.read_text(encoding="utf-8")
+    assert text == status_schema.fleet_schema(), "run make docs"
+    devices = (plugin_device("phone0", "unhealthy", reason="missing", pods=(("a", "p1"),)),)
+    reported = resource(3, unhealthy={"missing": 1}, devices=devices)
+    found = fleet(cluster(pods=(pod(),), answers=answers(reported), missing=("missing right",)))
+    document = json.loads(msgspec.json.encode(found))
+    assert document["problems"]
+    assert document["phones"]
+    jsonschema.validate(document, json.loads(text))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"complete": 1}, json.loads(text))
 
 
 def test_every_field_that_has_a_docstring_has_a_description() -> None:
