@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.container_edits import AllocatedDevice
+from aosp_plugin.backend.driver_kind import driver_of
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
 from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
@@ -24,7 +25,6 @@ from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
-from aosp_plugin.binder.driver import implementation
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.errors import (
     AllocationError,
@@ -74,7 +74,8 @@ class ClaimsBackend(BinderBackend):
         """Read the host; see ``HostDevices``."""
         super().scan(changed)
         if not self._driver:
-            self._driver = self._driver_of_found() if self._claimed is None else self._claimed.driver
+            found = [known.device for known in self._store.tracked.values()]
+            self._driver = driver_of(self._host, found) if self._claimed is None else self._claimed.driver
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
         """Mount those of the phones ``ids`` that have no binderfs; return what a container gets with each device.
@@ -238,16 +239,6 @@ class ClaimsBackend(BinderBackend):
             recreator.recreate(group)
         except HostError as error:
             LOG.warning("recreation failed", extra={"device": group.id, "error": str(error)})
-
-    def _driver_of_found(self) -> str:
-        """Return the implementation of the driver of the first device in a binderfs; c for other binder devices."""
-        devices = [known.device for known in self._store.tracked.values()]
-        directory = next((device.directory for device in devices if device.directory), None)
-        if directory is None:
-            return implementation.C if any(device.kind is Kind.CDEV for device in devices) else ""
-        with contextlib.suppress(OSError, HostError):
-            return self._host.call(implementation.implementation, self._host.process_path(directory))
-        return ""
 
 
 def kernel_version(release: str) -> str:

@@ -10,7 +10,14 @@ from msgspec import Meta, Struct
 
 from aosp_plugin.config.keys import Key, keys_of
 from aosp_plugin.config.resource import RESOURCE_KEYS, Resource
-from aosp_plugin.config.values import AbsolutePath, are_host_names, is_link, normalised
+from aosp_plugin.config.values import (
+    AbsolutePath,
+    are_host_names,
+    is_feature_file,
+    is_link,
+    is_startup_taint,
+    normalised,
+)
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.service.address import is_loopback, listen_address
 
@@ -88,11 +95,42 @@ class Config(Struct, frozen=True, kw_only=True):
         AbsolutePath,
         Key(
             "Directory with the files token and ca.crt, with which the plugin connects to the API server. Only "
-            "resources with api: dra require them.",
+            "resources with api: dra, node_events and startup_taint require them.",
             "/etc/aosp-plugin/serviceaccount",
             flag=False,
         ),
     ] = "/var/run/secrets/kubernetes.io/serviceaccount"
+    node_events: Annotated[
+        bool,
+        Key(
+            "Write Events on the Node when devices are lost, when the kubelet has lost devices or the plugin, when a "
+            "second plugin of a resource runs, and when that ends. Requires a service account.",
+            "true",
+            flag=False,
+        ),
+    ] = False
+    startup_taint: Annotated[
+        str,
+        Key(
+            "Key of the taint that the plugin removes from its Node when all resources are ready. If empty, it removes "
+            "none. Requires a service account.",
+            "aosp.io/starting",
+            "the key of a taint that Kubernetes does not manage, or empty",
+            lambda value: not value or is_startup_taint(value),
+            flag=False,
+        ),
+    ] = ""
+    feature_file: Annotated[
+        str,
+        Key(
+            "Host file for Node Feature Discovery, with the number and kind of the devices of each resource as labels. "
+            "If empty, it is not written.",
+            "/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin",
+            "an absolute path whose last part does not begin with a dot, or empty",
+            lambda value: not value or is_feature_file(value),
+            flag=False,
+        ),
+    ] = ""
     leak_scan_interval: Annotated[
         float,
         Key(

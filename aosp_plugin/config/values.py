@@ -32,6 +32,9 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 """RFC 1123, section 2.1; and underscores, which names in container networks can have."""
 
 
+_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_TAINT_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
 
@@ -93,6 +96,21 @@ def is_link(value: str) -> bool:
     """Return whether the text is an http or https URL without fragment, or empty. May raise ValueError instead."""
     parts = urllib.parse.urlsplit(value)
     return not value or (parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment)
+
+
+def is_startup_taint(key: str) -> bool:
+    """Return whether the text is a key of a taint, and not of one that Kubernetes adds and removes itself."""
+    domain, slash, name = key.rpartition("/")
+    return (
+        _TAINT_NAME.fullmatch(name) is not None
+        and (not slash or _SUBDOMAIN.fullmatch(domain) is not None)
+        and domain not in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io", "node-role.kubernetes.io"}
+    )
+
+
+def is_feature_file(path: str) -> bool:
+    """Return whether this is an absolute path of a file that Node Feature Discovery reads: not of a hidden one."""
+    return path.startswith("/") and re.search(r"/[^./][^/]*$", path) is not None
 
 
 def is_name_or_nothing(value: str) -> bool:

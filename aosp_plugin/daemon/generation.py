@@ -15,6 +15,7 @@ from aosp_plugin import __version__
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
+from aosp_plugin.daemon.node_tasks import NodeTasks
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
 from aosp_plugin.daemon.surplus import report_allocations, report_once
@@ -80,6 +81,7 @@ class Generation:
                 create_server(config, resource, backend, files, observation)
                 for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
+            self._node_tasks = NodeTasks(config, self.servers, self._backends, observation.metrics)
             self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
             routes = endpoints.routes(self.servers, files, observation, stuck=stuck, runbook_url=config.runbook_url)
             self._served = endpoints.by_address(config, routes)
@@ -135,6 +137,7 @@ class Generation:
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
         ]
+        self._background += [tasks.create_task(work) for work in self._node_tasks.work()]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
 
@@ -168,12 +171,14 @@ class Generation:
         for task in self._background:
             task.cancel()
         await _ended(self._background)
+        await self._node_tasks.close()
         self._stack.close()
         LOG.info("stopped", extra={"resources": self.names})
 
     async def discard(self) -> None:
         """Release all resources of a generation that has not been started."""
         await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
+        await self._node_tasks.close()
         self._stack.close()
 
 

@@ -59,6 +59,9 @@ def exposed() -> dict[str, set[str]]:
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)
     metrics.dra_observer(resource).api_request("get", "nodes", "200")
+    node = metrics.node_metrics()
+    node.problem("events", 0)
+    node.request("create", "events", "201")
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

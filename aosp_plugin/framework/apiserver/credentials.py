@@ -153,8 +153,8 @@ def in_cluster(
     host, port = environment.get(HOST, ""), environment.get(PORT, "")
     if not host or not port:
         raise ServiceAccountMissingError(
-            f"{HOST} and {PORT} must be set for DRA: the kubelet sets them in each container; outside a pod, set them "
-            "to the API server's address"
+            f"{HOST} and {PORT} must be set to connect to the API server: the kubelet sets them in each container; "
+            "outside a pod, set them to the API server's address"
         )
     if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ServiceAccountMissingError(f"{PORT}={port!r} is not a port number")

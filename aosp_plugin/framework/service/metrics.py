@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.service.dra_metrics import DraMetrics
+    from aosp_plugin.framework.service.node_metrics import NodeMetrics
 
     class LeakCounts(Protocol):
         """Result of a leak scan of one resource."""
@@ -116,6 +117,12 @@ class Metrics:
         if self._dra is None:
             self._dra = DraMetrics(self._registry)
         return DraResourceMetrics(resource, self._dra, registrations or self._observers[resource])
+
+    def node_metrics(self) -> NodeMetrics:
+        """Return the metrics of what is written for the Node; to be called once."""
+        from aosp_plugin.framework.service.node_metrics import NodeMetrics  # noqa: PLC0415 - only where it is on
+
+        return NodeMetrics(self._registry)
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""

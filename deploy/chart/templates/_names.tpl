@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* "true" if a feature uses the API server, so that the plugin's pods need a token. */}}
 {{- define "aosp-device-plugin.usesApiServer" -}}
-{{- include "aosp-device-plugin.dra" . -}}
+{{- if or (include "aosp-device-plugin.dra" .) (include "aosp-device-plugin.writesNode" .) -}}true{{- end -}}
 {{- end }}
 
 {{- define "aosp-device-plugin.image" -}}

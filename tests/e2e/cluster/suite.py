@@ -25,6 +25,7 @@ from tests.e2e.cluster import (
     items_kustomize,
     items_lost,
     items_node,
+    items_node_objects,
     items_phones,
     items_reboot,
     items_rollout,
@@ -75,6 +76,7 @@ GROUPS: Final[Sequence[Group]] = (
         "failures while pods have claims",
         [*items_dra_failures.item.all, *items_dra_state.item.all],
     ),
+    Group("node-objects", "Events, a taint and labels of the Node", items_node_objects.item.all),
     Group("scheduling", "cordon, drain, labels, taints and priorities", items_scheduling.item.all),
     Group("rollout", "rolling updates of the plugin", items_rollout.item.all),
     Group(

@@ -21,6 +21,7 @@ from tests.e2e.deploy import (
     items_faults,
     items_manifests,
     items_monitoring,
+    items_node,
     items_unit,
     parts,
     service,
@@ -57,7 +58,7 @@ GROUPS: Final = (
     Group(
         "the manifests",
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
-        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_dra.ITEMS),
+        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
     ),
     *MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),

@@ -1,4 +1,4 @@
-"""Items: each alert of DRA is fired by a driver process that is in its state."""
+"""Items: each alert of DRA and of the Node is fired by a process that is in its state."""
 
 from __future__ import annotations
 
@@ -129,6 +129,19 @@ async def claim_cannot_be_released(world: World) -> None:
         await world.fires(within=20)
 
 
+async def feature_file_without_directory(world: World) -> None:
+    """The directory of the feature file is missing: AospPluginNodeTaskFailing fires, and the devices stay."""
+    world.devices.add(0)
+    directory = world.directory / "features.d"
+    with world.running(feature_file=str(directory / "aosp-device-plugin")) as process:
+        await world.registered(process, 1)
+        await world.until(lambda: process.value("node_problem", task="feature_file") == 1, "the problem")
+        await world.fires("AospPluginNodeTaskFailing", within=20)
+        directory.mkdir()
+        await world.until(lambda: process.value("node_problem", task="feature_file") == 0, "the end of the problem")
+        await world.fires(within=LONG)
+
+
 ITEMS = [
     item(scenario)
     for scenario in (
@@ -136,5 +149,6 @@ ITEMS = [
         api_server_refuses_everything,
         claim_cannot_be_read,
         claim_cannot_be_released,
+        feature_file_without_directory,
     )
 ]

@@ -43,7 +43,7 @@ POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 def api_server_takes_kustomize() -> None:
     """The API server accepts deploy/base, deploy/provision, deploy/privileged, deploy/dra and the examples."""
-    for name, count in (("base", 4), ("provision", 4), ("privileged", 4), ("dra", 9)):
+    for name, count in (("base", 4), ("provision", 4), ("privileged", 4), ("dra", 9), ("examples/node", 12)):
         assert len(accepted(kustomized(name))) == count, name
     for name, kinds in EXAMPLES.items():
         manifests = accepted(yaml.safe_load_all((DEPLOY / "examples" / name).read_text()))

@@ -22,6 +22,7 @@ VALUES: Final = {
     "privileged": ("--values", str(CHART / "ci" / "privileged-values.yaml")),
     "everything": ("--values", str(CHART / "ci" / "everything-values.yaml")),
     "dra": ("--values", str(CHART / "ci" / "dra-values.yaml")),
+    "node": ("--values", str(CHART / "ci" / "node-values.yaml")),
     "dra-found": ("--values", str(CHART / "ci" / "dra-found-values.yaml")),
 }
 """The values with which the chart is tested."""

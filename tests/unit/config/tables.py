@@ -73,6 +73,13 @@ INVALID: dict[str, list[Any]] = {
     "cdi_dir": ["cdi", ""],
     "pod_resources_socket": ["pod-resources/kubelet.sock", None],
     "service_account_dir": ["serviceaccount", None],
+    "node_events": ["perhaps", 1],
+    "startup_taint": [
+        *(None, True, "a b", "a/", "/a", "A.io/a", "a/b/c", "x" * 64, "a\n", f"{'x' * 254}/a"),
+        *("node.kubernetes.io/not-ready", "node.cloudprovider.kubernetes.io/uninitialized"),
+        "node-role.kubernetes.io/control-plane",
+    ],
+    "feature_file": ["features.d/a", "/", "/a/", "/a/.hidden", "/a\n", None, 1],
     "leak_scan_interval": [-1, float("inf"), "never"],
 }
 

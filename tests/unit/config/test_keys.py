@@ -83,6 +83,11 @@ def test_variable_of_a_mapping_refers_to_the_file(name: str) -> None:
     [
         ("replicas", 1000),
         ("replicas", 1),
+        ("startup_taint", ""),
+        ("startup_taint", "x" * 63),
+        ("startup_taint", "startup-taint.cluster-autoscaler.kubernetes.io/phones"),
+        ("feature_file", ""),
+        ("feature_file", "/a"),
         ("leak_scan_interval", 0.0),
         ("listen", ""),
         ("listen", "[::1]:65535"),

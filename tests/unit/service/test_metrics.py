@@ -195,6 +195,9 @@ def complete() -> Metrics:
         observer.published(Snapshot(1, devices(2)), None)
         observer.confirmed(2)
     metrics.dra_observer(B).api_request("GET", "resourceclaims", "200")
+    node = metrics.node_metrics()
+    node.problem("events", 0)
+    node.request("create", "events", "201")
     return metrics
 
 

@@ -123,6 +123,10 @@ func validate(object runtime.Object) (field.ErrorList, error) {
 		return corevalidation.ValidateServiceAccount(typed), nil
 	case *rbac.ClusterRole:
 		return rbacvalidation.ValidateClusterRole(typed, rbacvalidation.ClusterRoleValidationOptions{}), nil
+	case *rbac.Role:
+		return rbacvalidation.ValidateRole(typed), nil
+	case *rbac.RoleBinding:
+		return rbacvalidation.ValidateRoleBinding(typed), nil
 	case *rbac.ClusterRoleBinding:
 		return rbacvalidation.ValidateClusterRoleBinding(typed), nil
 	case *admissionregistration.ValidatingAdmissionPolicy:

@@ -1,0 +1,47 @@
+"""What kind of binder devices a resource has, and which driver they belong to."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.driver import implementation
+from aosp_plugin.errors import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.driver.host import Host
+
+_LISTED = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
+
+
+class DriverKind(NamedTuple):
+    """Both are empty while they are unknown."""
+
+    kind: str
+    """binderfs, cdev, stand-in or file: the first of these that there is."""
+    driver: str
+    """The implementation of the driver, c or rust; empty for devices that are not binder."""
+
+
+def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
+    """Return the kind of the devices, and their driver. Reads the host: for a worker thread."""
+    kinds = {device.kind for device in devices}
+    kind = next((kind for kind in _LISTED if kind in kinds), "")
+    return DriverKind(str(kind), driver_of(host, devices))
+
+
+def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
+    """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
+
+    Reads the host: for a worker thread.
+    """
+    directory = next((device.directory for device in devices if device.directory), None)
+    if directory is None:
+        return implementation.C if any(device.kind is Kind.CDEV for device in devices) else ""
+    with contextlib.suppress(OSError, HostError):
+        return host.call(implementation.implementation, host.process_path(directory))
+    return ""

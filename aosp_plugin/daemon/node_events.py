@@ -1,0 +1,178 @@
+"""Events on the Node, written as a kubelet writes its own: core/v1, in the namespace default, with a count.
+
+``kubectl describe node`` shows them. The core API is used, because a repeated Event may change its message there;
+events.k8s.io/v1 only allows its series to change, so that the numbers of devices would be those of the first time
+(pkg/apis/core/validation/events.go ``ValidateEventUpdate``). As in kubelets before 1.37, the UID of the involved object
+is the node's name, so that no right to read Nodes is required; ``kubectl describe node`` asks for both.
+
+As in client-go's recorder, a repetition is counted in the Event that exists, and the number of requests is limited.
+Unlike there, nothing is dropped: what waits is counted in one Event, whose message is that of the last time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aosp_plugin.framework.apiserver.errors import ApiError, ConflictError, NotFoundError
+from aosp_plugin.framework.apiserver.paths import events, object_path
+from aosp_plugin.framework.apiserver.retries import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aosp_plugin.daemon.node_conditions import EventType, Occurrence
+    from aosp_plugin.daemon.node_problem import NodeProblem
+    from aosp_plugin.framework.apiserver.client import ApiClient
+
+COMPONENT: Final = "aosp-device-plugin"
+NAMESPACE: Final = "default"
+"""That of all Events of objects without a namespace (``legacyValidateEvent``)."""
+MAX_MESSAGE: Final = 1024
+"""Characters, ``NoteLengthLimit``."""
+MAX_NODE_NAME: Final = 235
+"""Characters of the node's name in the name of an Event, which may have 253."""
+
+
+class EventLimits(NamedTuple):
+    """Of one process."""
+
+    burst: int = 25
+    """Requests that may follow each other at once; as ``defaultSpamBurst`` in client-go's tools/record."""
+    refill: float = 300.0
+    """Seconds after which one more may; as ``defaultSpamQPS``."""
+    gap: float = 600.0
+    """Seconds without a repetition after which the next time is an Event of its own; as
+    ``defaultAggregateIntervalInSeconds``."""
+
+
+@dataclass
+class _Series:
+    """An Event, and how often it has happened."""
+
+    resource: str
+    reason: str
+    type: EventType
+    message: str
+    first: int
+    """In nanoseconds since the epoch, as ``last``."""
+    last: int
+    count: int = 0
+    written: int = 0
+    """The count that the API server has; 0 if it has no such Event."""
+    name: str = ""
+
+
+class NodeEvents:
+    """Writes Events of one Node. For one event loop."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        node_name: str,
+        problem: NodeProblem,
+        *,
+        limits: EventLimits = EventLimits(),
+        backoff: Backoff | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """``clock`` returns nanoseconds since the epoch."""
+        self._api = api
+        self._node = node_name
+        self._problem = problem
+        self._limits = limits
+        self._backoff = backoff or Backoff(first=1.0, cap=60.0)
+        self._clock = clock
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._recorded = asyncio.Event()
+        self._tokens = float(limits.burst)
+        self._filled = time.monotonic()
+
+    def record(self, resource: str, occurrence: Occurrence) -> None:
+        """Count an occurrence, which ``run`` writes soon. Requires microseconds and memory for the last one only."""
+        now, key = self._clock(), (resource, occurrence.reason)
+        series = self._series.get(key)
+        if series is None or (series.count == series.written and now - series.last > self._limits.gap * 1e9):
+            series = _Series(resource, occurrence.reason, occurrence.type, "", now, now, name=self._name(now))
+            self._series[key] = series
+        series.count += 1
+        series.last, series.message = now, occurrence.message[:MAX_MESSAGE]
+        self._recorded.set()
+
+    async def run(self) -> None:
+        """Write what was recorded, until cancelled. A request that fails is repeated."""
+        while True:
+            waiting = [series for series in self._series.values() if series.count != series.written]
+            if not waiting:
+                self._recorded.clear()
+                await self._recorded.wait()
+                continue
+            await asyncio.sleep(self._seconds_to_token())
+            try:
+                await self._write(min(waiting, key=lambda series: series.last))
+            except ApiError as error:
+                self._problem.failed(error)
+                await asyncio.sleep(self._backoff.pause(error))
+            else:
+                self._tokens -= 1
+                self._problem.ended()
+                self._backoff.succeeded()
+
+    async def _write(self, series: _Series) -> None:
+        """Create the Event, or change its count, message and last time."""
+        count, path = series.count, events(NAMESPACE)
+        if series.written:
+            try:
+                await self._patch(series)
+            except NotFoundError:  # it has expired, after an hour by default
+                series.name = self._name(self._clock())
+                await self._api.create(path, self._body(series))
+        else:
+            try:
+                await self._api.create(path, self._body(series))
+            except ConflictError:  # an earlier request had no answer, but was processed
+                await self._patch(series)
+        series.written = count
+
+    async def _patch(self, series: _Series) -> None:
+        path = object_path(events(NAMESPACE), series.name)
+        patch = {"count": series.count, "message": series.message, "lastTimestamp": _timestamp(series.last)}
+        await self._api.patch(path, patch)
+
+    def _body(self, series: _Series) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": series.name, "namespace": NAMESPACE},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node},
+            "type": series.type,
+            "reason": series.reason,
+            "message": series.message,
+            "count": series.count,
+            "firstTimestamp": _timestamp(series.first),
+            "lastTimestamp": _timestamp(series.last),
+            "source": {"component": COMPONENT, "host": self._node},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._node,
+        }
+
+    def _name(self, now: int) -> str:
+        """Return a name that no other Event has, like that of client-go's Events."""
+        taken = {series.name for series in self._series.values()}
+        while (name := f"{self._node[:MAX_NODE_NAME].rstrip('.-')}.{now:x}") in taken:
+            now += 1
+        return name
+
+    def _seconds_to_token(self) -> float:
+        """Return after how many seconds the next request may be sent."""
+        now = time.monotonic()
+        self._tokens = min(self._tokens + (now - self._filled) / self._limits.refill, self._limits.burst)
+        self._filled = now
+        return max(0.0, (1 - self._tokens) * self._limits.refill)
+
+
+def _timestamp(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,139 @@
+"""A feature file for Node Feature Discovery, whose worker turns its lines into labels of the Node.
+
+The ``local`` source of NFD reads the files in /etc/kubernetes/node-feature-discovery/features.d, except those whose
+names begin with a dot; a line is ``KEY=VALUE``, and a comment ``# +expiry-time=TIME`` makes it ignore the lines that
+follow from then on (source/local/local.go). By default, NFD accepts labels of any domain but kubernetes.io.
+
+The file stays when the plugin ends, because an update would otherwise take the labels away for a minute or more.
+Instead, it has an expiry time, which the plugin extends: after the plugin has gone for good, so do the labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from aosp_plugin.backend.driver_kind import DriverKind, driver_kind
+from aosp_plugin.errors import HostError
+from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.daemon.node_problem import NodeProblem
+    from aosp_plugin.framework.inventory import Snapshot
+    from aosp_plugin.framework.resource_server import ResourceServer
+    from aosp_plugin.framework.worker import Worker
+
+LOG = logging.getLogger(__name__)
+
+WRITE_TIMEOUT = 10.0
+"""Seconds to read the kind of the devices, and to write the file."""
+
+
+class FeatureTimings(NamedTuple):
+    """Intervals in seconds."""
+
+    interval: float = 5.0
+    """Between two readings of the plugin's state."""
+    lifetime: float = 3600.0
+    """After which NFD ignores the file, unless it is written again."""
+    renewal: float = 1200.0
+    """After which a file that has not changed is written again. NFD reads it every minute by default."""
+
+
+class Feature(NamedTuple):
+    """A resource whose labels the file has."""
+
+    server: ResourceServer
+    backend: BinderBackend
+    host: Host
+
+
+class FeatureFile:
+    """Keeps the file current. For one event loop; the host is accessed in the worker thread."""
+
+    def __init__(
+        self,
+        path: str,
+        features: Sequence[Feature],
+        worker: Worker,
+        problem: NodeProblem,
+        *,
+        timings: FeatureTimings = FeatureTimings(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``path`` is a path of this process; ``clock`` returns seconds since the epoch."""
+        self._path = path
+        self._features = features
+        self._worker = worker
+        self._problem = problem
+        self._timings = timings
+        self._clock = clock
+        self._written: tuple[Snapshot, ...] = ()
+        self._lines: list[str] = []
+        self._renew_at = 0.0
+
+    async def run(self) -> None:
+        """Write the file when the devices have been scanned, after changes, and before it expires, until cancelled."""
+        while True:
+            snapshots = tuple(feature.server.inventory.snapshot for feature in self._features)
+            if all(snapshot.revision for snapshot in snapshots) and self._is_due(snapshots):
+                try:
+                    await self._worker.run(partial(self._update, snapshots), WRITE_TIMEOUT, label="feature file")
+                except (OSError, HostError, PluginError) as error:
+                    self._problem.failed(error)
+                else:
+                    self._written = snapshots
+                    self._problem.ended()
+            await asyncio.sleep(self._timings.interval)
+
+    def _is_due(self, snapshots: tuple[Snapshot, ...]) -> bool:
+        # A clock that was set back would let the file expire late; one that was set forward makes it due.
+        remaining = self._renew_at - self._clock()
+        return snapshots != self._written or not 0 < remaining <= self._timings.renewal
+
+    def _update(self, snapshots: Sequence[Snapshot]) -> None:
+        """Write the file if its lines have changed, or have to be renewed; in the worker thread."""
+        lines = [line for pair in zip(self._features, snapshots, strict=True) for line in labels(*pair)]
+        now = self._clock()
+        if lines == self._lines and 0 < self._renew_at - now <= self._timings.renewal:
+            return
+        expiry = datetime.fromtimestamp(now + self._timings.lifetime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        head = ["# Written by aosp-device-plugin (feature_file).", f"# +expiry-time={expiry}"]
+        self._replace("".join(f"{line}\n" for line in [*head, *lines]).encode())
+        if lines != self._lines:
+            LOG.info("feature file written", extra={"path": self._path})
+        self._lines, self._renew_at = lines, now + self._timings.renewal
+
+    def _replace(self, content: bytes) -> None:
+        directory, name = os.path.split(self._path)
+        try:
+            atomic_file.sweep(directory, re.escape(name))
+            atomic_file.replace(self._path, content)
+        except OSError as error:  # name the file instead of the temporary one, whose name differs each time
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+
+def labels(feature: Feature, snapshot: Snapshot) -> list[str]:
+    """Return the lines of a resource. Reads the host."""
+    found = driver_kind(feature.host, [each for group in feature.backend.binder_devices().values() for each in group])
+    if feature.server.driver is not None and not found.driver and snapshot.devices:  # no claim has a phone yet
+        driver = feature.backend.attributes(snapshot.devices[0].id).get("driver", "")
+        found = DriverKind(found.kind or "binderfs" * bool(driver), str(driver))
+    values = {
+        "count": str(len(snapshot.devices)),
+        "healthy": str(snapshot.healthy),
+        "kind": found.kind,
+        "driver": found.driver,
+    }
+    return [f"{feature.server.resource_name}.{name}={value}" for name, value in values.items() if value]

@@ -1,0 +1,186 @@
+"""Removes the startup taint from this node's Node object when the plugin's resources are ready.
+
+A kubelet adds the taint with ``--register-with-taints`` when it creates the Node object, and not if the object exists
+(pkg/kubelet/kubelet_node_status.go ``tryRegisterWithAPIServer``), as after a reboot. The plugin removes it once from
+each Node object, and never adds it: whether devices are available is published to the scheduler otherwise, and a taint
+that comes back would end or keep away pods that have no phone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from aosp_plugin.framework.apiserver.errors import ApiError, InvalidObjectError
+from aosp_plugin.framework.apiserver.paths import NODES, object_path
+from aosp_plugin.framework.apiserver.retries import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aosp_plugin.daemon.node_problem import NodeProblem
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.resource_server import ResourceServer
+
+LOG = logging.getLogger(__name__)
+
+UNASKED_SECONDS: Final = 30.0
+"""For which a registered plugin waits for the kubelet's number of devices, before it does without."""
+
+
+class TaintTimings(NamedTuple):
+    """Intervals in seconds."""
+
+    interval: float = 1.0
+    """Between two readings of the plugin's state."""
+    recheck: float = 5.0
+    """Between two requests of the Node while it does not have the devices: the kubelet reports every 10 s."""
+    settled: float = 600.0
+    """Between two requests of a Node that is done: it may have been deleted, and created again with the taint."""
+
+
+class _Metadata(msgspec.Struct):
+    uid: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Spec(msgspec.Struct):
+    taints: list[dict[str, Any]] = []
+
+
+class _Status(msgspec.Struct):
+    allocatable: dict[str, str] = {}
+
+
+class Node(msgspec.Struct):
+    """What matters here of a Node object."""
+
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class Readiness:
+    """Whether a resource is ready for its first pod. For one event loop."""
+
+    def __init__(self, server: ResourceServer, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._server = server
+        self._clock = clock
+        self._registered_at: float | None = None
+
+    @property
+    def generation(self) -> float:
+        """Changes with each registration."""
+        return self._registered_at or 0.0
+
+    def ready(self) -> bool:
+        """Return whether the plugin is registered, and the kubelet, or the API server, has healthy devices of it."""
+        server = self._server
+        if not server.registered:
+            self._registered_at = None
+            return False
+        now = self._clock()
+        if self._registered_at is None:
+            self._registered_at = now
+        if server.unready or not server.inventory.snapshot.healthy:
+            return False
+        if server.driver is not None:  # that the slices are confirmed is a part of ``unready``
+            return server.driver.slices_confirmed > 0
+        confirmation = server.confirmation
+        if confirmation.unknown:  # where the kubelet cannot be asked, the Node object has to do
+            return now - self._registered_at >= UNASKED_SECONDS
+        return bool(confirmation.allocatable)
+
+    def has_devices(self, node: Node) -> bool:
+        """Return whether the Node object, which the scheduler reads, has devices of the resource."""
+        return self._server.driver is not None or node.status.allocatable.get(self._server.resource_name, "0") != "0"
+
+
+class StartupTaint:
+    """Removes one taint from one Node. For one event loop."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        node_name: str,
+        key: str,
+        servers: Sequence[ResourceServer],
+        problem: NodeProblem,
+        *,
+        timings: TaintTimings = TaintTimings(),
+        backoff: Backoff | None = None,
+    ) -> None:
+        """``key`` is that of the taint, whatever its value and effect are."""
+        self._api = api
+        self._path = object_path(NODES, node_name)
+        self._key = key
+        self._resources = [Readiness(server) for server in servers]
+        self._problem = problem
+        self._timings = timings
+        self._backoff = backoff or Backoff(first=1.0, cap=60.0)
+        self._done = ""
+        """The UID of the Node object from which the taint was removed, or that did not have it."""
+
+    async def run(self) -> None:
+        """Remove the taint when all resources are ready, from this Node object and from later ones, until cancelled."""
+        while True:
+            if not self._ready():
+                await asyncio.sleep(self._timings.interval)
+                continue
+            try:
+                done = await self._check()
+            except ApiError as error:
+                self._problem.failed(error)
+                await asyncio.sleep(self._backoff.pause(error))
+                continue
+            self._problem.ended()
+            self._backoff.succeeded()
+            await self._pause(self._timings.settled if done else self._timings.recheck)
+
+    def _ready(self) -> bool:
+        states = [resource.ready() for resource in self._resources]  # each keeps the time of its registration
+        return all(states)
+
+    async def _check(self) -> bool:
+        """Remove the taint if the Node has the devices; return whether nothing is left to do for this Node object."""
+        node = await self._api.get(self._path, Node)
+        if node.metadata.uid == self._done:
+            return True
+        if not any(taint.get("key") == self._key for taint in node.spec.taints):
+            self._done = node.metadata.uid
+            return True
+        if not all(resource.has_devices(node) for resource in self._resources):
+            return False
+        try:
+            await self._api.patch(self._path, removal(node, self._key))
+        except InvalidObjectError:  # the taints have changed meanwhile
+            return False
+        self._done = node.metadata.uid
+        LOG.info("startup taint removed", extra={"taint": self._key})
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; return early after a new registration, because the kubelet may have created its Node again."""
+        before = [resource.generation for resource in self._resources]
+        end = time.monotonic() + seconds
+        while (remaining := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(self._timings.interval, remaining))
+            if not self._ready() or [resource.generation for resource in self._resources] != before:
+                return
+
+
+def removal(node: Node, key: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that removes the taints with this key, and fails if it is another Node, or they moved.
+
+    Another client may change the Node at the same time, so the patch tests what it removes, and leaves the rest alone.
+    """
+    patch: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": node.metadata.uid}]
+    for index, taint in reversed([*enumerate(node.spec.taints)]):
+        if taint.get("key") == key:
+            path = f"/spec/taints/{index}"
+            patch += [{"op": "test", "path": path, "value": taint}, {"op": "remove", "path": path}]
+    return patch

@@ -1,0 +1,86 @@
+"""Items: what Events on the Node, the startup taint and the feature file add to the Helm chart."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.e2e.deploy import parts
+from tests.e2e.deploy.manifests import VALUES, accepted, charted, kustomized, the
+from tests.e2e.deploy.parts import CHART, run
+
+DIRECTORY: Final = "/etc/kubernetes/node-feature-discovery/features.d"
+RIGHTS: Final = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
+
+
+def rules(rendered: list[dict[str, Any]], kind: str) -> dict[tuple[str, ...], list[str]]:
+    """Return the verbs by resource."""
+    return {tuple(rule["resources"]): rule["verbs"] for rule in the(kind, rendered)["rules"]}
+
+
+def everything_is_rendered() -> None:
+    """The three keys add a token, exactly the rights that they use, a policy for each, and the directory of NFD."""
+    rendered = charted(*VALUES["node"])
+    assert rules(rendered, "ClusterRole") == {("nodes",): ["get", "patch"]}
+    assert rules(rendered, "Role") == {("events",): ["create", "patch"]}
+    assert (
+        the("Role", rendered)["metadata"]["namespace"]
+        == the("RoleBinding", rendered)["metadata"]["namespace"]
+        == "default"
+    )
+    pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    (container,) = pod["containers"]
+    assert container["securityContext"]["privileged"] is False
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert mounts["features"] == {"name": "features", "mountPath": f"/host{DIRECTORY}"}
+    assert volumes["features"]["hostPath"] == {"path": DIRECTORY, "type": "DirectoryOrCreate"}
+    assert the("NetworkPolicy", rendered)["spec"]["egress"], "the API server is not reachable"
+    policies = [manifest for manifest in rendered if manifest["kind"] == "ValidatingAdmissionPolicy"]
+    account = "system:serviceaccount:kube-system:aosp-device-plugin"
+    assert len(policies) == 2
+    assert all(account in policy["spec"]["matchConditions"][0]["expression"] for policy in policies)
+    accepted(rendered)
+
+
+def each_key_has_its_own_rights() -> None:
+    """Each key adds its own rights only, and the feature file none."""
+    for key, kinds in (
+        ("node_events=true", {"Role", "RoleBinding", "ValidatingAdmissionPolicy"}),
+        ("startup_taint=a.io/b", {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}),
+        (f"feature_file={DIRECTORY}/a", set()),
+    ):
+        rendered = charted("--set", f"config.{key}")
+        assert {manifest["kind"] for manifest in rendered} & RIGHTS == kinds, key
+        pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is bool(kinds), key
+
+
+def old_clusters_are_refused() -> None:
+    """A cluster whose tokens have no node name is refused with the version that is required."""
+    try:
+        run(parts.helm(), "template", "phones", str(CHART), *VALUES["node"], "--kube-version", "1.29.3")
+    except AssertionError as error:
+        assert "require Kubernetes 1.30" in str(error)  # noqa: PT017 - no pytest here
+        return
+    raise AssertionError("a cluster without the policies is accepted")
+
+
+def kustomize_is_equal() -> None:
+    """deploy/examples/node has the rights and policies of the chart."""
+    names = RIGHTS | {"ValidatingAdmissionPolicyBinding"}
+    left, right = (
+        {(each["kind"], each["metadata"]["name"]): _without_labels(each) for each in rendered if each["kind"] in names}
+        for rendered in (accepted(kustomized("examples/node")), accepted(charted(*VALUES["node"])))
+    )
+    assert left == right
+    pod = the("DaemonSet", kustomized("examples/node"))["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+
+
+def _without_labels(manifest: dict[str, Any]) -> dict[str, Any]:
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "labels"}
+    return {**manifest, "metadata": metadata}
+
+
+ITEMS = (everything_is_rendered, each_key_has_its_own_rights, old_clusters_are_refused, kustomize_is_equal)

@@ -1,0 +1,172 @@
+"""Events on the Node: what an API server has of them after repetitions, failures and floods."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.daemon.node_conditions import Occurrence
+from aosp_plugin.daemon.node_events import EventLimits, NodeEvents
+from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.testing.apiserver import ApiServer, Cut, Hang, Refuse
+from tests.support import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+RESOURCE = "aosp.io/binder"
+EVENTS = paths.events("default")
+START = 1767323045_000_000_000  # 2026-01-02T03:04:05Z
+
+
+class Clock:
+    """A clock in nanoseconds that only a test moves."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        """Return the time."""
+        return self.now
+
+
+class Node:
+    """A node whose Events are written."""
+
+    def __init__(self, server: ApiServer, events: NodeEvents, clock: Clock, problems: list[int]) -> None:
+        self.server = server
+        self.clock = clock
+        self.problems = problems
+        self._events = events
+
+    def lost(self, message: str, resource: str = RESOURCE) -> None:
+        """Record that devices were lost."""
+        self._events.record(resource, Occurrence("Warning", "DevicesLost", message))
+
+    @property
+    def stored(self) -> list[dict[str, Any]]:
+        """The Events that the API server has."""
+        return list(self.server.objects.list(EVENTS))
+
+    async def counted(self, *counts: int) -> list[dict[str, Any]]:
+        """Wait until the API server has Events with these counts, in any order."""
+        await self.server.wait_for(lambda _: sorted(each["count"] for each in self.stored) == sorted(counts))
+        return self.stored
+
+
+@pytest.fixture
+async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    """Yield a node; the fixture's parameter replaces the limits."""
+    problems: list[int] = []
+    clock = Clock()
+    limits = getattr(request, "param", EventLimits())
+    async with (
+        ApiServer() as server,
+        ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.3)) as client,
+    ):
+        problem = NodeProblem("events", lambda _task, count: problems.append(count))
+        backoff = Backoff(first=0.01, cap=0.02)
+        events = NodeEvents(client, "worker", problem, limits=limits, backoff=backoff, clock=clock)
+        async with background_task(events.run()):
+            yield Node(server, events, clock, problems)
+
+
+async def test_an_event_refers_to_the_node_as_a_kubelet_does(node: Node) -> None:
+    node.lost("2 devices lost")
+    (event,) = await node.counted(1)
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "worker", "uid": "worker"}
+    assert event["metadata"]["namespace"] == "default"
+    assert event["metadata"]["name"] == f"worker.{START:x}"
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "DevicesLost", "2 devices lost")
+    assert event["firstTimestamp"] == event["lastTimestamp"] == "2026-01-02T03:04:05Z"
+    assert event["source"] == {"component": "aosp-device-plugin", "host": "worker"}
+
+
+async def test_a_repetition_is_counted_in_the_same_event_with_the_latest_message(node: Node) -> None:
+    node.lost("2 devices lost")
+    await node.counted(1)
+    node.clock.now += 300 * 10**9
+    node.lost("3 devices lost")
+    (event,) = await node.counted(2)
+    assert event["message"] == "3 devices lost"
+    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-01-02T03:04:05Z", "2026-01-02T03:09:05Z")
+
+
+async def test_another_resource_and_a_repetition_after_a_long_pause_are_events_of_their_own(node: Node) -> None:
+    node.lost("a")
+    node.lost("b", "aosp.io/phone")
+    await node.counted(1, 1)
+    node.clock.now += 601 * 10**9
+    node.lost("c")
+    events = await node.counted(1, 1, 1)
+    assert {event["message"] for event in events} == {"a", "b", "c"}
+
+
+async def test_a_flood_becomes_one_event(node: Node) -> None:
+    for number in range(1000):
+        node.lost(f"{number} devices lost")
+    (event,) = await node.counted(1000)
+    assert event["message"] == "999 devices lost"
+    assert node.server.count("*", "events") == 1
+
+
+@pytest.mark.parametrize("node", [EventLimits(burst=3, refill=0.2)], indirect=True)
+async def test_the_number_of_requests_is_limited_and_nothing_is_dropped(node: Node) -> None:
+    started = asyncio.get_running_loop().time()
+    for number in range(1, 6):
+        node.lost(f"{number} devices lost")
+        await node.counted(number)
+    assert asyncio.get_running_loop().time() - started >= 0.3, "the last two requests waited"
+    assert node.server.count("*", "events") == 5
+
+
+async def test_an_event_that_has_expired_is_created_again_with_its_count(node: Node) -> None:
+    node.lost("a")
+    (event,) = await node.counted(1)
+    node.server.objects.delete(paths.object_path(EVENTS, event["metadata"]["name"]))
+    node.clock.now += 1
+    node.lost("b")
+    (event,) = await node.counted(2)
+    assert event["message"] == "b"
+
+
+async def test_an_event_whose_creation_was_not_answered_exists_once(node: Node) -> None:
+    node.server.faults.add(Cut(after=None), verb="create", resource="events", times=1)
+    node.lost("a")
+    await node.server.wait_for(lambda server: server.count("patch", "events"))
+    (event,) = await node.counted(1)
+    assert event["message"] == "a"
+
+
+async def test_a_server_that_hangs_or_fails_gets_the_event_later_and_the_problem_is_logged_once(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    hang = node.server.faults.add(Hang(), resource="events")
+    node.lost("a")
+    await node.server.wait_for(lambda server: server.count("create", "events") >= 2)
+    node.lost("b")
+    hang.remove()
+    (event,) = await node.counted(2)
+    assert event["message"] == "b"
+    await until(lambda: node.problems[-1] == 0)
+    refused = node.server.faults.add(Refuse(403, "Forbidden", "no"), resource="events")
+    node.lost("c")
+    await node.server.wait_for(lambda _: refused.hits >= 3)
+    assert node.problems[-1] == 1
+    refused.remove()
+    await node.counted(3)
+    await until(lambda: node.problems[-1] == 0)
+    messages = [(record.message, getattr(record, "error", "")) for record in caplog.records]
+    texts = [message for message, _ in messages]
+    assert texts == ["node task failed, retrying", "node task recovered"] * 2
+    assert "the service account requires the verb patch on events" in messages[2][1]

@@ -1,0 +1,189 @@
+"""The feature file for Node Feature Discovery: its lines, when it is written, and what happens if it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.daemon.node_features import Feature, FeatureFile, FeatureTimings, labels
+from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.worker import Worker
+from tests.backends import binder_backend, scan
+from tests.support import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from tests.support import DeviceDirectory
+
+START = 1767323045.0  # 2026-01-02T03:04:05Z
+
+
+def parsed(path: Path, now: float) -> dict[str, str]:
+    """Return the labels that NFD's worker reads from a file at a time (source/local/local.go ``parseFeatureFile``)."""
+    found, expires = {}, now
+    for line in path.read_text().splitlines():
+        if line.startswith("# +"):
+            directive, _, value = line.removeprefix("# +").partition("=")
+            assert directive == "expiry-time"
+            expires = datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+        elif not line.startswith("#") and expires >= now:
+            key, _, value = line.partition("=")
+            found[key] = value
+    return found
+
+
+class Files:
+    """The file, and what it is about."""
+
+    def __init__(self, path: Path, devices: DeviceDirectory, clock: Clock) -> None:
+        self.path = path
+        self.devices = devices
+        self.clock = clock
+        self.problems: list[int] = []
+        self.checked = asyncio.Event()
+        self.backend = binder_backend(devices.directory)
+        self.inventory = Inventory()
+        server: Any = SimpleNamespace(resource_name="aosp.io/binder", inventory=self.inventory, driver=None)
+        self.feature = Feature(server, self.backend, Host())
+
+    def scan(self) -> None:
+        """Publish the devices as they are now."""
+        scan(self.backend)
+        self.inventory.publish(self.backend.devices())
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[FeatureFile]:
+        """Yield what writes the file."""
+
+        def changed(_task: str, count: int) -> None:
+            self.problems.append(count)
+            self.checked.set()
+
+        with contextlib.closing(Worker("features")) as worker:
+            problem = NodeProblem("feature_file", changed)
+            timings = FeatureTimings(interval=0.01)
+            yield FeatureFile(str(self.path), [self.feature], worker, problem, timings=timings, clock=self.clock)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition holds after an attempt to write."""
+        async with asyncio.timeout(30):
+            while not condition():
+                self.checked.clear()
+                await self.checked.wait()
+
+
+@pytest.fixture
+async def files(tmp_path: Path, device_directory: DeviceDirectory) -> AsyncIterator[Files]:
+    """Yield a file that a task keeps current."""
+    (tmp_path / "features.d").mkdir()
+    files = Files(tmp_path / "features.d" / "aosp-device-plugin", device_directory, Clock(START))
+    with files.writing() as written:
+        async with background_task(written.run()):
+            yield files
+
+
+async def test_the_file_has_the_numbers_and_the_kind_of_the_devices(files: Files) -> None:
+    files.devices.add(0, 1, 2)
+    files.scan()
+    await files.until(files.path.exists)
+    labels = parsed(files.path, START)
+    assert labels == {"aosp.io/binder.count": "3", "aosp.io/binder.healthy": "3", "aosp.io/binder.kind": "file"}
+    assert os.stat(files.path).st_mode & 0o777 == 0o644
+    files.devices.remove(1)
+    files.scan()
+    await files.until(lambda: parsed(files.path, START)["aosp.io/binder.healthy"] == "2")
+    assert parsed(files.path, START)["aosp.io/binder.count"] == "3", "a missing device is listed for some time"
+    assert os.listdir(files.path.parent) == [files.path.name]
+
+
+async def test_the_file_is_not_written_before_the_first_scan_and_without_a_change(files: Files) -> None:
+    files.devices.add(0)
+    files.scan()
+    await files.until(files.path.exists)
+    written = os.stat(files.path)
+    files.inventory.republish()
+    await files.until(lambda: len(files.problems) >= 3)
+    assert os.stat(files.path).st_ino == written.st_ino
+
+
+async def test_the_file_expires_unless_the_plugin_renews_it(files: Files) -> None:
+    files.devices.add(0)
+    files.scan()
+    await files.until(files.path.exists)
+    assert parsed(files.path, START + 3600)
+    assert not parsed(files.path, START + 3601)
+    files.clock.now = START + 1201
+    await files.until(lambda: parsed(files.path, START + 3601 + 1200))
+
+
+async def test_a_clock_that_is_set_back_makes_no_file_that_never_expires(files: Files) -> None:
+    files.devices.add(0)
+    files.scan()
+    await files.until(files.path.exists)
+    files.clock.now = START - 100_000
+    await files.until(lambda: not parsed(files.path, START))
+
+
+async def test_a_directory_that_is_missing_is_logged_once_and_used_later(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    files.path.parent.rmdir()
+    files.devices.add(0)
+    files.scan()
+    await files.until(lambda: files.problems.count(1) >= 3)
+    files.path.parent.mkdir()
+    await files.until(lambda: files.problems[-1] == 0)
+    events = [(record.message, getattr(record, "error", "")) for record in caplog.records]
+    assert events == [
+        ("node task failed, retrying", f"[Errno 2] No such file or directory: '{files.path}'"),
+        ("feature file written", ""),
+        ("node task recovered", ""),
+    ]
+
+
+async def test_temporary_files_of_killed_processes_are_removed(files: Files) -> None:
+    left = files.path.with_name(".aosp-device-plugin.abcd1234.tmp")
+    left.touch()
+    files.devices.add(0)
+    files.scan()
+    await files.until(files.path.exists)
+    assert not left.exists()
+
+
+def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() -> None:
+    class Backend:
+        def binder_devices(self) -> dict[str, list[Any]]:
+            return {}
+
+        def attributes(self, _device_id: str) -> dict[str, str]:
+            return {"driver": "rust"}
+
+    devices = [SimpleNamespace(id="phone0", healthy=True)]
+    snapshot: Any = SimpleNamespace(devices=devices, healthy=1)
+    server: Any = SimpleNamespace(resource_name="aosp.io/phone", driver=object())
+    backend: Any = Backend()
+    assert labels(Feature(server, backend, Host()), snapshot) == [
+        "aosp.io/phone.count=1",
+        "aosp.io/phone.healthy=1",
+        "aosp.io/phone.kind=binderfs",
+        "aosp.io/phone.driver=rust",
+    ]
+
+
+def test_without_devices_only_the_numbers_are_written(device_directory: DeviceDirectory) -> None:
+    server: Any = SimpleNamespace(resource_name="aosp.io/binder", driver=None)
+    feature = Feature(server, binder_backend(device_directory.directory), Host())
+    assert labels(feature, Snapshot(1, [])) == ["aosp.io/binder.count=0", "aosp.io/binder.healthy=0"]

@@ -1,0 +1,237 @@
+"""The startup taint: when it is removed from the Node, what stays, and what happens to it later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.daemon.node_taint import Readiness, StartupTaint, TaintTimings
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+from aosp_plugin.framework.dra.interfaces import DriverState
+from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.testing.apiserver import ApiServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.support import Clock
+
+RESOURCE = "aosp.io/binder"
+KEY = "aosp.io/starting"
+NODE = paths.object_path(paths.NODES, "worker")
+STARTUP = {"key": KEY, "value": "a", "effect": "NoSchedule"}
+OTHER = {"key": "example.com/other", "effect": "NoExecute"}
+
+
+class Server(SimpleNamespace):
+    """The state of a device plugin that is ready, as a test changes it."""
+
+    def __init__(self, *, registered: bool = True, **changes: Any) -> None:
+        self.resource_name = RESOURCE
+        self.read = asyncio.Event()
+        self._registered = registered
+        self.unready = ""
+        self.driver = None
+        self.inventory = Inventory()
+        self.inventory.publish([Device("a")])
+        self.confirmation = Confirmation()
+        self.confirmation.record(1, 1)
+        super().__init__(**changes)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the plugin is registered; ``read`` is set by each reading."""
+        self.read.set()
+        return self._registered
+
+    @registered.setter
+    def registered(self, registered: bool) -> None:
+        self._registered = registered
+
+
+class Node:
+    """A Node object, and the plugin that may remove its taint."""
+
+    def __init__(self, api: ApiServer, plugin: Server, problems: list[int]) -> None:
+        self.api = api
+        self.plugin = plugin
+        self.problems = problems
+
+    def create(self, *taints: dict[str, str], allocatable: str = "1") -> None:
+        """Create the Node object."""
+        self.api.objects.create(
+            paths.NODES,
+            {
+                "metadata": {"name": "worker"},
+                "spec": {"taints": list(taints)},
+                "status": {"allocatable": {RESOURCE: allocatable}},
+            },
+        )
+
+    @property
+    def taints(self) -> list[dict[str, str]]:
+        """The taints that the Node object has."""
+        taints: list[dict[str, str]] = self.api.objects.get(NODE)["spec"].get("taints", [])
+        return taints
+
+    def taint(self, *taints: dict[str, str]) -> None:
+        """Replace the taints, as another client does."""
+        node = self.api.objects.get(NODE)
+        node["spec"]["taints"] = list(taints)
+        self.api.objects.update(NODE, node)
+
+    def report(self, allocatable: str) -> None:
+        """Report the number of devices, as the kubelet does."""
+        self.api.objects.update(
+            f"{NODE}/status", {"metadata": {"name": "worker"}, "status": {"allocatable": {RESOURCE: allocatable}}}
+        )
+
+    async def asked(self, times: int = 2) -> None:
+        """Wait until the plugin has read the Node some times more."""
+        before = self.api.count("get", "nodes")
+        await self.api.wait_for(lambda server: server.count("get", "nodes") >= before + times)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    """Yield a Node that does not exist yet."""
+    plugin, problems = Server(), list[int]()
+    async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:
+        taint = StartupTaint(
+            client,
+            "worker",
+            KEY,
+            [plugin],
+            NodeProblem("startup_taint", lambda _task, count: problems.append(count)),
+            timings=TaintTimings(interval=0.01, recheck=0.02, settled=0.05),
+            backoff=Backoff(first=0.01, cap=0.02),
+        )
+        async with background_task(taint.run()):
+            yield Node(server, plugin, problems)
+
+
+async def test_all_taints_with_the_key_are_removed_and_the_others_stay(node: Node) -> None:
+    node.create(STARTUP, OTHER, {"key": KEY, "effect": "NoExecute"})
+    await node.api.wait_for(lambda _: node.taints == [OTHER])
+    assert node.api.count("patch", "nodes") == 1
+
+
+async def test_the_taint_stays_until_the_node_object_has_devices(node: Node) -> None:
+    node.create(STARTUP, allocatable="0")
+    await node.asked()
+    assert node.taints == [STARTUP]
+    node.report("1")
+    await node.api.wait_for(lambda _: node.taints == [])
+
+
+async def test_a_taint_that_is_added_later_stays(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    node.create(STARTUP)
+    await node.api.wait_for(lambda _: node.taints == [])
+    node.taint(STARTUP)
+    await node.asked(3)
+    assert node.taints == [STARTUP]
+    assert [record.message for record in caplog.records] == ["startup taint removed"]
+
+
+async def test_a_node_object_that_is_created_again_loses_the_taint_again(node: Node) -> None:
+    node.create(OTHER)
+    await node.asked()
+    node.api.objects.delete(NODE)
+    node.create(STARTUP)
+    await node.api.wait_for(lambda _: node.taints == [])
+
+
+async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
+    plugin = Server()
+    async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:
+        node, problem = Node(server, plugin, []), NodeProblem("startup_taint", lambda _task, _count: None)
+        taint = StartupTaint(client, "worker", KEY, [plugin], problem, timings=TaintTimings(interval=0.01))
+        node.create()
+        async with background_task(taint.run()):
+            await server.wait_for(lambda _: server.count("get", "nodes") == 1)
+            server.objects.delete(NODE)
+            node.create(STARTUP)
+            plugin.registered = False
+            plugin.read.clear()
+            await plugin.read.wait()
+            plugin.registered = True
+            await server.wait_for(lambda _: node.taints == [])
+
+
+async def test_taints_that_change_between_read_and_patch_are_read_again(node: Node) -> None:
+    node.plugin.registered = False
+    node.create(STARTUP, OTHER)
+    moved = False
+
+    def move(server: ApiServer) -> bool:
+        nonlocal moved
+        if not moved and server.count("get", "nodes") == 1:
+            moved = True
+            node.taint(OTHER, STARTUP)
+        return node.taints == [OTHER]
+
+    node.plugin.registered = True
+    await node.api.wait_for(move)
+    assert node.problems[-1] == 0
+
+
+async def test_a_missing_right_is_logged_once_and_the_taint_goes_when_it_is_granted(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.api.access.forbid("patch", "nodes")
+    node.create(STARTUP)
+    await node.api.wait_for(lambda server: server.count("patch", "nodes") >= 3)
+    assert node.problems[-1] == 1
+    (record,) = caplog.records
+    assert "the service account requires the verb patch on nodes" in record.error  # type: ignore[attr-defined]
+    node.api.access.permit("patch", "nodes")
+    await node.api.wait_for(lambda _: node.taints == [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"registered": False},
+        {"unready": "the kubelet has 0 of 1 healthy devices"},
+        {"inventory": Inventory()},
+        {"driver": DriverState("binder.aosp.io", 0, 0, 0)},
+    ],
+    ids=["not registered", "unready", "no devices", "no slices"],
+)
+def test_a_resource_is_not_ready(changes: dict[str, Any]) -> None:
+    assert not Readiness(Server(**changes)).ready()
+
+
+def test_a_resource_is_ready_when_the_kubelet_has_devices_of_it() -> None:
+    plugin = Server()
+    readiness = Readiness(plugin)
+    assert readiness.ready()
+    plugin.confirmation.record(0, 1)
+    assert not readiness.ready()
+    assert Readiness(Server(driver=DriverState("binder.aosp.io", 1, 1, 0))).ready()
+
+
+def test_a_kubelet_that_cannot_be_asked_delays_readiness_only(clock: Clock) -> None:
+    plugin = Server(confirmation=Confirmation())
+    readiness = Readiness(plugin, clock)
+    assert not readiness.ready()
+    clock.now += 29.0
+    assert not readiness.ready()
+    plugin.registered = False
+    assert not readiness.ready()
+    plugin.registered = True
+    clock.now += 2.0
+    assert not readiness.ready(), "the registration is another one"
+    clock.now += 30.0
+    assert readiness.ready()

@@ -1,0 +1,194 @@
+"""The whole plugin with stand-ins for kubelet and API server: what it writes for its Node, and what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.testing import Kubelet
+from aosp_plugin.testing.apiserver import ApiServer, Hang
+from aosp_plugin.testing.podresources_server import PodResources
+from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+KEY = "aosp.io/starting"
+NODE = paths.object_path(paths.NODES, "worker")
+EVENTS = paths.events("default")
+
+
+class Node:
+    """A node with a kubelet and an API server, on which the plugin runs as a process."""
+
+    def __init__(self, directory: Path, server: ApiServer, kubelet: Kubelet) -> None:
+        self.directory = directory
+        self.server = server
+        self.kubelet = kubelet
+        self.devices = DeviceDirectory(directory / "dev")
+        self.port = free_port()
+        (directory / "account").mkdir()
+        server.write_service_account(str(directory / "account"))
+        body = {
+            "metadata": {"name": "worker"},
+            "spec": {"taints": [{"key": KEY, "effect": "NoSchedule"}]},
+            "status": {"allocatable": {RESOURCE: "3"}},
+        }
+        server.objects.create(paths.NODES, body)
+
+    def plugin(self, *, address: bool = True, **keys: Any) -> Serve:
+        """Write the configuration with these keys, and return the plugin; it knows the API server by its address."""
+        config = {
+            "version": "v1",
+            "device_dir": str(self.devices.directory),
+            "kubelet_dir": str(self.kubelet.directory),
+            "pod_resources_socket": f"{self.directory}/pods.sock",
+            "service_account_dir": str(self.directory / "account"),
+            "shared_devices": [],
+            "verify": "file",
+            "listen": f"127.0.0.1:{self.port}",
+            **keys,
+        }
+        path = self.directory / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        environment = {**(self.server.environment if address else {}), "NODE_NAME": "worker"}
+        kubelet_dir = str(self.kubelet.directory)
+        return Serve(self.devices, kubelet_dir, f"--config={path}", environment=environment, usual_flags=False)
+
+    @property
+    def events(self) -> dict[str, str]:
+        """The messages of the Events by reason."""
+        return {event["reason"]: event["message"] for event in self.server.objects.list(EVENTS)}
+
+    @property
+    def taints(self) -> list[dict[str, str]]:
+        """The taints of the Node object."""
+        taints: list[dict[str, str]] = self.server.objects.get(NODE)["spec"]["taints"]
+        return taints
+
+    async def metrics(self) -> list[str]:
+        """Return the metrics about the Node."""
+        _, _, text = await http_get(self.port, "/metrics")
+        return [line for line in text.splitlines() if line.startswith("aosp_plugin_node_")]
+
+
+def loads_client(plugin: Serve) -> bool:
+    """Return whether the plugin has loaded aiohttp, parts of which are shared libraries."""
+    return "aiohttp" in Path(f"/proc/{plugin.process.pid}/maps").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+async def node(short_directory: Path) -> AsyncIterator[Node]:
+    async with (
+        ApiServer(tls=True) as server,
+        Kubelet(short_directory / "k") as kubelet,
+        PodResources(kubelet, f"{short_directory}/pods.sock"),
+    ):
+        yield Node(short_directory, server, kubelet)
+
+
+async def test_the_taint_goes_when_the_kubelet_has_the_devices_and_lost_devices_are_an_event(node: Node) -> None:
+    node.devices.add(0, 1, 2)
+    async with node.plugin(node_events=True, startup_taint=KEY) as plugin:
+        await node.server.wait_for(lambda _: node.taints == [])
+        assert loads_client(plugin)
+        node.devices.remove(1, 2)
+        await node.server.wait_for(lambda _: "DevicesLost" in node.events)
+        node.devices.add(1)
+        await node.server.wait_for(lambda _: "DevicesRecovered" in node.events)
+        metrics = await node.metrics()
+    lost = f"2 devices of {RESOURCE} lost: 2 missing (aosp_binder1, aosp_binder2); 1 of 3 are healthy"
+    recovered = f"1 device of {RESOURCE} healthy again (aosp_binder1); 1 device still lost; 2 of 3 are healthy"
+    assert node.events == {"DevicesLost": lost, "DevicesRecovered": recovered}
+    assert 'aosp_plugin_node_problem{task="events"} 0.0' in metrics
+    assert 'aosp_plugin_node_problem{task="startup_taint"} 0.0' in metrics
+    assert 'aosp_plugin_node_requests_total{code="200",object="nodes",verb="patch"} 1.0' in metrics
+
+
+async def test_the_taint_stays_while_a_resource_has_no_device(node: Node) -> None:
+    async with node.plugin(startup_taint=KEY) as plugin:
+        await plugin.logged("registered")
+        node.devices.add(0)
+        await listed(node.kubelet, 1)
+        node.devices.remove(0)
+        await listed(node.kubelet, 0)
+        assert node.server.count("patch", "nodes") == 0
+        node.devices.add(0)
+        await node.server.wait_for(lambda _: node.taints == [])
+
+
+async def test_an_api_server_that_hangs_affects_neither_devices_nor_the_end(node: Node) -> None:
+    hang = node.server.faults.add(Hang())
+    node.devices.add(0, 1)
+    async with node.plugin(node_events=True, startup_taint=KEY) as plugin:
+        await listed(node.kubelet, 2)
+        await node.server.wait_for(lambda _: hang.hits)
+        node.devices.remove(0)
+        await listed(node.kubelet, 1)
+        status, _, _ = await http_get(node.port, "/readyz")
+        assert status == 200
+        started = time.monotonic()
+        plugin.signal(signal.SIGTERM)
+        assert await plugin.finish() == 0
+        assert time.monotonic() - started < 5
+
+
+async def test_without_an_api_server_the_plugin_serves_and_logs_the_reason_once(node: Node) -> None:
+    node.devices.add(0)
+    await node.server.stop()
+    async with node.plugin(startup_taint=KEY) as plugin:
+        await listed(node.kubelet, 1)
+        line = await plugin.logged("node task failed, retrying")
+        assert "cannot connect to" in line
+        assert "task=startup_taint" in line
+        async with asyncio.timeout(30):
+            while 'aosp_plugin_node_problem{task="startup_taint"} 1.0' not in await node.metrics():
+                pass
+        await node.server.start()
+        await node.server.wait_for(lambda _: node.taints == [])
+        await plugin.logged("node task recovered")
+    assert sum("node task failed" in line for line in plugin.log) == 1
+
+
+async def test_events_without_a_service_account_are_refused_at_the_start(node: Node) -> None:
+    async with node.plugin(address=False, node_events=True) as plugin:
+        assert await plugin.finish() == 1
+    assert (
+        "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set to connect to the API server" in plugin.log[0]
+    )
+
+
+async def test_a_feature_file_needs_no_api_server_and_loads_no_client(node: Node) -> None:
+    node.devices.add(0, 1)
+    (node.directory / "features.d").mkdir()
+    path = node.directory / "features.d" / "aosp"
+    async with node.plugin(feature_file=str(path)) as plugin:
+        await plugin.logged("feature file written")
+        assert not loads_client(plugin)
+    lines = path.read_text().splitlines()
+    assert lines[2:] == [f"{RESOURCE}.count=2", f"{RESOURCE}.healthy=2", f"{RESOURCE}.kind=file"]
+    assert node.server.requests == {}
+
+
+async def test_a_reload_turns_events_on_and_off(node: Node) -> None:
+    node.devices.add(0, 1)
+    async with node.plugin() as plugin:
+        await plugin.logged("registered")
+        node.devices.remove(1)
+        await listed(node.kubelet, 1)
+        node.devices.add(1)
+        node.plugin(node_events=True)  # writes the file
+        plugin.signal(signal.SIGHUP)
+        await plugin.logged("configuration reloaded")
+        await listed(node.kubelet, 2)
+        node.devices.remove(0)
+        await node.server.wait_for(lambda _: "DevicesLost" in node.events)
+        assert "aosp_binder0" in node.events["DevicesLost"]
