@@ -7,12 +7,14 @@ import contextlib
 import logging
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.daemon import node_features
 from aosp_plugin.daemon.node_features import Feature, FeatureFile, FeatureTimings, labels
 from aosp_plugin.daemon.node_problem import NodeProblem
 from aosp_plugin.framework.aio import background_task
@@ -23,8 +25,8 @@ from tests.support import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
+    from tests.hanging_fs import HangingFileSystem
     from tests.support import DeviceDirectory
 
 START = 1767323045.0  # 2026-01-02T03:04:05Z
@@ -161,6 +163,23 @@ async def test_temporary_files_of_killed_processes_are_removed(files: Files) -> 
     files.scan()
     await files.until(files.path.exists)
     assert not left.exists()
+
+
+async def test_a_file_system_that_hangs_is_a_problem_and_blocks_nothing_else(
+    hanging_file_system: HangingFileSystem,
+    device_directory: DeviceDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(node_features, "WRITE_TIMEOUT", 0.1)
+    files = Files(Path(hanging_file_system.directory) / "aosp-device-plugin", device_directory, Clock(START))
+    with files.writing() as written, hanging_file_system.hanging():
+        async with background_task(written.run()):
+            device_directory.add(0)
+            files.scan()
+            await files.until(lambda: files.problems.count(1) >= 2)
+            assert hanging_file_system.waiting() == 1, "one thread waits, whatever the number of attempts is"
+    assert [record.error for record in caplog.records] == ["feature file timed out after 0.1 s"]  # type: ignore[attr-defined]
 
 
 def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() -> None:
