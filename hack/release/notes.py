@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hack import version
 from hack.release.errors import ReleaseError
 from hack.release.files import sha256
+from hack.release.links import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,11 +20,12 @@ NAME = "release-notes.md"
 
 def render(project: Project, output: Path, image: str, digest: str, source_url: str) -> str:
     """Return the notes for the files that are in the release's directory already."""
+    changelog = (project.root / version.CHANGELOG).read_text(encoding="utf-8")
     parts = [
         f"# aosp-device-plugin {project.version}",
         _install(project, image, digest),
         "## Changes",
-        changes((project.root / version.CHANGELOG).read_text(encoding="utf-8"), project.version),
+        absolute(changes(changelog, project.version), source_url, f"v{project.version}"),
         "## Files",
         "| file | SHA-256 |\n|---|---|\n"
         + "\n".join(f"| `{path.name}` | `{sha256(path)}` |" for path in sorted(output.iterdir())),

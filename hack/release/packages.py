@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hack.release import source
 from hack.release.errors import ReleaseError, run
+from hack.release.links import absolute
 
 if TYPE_CHECKING:
     from hack.release.source import Project
@@ -25,6 +26,9 @@ def build(project: Project, output: Path, source_url: str) -> None:
         source.export(project, Path(directory))
         settings = Path(directory, "pyproject.toml")
         settings.write_text(with_urls(settings.read_text(encoding="utf-8"), source_url), encoding="utf-8")
+        readme = Path(directory, "README.md")
+        text = absolute(readme.read_text(encoding="utf-8"), source_url, f"v{project.version}")
+        readme.write_text(text, encoding="utf-8")
         command = (python, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel")
         run(*command, "--directory", str(output.resolve()), cwd=Path(directory))
 

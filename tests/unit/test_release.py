@@ -16,6 +16,7 @@ from hack.release import __main__ as command
 from hack.release import files, images, notes, packages, provenance, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
+from hack.release.links import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -279,6 +280,14 @@ def test_the_public_repository_is_added_to_the_metadata() -> None:
     urls = tomllib.loads(packages.with_urls(settings, URL))["project"]["urls"]
     assert urls["Source"] == URL
     assert packages.with_urls(settings, "") == settings
+
+
+def test_relative_links_lead_to_the_files_of_the_tag() -> None:
+    text = "[a](docs/a.md#b) ![p](docs/p.png) [h](#heading) [web](https://example.com/x)"
+    assert absolute(text, URL, "v0.2.0") == (
+        f"[a]({URL}/blob/v0.2.0/docs/a.md#b) ![p]({URL}/raw/v0.2.0/docs/p.png) [h](#heading) [web](https://example.com/x)"
+    )
+    assert absolute(text, "", "v0.2.0") == text
 
 
 def test_checksums_are_those_that_sha256sum_checks(output: Path) -> None:
