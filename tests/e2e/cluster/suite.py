@@ -24,6 +24,7 @@ from tests.e2e.cluster import (
     items_install,
     items_kustomize,
     items_lost,
+    items_migration,
     items_node,
     items_node_objects,
     items_phones,
@@ -63,6 +64,7 @@ class Group:
 
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
+    Group("installation-kinds", "from one kind of installation to another", items_migration.item.all),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("dra", "the plugin as a DRA driver", items_dra.item.all),
     Group(
