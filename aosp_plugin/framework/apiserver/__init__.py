@@ -5,5 +5,5 @@
 answer that callers handle.
 
 Only this package and the stand-in API server of ``aosp_plugin.testing`` import aiohttp, which requires megabytes of
-memory: import ``client`` only where a DRA driver runs. The other modules do not import it.
+memory: import ``client`` only where a feature uses it. The other modules do not import it.
 """

@@ -10,13 +10,14 @@ import time
 import urllib.request
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
 from tests.api_contract import publishing
 from tests.api_contract.checks import CHECKS
+from tests.e2e.apiserver import policies
 from tests.e2e.cluster import sandbox
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.control_plane import ADMINISTRATORS, ETCD, GATES, GATES_BY_DEFAULT, ControlPlane
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
 _GROUPS = {"nodes": ""}
+
+POLICIES: Final = "The policies for the Node admit what the plugin does, and refuse the rest."
 
 
 class Server:
@@ -172,6 +175,8 @@ def main() -> int:
     for check in CHECKS:
         if options.only in f"{check.run.__name__} {check.title}":
             report.run(f"[1.{server.minor}] {check.title}", partial(_run, check, server))
+    if options.only in POLICIES:
+        report.run(f"[1.{server.minor}] {POLICIES}", partial(policies.limited, server, control_plane.api))
     if server.minor < GATES_BY_DEFAULT:
         _run_with_gates(control_plane, options.only, report)
     return report.end()
