@@ -57,7 +57,9 @@ def runbook(cluster: Cluster, text: str) -> str:
     return shell(cluster, f"{variables}\n{textwrap.dedent(block).rstrip()}")
 
 
-def shell(cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, **placeholders: str) -> str:
+def shell(
+    cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, seconds: float = _SECONDS, **placeholders: str
+) -> str:
     """Run a command of the page with more options, and return its output; ``placeholders`` are replaced by values.
 
     Raises AssertionError with the output if it fails.
@@ -74,7 +76,7 @@ def shell(cluster: Cluster, line: str, *options: str, cwd: Path = PROJECT, **pla
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=_SECONDS,
+        timeout=seconds,
         check=False,
         cwd=cwd,
     )

@@ -28,6 +28,7 @@ from tests.e2e.cluster import (
     items_node,
     items_node_objects,
     items_phones,
+    items_quickstart,
     items_reboot,
     items_rollout,
     items_scheduling,
@@ -92,6 +93,7 @@ GROUPS: Final[Sequence[Group]] = (
         [*items_reboot.item.all, *items_node.item.all],
     ),
     Group("binder", "phones on a real binder driver, on a node in QEMU", items_binder.item.all, binder=True),
+    Group("quickstart", "the page that leads to a first phone", items_quickstart.item.all, binder=True),
     Group("dra-binder", "claims on a real binder driver", items_dra_binder.item.all, binder=True),
     # Groups with several machines come last: later groups keep them.
     # One machine has to stay Ready: Kubernetes evicts nothing while all nodes are away.

@@ -117,6 +117,14 @@ class Runtime:
         """Give an image one more name."""
         self._ctr("images", "tag", "--force", image, name)
 
+    def images(self) -> list[str]:
+        """Return the names of the images."""
+        return self._ctr("images", "list", "--quiet").split()
+
+    def remove(self, image: str) -> None:
+        """Remove an image if it is there."""
+        self._ctr("images", "remove", "--sync", image)
+
     def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
         """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
         options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))

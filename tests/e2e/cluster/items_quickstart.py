@@ -1,0 +1,149 @@
+"""Items: the commands of docs/quickstart.md, one after the other, on a node with a real binder driver.
+
+The node is a guest in QEMU; see :mod:`tests.e2e.cluster.guest`. Its kernel has the driver loaded, and its disk was made
+with the image of the same archive, because the guest takes minutes for the import. The sections that import it run on a
+machine without emulation.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from hack.release import source
+from hack.release.chart import pack
+from hack.release.files import write_checksums
+from tests.e2e.cluster import documented, leftovers, quickstart
+from tests.e2e.cluster.binder import mounted, node, remove_node
+from tests.e2e.cluster.guest import SLOW
+from tests.e2e.cluster.items import Items
+from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.cluster.cluster import Cluster
+    from tests.e2e.cluster.machine import Machine
+
+item = Items()
+
+FILES: Final = "1. The files"
+HOST: Final = "2. The host"
+K3S: Final = "k3s"
+KUBEADM: Final = "kubeadm"
+MINIKUBE: Final = "minikube"
+REGISTRY: Final = "With a registry"
+PLUGIN: Final = "4. The plugin"
+POD: Final = "5. A pod with a phone"
+UNINSTALL: Final = "6. Uninstall"
+SECTIONS: Final = (FILES, HOST, K3S, KUBEADM, MINIKUBE, REGISTRY, PLUGIN, POD, UNINSTALL)
+"""The sections with commands."""
+
+_PHONES: Final = 10
+_PHONE_IMAGE: Final = "docker.io/library/busybox:1.37.0-musl"
+_LABEL: Final = "aosp.io/binder"
+
+
+@item("Each command of the page is in a section that these items run")
+def complete(_: Cluster) -> None:
+    assert {command.section for command in quickstart.commands()} == set(SECTIONS)
+
+
+@item("The files pass the page's check of their sums")
+def files(cluster: Cluster) -> None:
+    _follow(cluster, cluster.machine, FILES)
+
+
+@item("With the commands for k3s, for kubeadm and for minikube, the node has the image under the name of the page")
+def images(cluster: Cluster) -> None:
+    """Each command that the cluster cannot run has a substitute in ``quickstart.SUBSTITUTES``."""
+    machine = cluster.machine
+    for section in (K3S, KUBEADM, MINIKUBE):
+        machine.runtime.remove(PLUGIN_IMAGE)
+        assert PLUGIN_IMAGE not in machine.runtime.images()
+        _follow(cluster, machine, section)
+        assert PLUGIN_IMAGE in machine.runtime.images(), section
+
+
+@item("On a host with the driver, the page's commands find it, and load it at the next boot")
+def host(cluster: Cluster) -> None:
+    _follow(cluster, _node(cluster), HOST)
+
+
+@item("The chart of the release makes ten phones, and `helm test` opens one")
+def installed(cluster: Cluster) -> None:
+    machine = _node(cluster)
+    assert PLUGIN_IMAGE in machine.runtime.images()
+    _follow(cluster, machine, PLUGIN)
+    assert len(mounted(node(cluster))) == _PHONES, f"{mounted(node(cluster))}"
+
+
+@item("The page's pod gets a phone; its log and the plugin's status show it")
+def phone(cluster: Cluster) -> None:
+    """The pod's image has its name by a tag, because the cluster has no registry."""
+    machine = _node(cluster)
+    machine.runtime.tag(BUSYBOX, _PHONE_IMAGE)
+    (_release(cluster) / "phone.yaml").write_text(quickstart.manifest())
+    _follow(cluster, machine, POD)
+
+
+@item("After the page's commands to uninstall, nothing remains on the node and in the API server")
+def uninstalled(cluster: Cluster) -> None:
+    _follow(cluster, _node(cluster), UNINSTALL)
+    leftovers.require_none(cluster)
+    remove_node(cluster)
+    cluster.kubectl("label", "node", cluster.machine.name, f"{_LABEL}=true")  # for the groups that follow
+
+
+def _node(cluster: Cluster) -> Machine:
+    """Return the page's NODE, the only one whose label the page sets; boot it if there is none."""
+    # Before the guest reads the directories.
+    _release(cluster)
+    _programs(cluster)
+    booted = len(cluster.machines)
+    machine = node(cluster)
+    if len(cluster.machines) > booted:
+        cluster.kubectl("label", "node", "--all", f"{_LABEL}-")
+    return machine
+
+
+def _release(cluster: Cluster) -> Path:
+    """Return the directory with the files of a release that the page uses."""
+    directory = cluster.directory / "release"
+    if not directory.exists():
+        directory.mkdir()
+        (archive,) = re.findall(r"`(aosp-device-plugin-\S+\.tar)`", documented.page(quickstart.PAGE))
+        shutil.copy(cluster.parts.image, directory / archive)
+        pack(source.read(PROJECT), directory, PLUGIN_IMAGE.rpartition(":")[0], "", "")
+        write_checksums(directory)
+    return directory
+
+
+def _programs(cluster: Cluster) -> Path:
+    """Return the directory with the programs that the page expects on a host."""
+    directory = cluster.directory / "host-programs"
+    if not directory.exists():
+        directory.mkdir()
+        (directory / "ctr").symlink_to(cluster.parts.containerd / "ctr")
+        (directory / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+        (directory / "sudo").chmod(0o755)
+    return directory
+
+
+def _follow(cluster: Cluster, machine: Machine, section: str) -> None:
+    """Run the commands of a section, and check that each prints what the comment behind it says."""
+    directory, programs = _release(cluster), _programs(cluster)
+    for command in quickstart.commands():
+        if command.section != section or not command.substitute:
+            continue
+        line = re.sub(r"\bNODE\b", machine.name, command.substitute)
+        if command.on_node:
+            path = f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin"
+            variables = (path, f"CONTAINERD_ADDRESS={machine.runtime.socket}")
+            output = machine.run("env", *variables, "sh", "-ec", f"cd {directory}; {line}", seconds=2 * SLOW)
+        else:
+            output = documented.shell(cluster, line, cwd=directory, seconds=2 * SLOW)
+        printed = " ".join(output.split())
+        assert command.output in printed, f"{line}: expected {command.output!r} in {printed!r}"
