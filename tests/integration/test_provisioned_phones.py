@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
+import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import pytest
@@ -24,7 +28,6 @@ from tests.tmpfs_binderfs import Mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
@@ -282,3 +285,48 @@ async def test_the_kubelet_learns_of_a_loss_and_of_its_end(
         await listed(kubelet, 2, RESOURCE)
         command()
         await listed(kubelet, 3, RESOURCE)
+
+
+def capabilities(pid: int) -> dict[str, int]:
+    """Return the capabilities that a process has, or could get."""
+    status = Path("/proc", str(pid), "status").read_text(encoding="utf-8")
+    return {name: int(value, 16) for name, value in re.findall(r"(Cap(?:Prm|Eff|Bnd)):\s+(\w+)", status)}
+
+
+async def test_a_process_without_capabilities_serves_what_the_command_has_mounted(
+    directory: Mounts, tmp_path: Path, kubelet_dir: str
+) -> None:
+    """Real processes: the command as root, and a plugin that the kernel would refuse every mount."""
+    program = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
+    file = tmp_path / "config.yaml"
+    phones = {"count": 3, "directory": str(directory.path)}
+    document = {
+        "version": "v1",
+        "phones": phones,
+        "provisioned_by": "command",
+        "kubelet_dir": kubelet_dir,
+        "listen": "",
+    }
+    file.write_text(json.dumps(document))
+
+    async def provision() -> None:
+        process = await asyncio.create_subprocess_exec(*program, "provision", f"--config={file}")
+        assert await process.wait() == 0
+
+    await provision()
+    async with Kubelet(kubelet_dir) as kubelet:
+        plugin = await asyncio.create_subprocess_exec(
+            *("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
+            *(*program, "serve", f"--config={file}"),
+        )
+        try:
+            await listed(kubelet, 3, RESOURCE)
+            assert capabilities(plugin.pid) == {"CapPrm": 0, "CapEff": 0, "CapBnd": 0}
+            directory.unmount("phone1")
+            await listed(kubelet, 2, RESOURCE)
+            await provision()
+            await listed(kubelet, 3, RESOURCE)
+        finally:
+            plugin.terminate()
+            assert await plugin.wait() == 0
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}

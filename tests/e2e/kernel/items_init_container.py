@@ -23,7 +23,7 @@ from tests.e2e.kernel.phones import RESOURCE, path
 from tests.e2e.kubelet import items_daemonset
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsPod
-from tests.e2e.kubelet.waiting import until
+from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,11 +43,8 @@ def start(before: PodWorld, kustomize: Path, directory: Path) -> PodWorld:
 
 def init_mounted(world: PodWorld) -> None:
     """The init container of deploy/provision mounts 120 phones, which are whole on the host, and ends with 0."""
-    world.plugin.start()
-    world.node.wait_allocatable(ALL)
+    _start(world)
     phones.require_whole(ALL)
-    ended = _init(world)["state"]["terminated"]
-    assert (ended["exitCode"], ended["reason"]) == (0, "Completed"), ended
     until(lambda: world.plugin.status()["containerStatuses"][0]["ready"], "the pod is ready")
 
 
@@ -86,8 +83,7 @@ def init_restarts(world: PodWorld) -> None:
     assert phones.mounted() == before
     world.plugin.stop()
     assert phones.mounted() == before
-    world.plugin.start()
-    world.node.wait_allocatable(ALL)
+    _start(world)
     assert phones.mounted() == before
     assert [pod.container_id() for pod in pods] == containers, "the pods have restarted"
     assert world.is_held(pods[1], "binder"), "its context manager is gone"
@@ -105,8 +101,7 @@ def init_lost(world: PodWorld) -> None:
     assert free not in phones.mounted(), "the plugin has mounted it"
     before = phones.mounted()
     world.plugin.stop()
-    world.plugin.start()
-    world.node.wait_allocatable(ALL)
+    _start(world)
     phones.require_whole(ALL)
     assert before.items() < phones.mounted().items(), "other phones have changed"
 
@@ -116,10 +111,18 @@ def init_ended(world: PodWorld) -> None:
     items_phone_pods.phones_ended(world)
 
 
-def _init(world: PodWorld) -> dict[str, Any]:
-    """Return the status of the init container."""
+def _start(world: PodWorld) -> None:
+    """Start the plugin's pod, and wait until its init container has ended with 0 and the phones are allocatable."""
+    world.plugin.start()
+    ended = until(lambda: _ended(world), "the init container has ended", seconds=2 * PATIENCE)
+    assert (ended["exitCode"], ended["reason"]) == (0, "Completed"), f"{ended}: {world.plugin.tail()}"
+    world.node.wait_allocatable(ALL)
+
+
+def _ended(world: PodWorld) -> dict[str, Any]:
+    """Return the end of the init container; empty while it runs."""
     (found,) = world.plugin.status()["initContainerStatuses"]
-    return dict(found)
+    return dict(found["state"].get("terminated", {}))
 
 
 ITEMS: Final[list[Item[PodWorld]]] = [
