@@ -88,9 +88,9 @@ RESOURCE: Mapping[str, Advice] = {
         "aosppluginnodevices",
     ),
     "leak-detection-incomplete": Advice(
-        "Leaked devices may be missing here",
-        "Leak detection requires hostPID, SYS_PTRACE and DAC_READ_SEARCH, which deploy/provision grants. Otherwise set "
-        "leak_scan_interval: 0.",
+        "Leak detection is incomplete",
+        "Some leaked devices may not be shown. It requires hostPID, SYS_PTRACE and DAC_READ_SEARCH, which "
+        "deploy/provision grants; otherwise set leak_scan_interval: 0.",
         "aosppluginleakdetectionincomplete",
     ),
     "leak-detection-failing": Advice(
@@ -104,7 +104,7 @@ RESOURCE: Mapping[str, Advice] = {
 
 DEVICES: Mapping[str, Advice] = {
     "leaked": Advice(
-        "held open by a process outside the pods",
+        "held open by a process outside its pod",
         "The next phone on the device would share a binder context with that process. If it belongs to a pod that has "
         "ended, end the process; if it is a tool of the host, stop it.",
         "aosppluginleakeddevices",

@@ -162,9 +162,7 @@ class ResourceChanges(Observer):
         """Record which binder devices are leaked, and which are no longer."""
         before, self._leaked = self._leaked, frozenset(binder_devices)
         if new := self._leaked - frozenset(before):
-            self._history.record(
-                Event.LEAKED, "leaked: a process outside their pods has them open", self._resource, new
-            )
+            self._history.record(Event.LEAKED, "leaked: held open by a process outside its pod", self._resource, new)
         if ended := frozenset(before) - self._leaked:
             self._history.record(Event.LEAK_ENDED, "no longer leaked", self._resource, ended)
 

@@ -48,7 +48,8 @@ def _of_resource(resource: ResourceReport) -> Iterator[Problem]:
         detail = f"{counts.total:,} of {resource.expected:,}"
         yield _problem(resource, "not-provisioned", Severity.WARNING, detail)
     if resource.leak_detection in {"failing", "incomplete"}:
-        yield _problem(resource, f"leak-detection-{resource.leak_detection}", Severity.WARNING, resource.leaks_problem)
+        detail = resource.leaks_problem.removeprefix("leak detection is incomplete: ")
+        yield _problem(resource, f"leak-detection-{resource.leak_detection}", Severity.WARNING, detail)
 
 
 def _serving(resource: ResourceReport) -> Iterator[Problem]:

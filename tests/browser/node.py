@@ -23,7 +23,7 @@ from tests.support import RESOURCE, DeviceDirectory, free_port
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 """Command line of a process that holds devices open. The page must show it as text."""
@@ -38,21 +38,31 @@ class Node(DeviceDirectory):
     """The node. Its devices are files that tests create and remove."""
 
     def __init__(
-        self, directory: str, loop: asyncio.AbstractEventLoop, *, pod_resources: bool, leak_scan_interval: int
+        self,
+        directory: str,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        pod_resources: bool,
+        leak_scan_interval: int,
+        namespaces: Mapping[str, str] = {},
     ) -> None:
-        """``pod_resources``: whether the kubelet serves the podresources API."""
+        """``pod_resources``: whether the kubelet serves the podresources API.
+
+        ``namespaces`` are those of pods by name; others are in the namespace default.
+        """
         super().__init__(Path(directory, "dev"))
         self._loop = loop
         # Writing checkpoints would slow down the measurements.
         self.kubelet = Kubelet(os.path.join(directory, "k"), checkpoints=False)
         self._pod_resources = (
-            PodResources(self.kubelet, os.path.join(directory, "pods.sock")) if pod_resources else None
+            PodResources(self.kubelet, os.path.join(directory, "pods.sock"), namespaces) if pod_resources else None
         )
         self._process: asyncio.subprocess.Process | None = None
         self.port = free_port()
         self._environment = os.environ | {
             "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, "pods.sock"),
             "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": str(leak_scan_interval),
+            "AOSP_PLUGIN_MISSING_DEVICE_TTL": "3600",  # the tests of a busy machine take longer than the default
             "NODE_NAME": "phone-node-07",
         }
 
@@ -153,13 +163,21 @@ class Node(DeviceDirectory):
 
 
 @contextlib.contextmanager
-def running(count: int, *, pod_resources: bool = True, leak_scan_interval: int = 4) -> Iterator[Node]:
-    """Run a node with ``count`` devices."""
+def running(
+    count: int, *, pod_resources: bool = True, leak_scan_interval: int = 4, namespaces: Mapping[str, str] = {}
+) -> Iterator[Node]:
+    """Run a node with ``count`` devices. The other arguments are those of ``Node``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        node = Node(directory, loop, pod_resources=pod_resources, leak_scan_interval=leak_scan_interval)
+        node = Node(
+            directory,
+            loop,
+            pod_resources=pod_resources,
+            leak_scan_interval=leak_scan_interval,
+            namespaces=namespaces,
+        )
         node.add(*range(count))
         try:
             node.run(node.start())

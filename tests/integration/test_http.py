@@ -542,7 +542,16 @@ def test_page_refers_to_exactly_its_files(page_port: int) -> None:
         links = re.findall(r'(?:href|src)="(page/[^"]+)"', response.text)
         links += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', response.text)]
         pending += [f"/{link}" for link in links if f"/{link}" not in visited]
-    assert visited == set(page.routes())
+    icons = {path for path in page.routes() if path.startswith("/page/icon-")}
+    assert visited == set(page.routes()) - icons
+
+
+def test_icon_has_the_number_of_problems(page_port: int) -> None:
+    """The page replaces its icon by one of these."""
+    numbers = {name: get(page_port, f"/page/icon-{name}.svg").text for name in (*range(1, 10), "many")}
+    texts = {name: re.findall(r"<text[^>]*>([^<]*)</text></svg>\s*$", text) for name, text in numbers.items()}
+    assert list(texts.values()) == [[str(number)] for number in range(1, 10)] + [["9+"]]
+    assert get(page_port, "/page/icon-0.svg").status == HTTPStatus.NOT_FOUND
 
 
 def test_missing_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,10 +607,10 @@ def contrast(one: str, other: str) -> float:
 def test_colors_have_sufficient_contrast(page_port: int, theme: int) -> None:
     """WCAG 2 AA requires 4.5 for text, and 3 for graphics."""
     style = get(page_port, "/page/page.css").text
-    themes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    themes = re.findall(r":root[^{]* \{(.*?)\}", style, re.DOTALL)
     color = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", themes[theme]))
-    for text in ("text", "muted", "accent"):
-        for ground in ("surface", "ground", "raised"):
+    for text in ("text", "muted", "accent", "unhealthy-text"):
+        for ground in ("surface", "ground", "raised", "selected"):
             assert contrast(color[text], color[ground]) >= 4.5, (text, ground)
     for kind in ("good", "bad", "note"):
         assert contrast(color[kind], color[f"{kind}-soft"]) >= 4.5, kind

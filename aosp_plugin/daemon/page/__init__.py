@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pkgutil
+import posixpath
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,26 +17,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TYPES = {
-    "index.html": "text/html; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-    "page.css": "text/css; charset=utf-8",
-    "connection.js": "text/javascript; charset=utf-8",
-    "detail.js": "text/javascript; charset=utf-8",
-    "main.js": "text/javascript; charset=utf-8",
-    "map.js": "text/javascript; charset=utf-8",
-    "resource.js": "text/javascript; charset=utf-8",
-    "states.js": "text/javascript; charset=utf-8",
-    "table.js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+
+_FILES = (
+    "icon.svg",
+    "page.css",
+    "parts.css",
+    "theme.js",
+    "address.js",
+    "changes.js",
+    "connection.js",
+    "csv.js",
+    "detail.js",
+    "dom.js",
+    "format.js",
+    "history.js",
+    "keys.js",
+    "main.js",
+    "map.js",
+    "pods.js",
+    "problems.js",
+    "resource.js",
+    "rows.js",
+    "states.js",
+    "table.js",
+)
+
+MANY = "many"
+"""Number in the name of the icon for more than nine problems."""
+
+_BADGE = (
+    '<circle cx="22" cy="22" r="10" fill="#d01250"/><text x="22" y="27" text-anchor="middle" fill="#fff" '
+    'font-family="sans-serif" font-weight="700" font-size="{size}">{text}</text></svg>'
+)
 
 
 def routes() -> dict[str, Callable[[], Answer]]:
-    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``."""
-    return {"/" if name == "index.html" else f"/page/{name}": partial(_file, name) for name in _TYPES}
+    """Return the routes of the page: ``index.html`` at ``/``, and the other files at ``/page/<name>``.
+
+    The icon of the page's tab has the number of problems: ``icon-1.svg`` to ``icon-9.svg``, and ``icon-many.svg``. A
+    page could draw it itself only with a less strict content security policy.
+    """
+    files = {f"/page/{name}": partial(_file, name) for name in _FILES}
+    icons = {f"/page/icon-{number}.svg": partial(_icon, str(number)) for number in (*range(1, 10), MANY)}
+    return {"/": partial(_file, "index.html"), **files, **icons}
 
 
 def _file(name: str) -> Answer:
+    return _answer(name, _content(name))
+
+
+def _icon(number: str) -> Answer:
+    """Return the icon with a number of problems."""
+    text, size = ("9+", 11) if number == MANY else (number, 15)
+    badge = _BADGE.format(text=text, size=size).encode()
+    return _answer("icon.svg", _content("icon.svg").replace(b"</svg>", badge))
+
+
+def _content(name: str) -> bytes:
     content = pkgutil.get_data(__name__, name)  # importlib.resources would load zipfile and more
     if content is None:
         raise FileNotFoundError(f"{__name__} has no {name}")
-    return Answer(_TYPES[name], content, tag=hashlib.sha256(content).hexdigest()[:16])
+    return content
+
+
+def _answer(name: str, content: bytes) -> Answer:
+    return Answer(_TYPES[posixpath.splitext(name)[1]], content, tag=hashlib.sha256(content).hexdigest()[:16])

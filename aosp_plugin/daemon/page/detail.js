@@ -1,44 +1,59 @@
-// The panel with the details of the selected device.
+// The panel with the details of the selected device or pod; on a narrow screen, a sheet that can be closed.
 
-import { STATE, age, element, glyph } from "./states.js";
+import { button, command, element, onChange } from "./dom.js";
+import { age, dateTime, number, plural } from "./format.js";
+import { STATE, glyph, podName } from "./states.js";
 
-export function showDetail(panel, resource, device) {
-  panel.replaceChildren(...(device ? parts(resource, device) : [hint()]));
+const MAX_DEVICES = 60;
+
+// Calls `actions.close()`, `actions.showDevice(resource, id)`, `actions.showPod(pod)` and `actions.searchFor(text)`.
+// Returns a function that shows a device with its resource, a pod's name with its devices as pairs of resource and
+// device, or, without arguments, nothing.
+export function detailPanel(panel, actions) {
+  return onChange((resource, device, pod, devices, node) => {
+    const shown = Boolean(device || pod);
+    panel.classList.toggle("open", shown);
+    panel.setAttribute("aria-label", device ? "Selected device" : pod ? "Selected pod" : "Details");
+    if (!shown) {
+      panel.replaceChildren(hint());
+      return;
+    }
+    const close = button("close", actions.close, "×");
+    close.setAttribute("aria-label", "Close the details");
+    panel.replaceChildren(close, ...(device ? deviceParts(resource, device, actions) : podParts(pod, devices, node, actions)));
+    panel.scrollTop = 0;
+  });
 }
 
 function hint() {
-  return element(
-    "p",
-    "hint",
-    "Select a device: click a cell, or press Tab to reach the map and use the arrow keys.",
-  );
+  const text = "Select a device or a pod to see its details. On the map, the arrow keys move from device to device. ";
+  return element("p", "hint", text, element("kbd", "", "?"), " lists all keys.");
 }
 
-function parts(resource, device) {
+function deviceParts(resource, device, actions) {
   const head = element("h2", "device", device.id);
   const chip = element("p", `chip ${device.state}`, glyph(device.state), STATE[device.state].label);
+  if (device.since !== null) chip.append(element("span", "muted", "for ", age(device.since)));
   const explanation = device.detail || device.reason || STATE[device.state].meaning;
   const rows = [
-    ...(device.since === null ? [] : [["For", age(device.since)]]),
     ["Resource", resource.name],
     ["Binder devices", device.binder_devices.join(", ") || "none"],
-    ["NUMA node", device.numa.join(", ") || "–"],
+    ...(device.numa.length ? [["NUMA node", device.numa.join(", ")]] : []),
     ...(device.spread_device ? [["Spread device", device.spread_device]] : []),
   ];
   const pods = device.pods.map((pod) =>
     block("Allocated to", [
-      ["Pod", pod.name],
+      ["Pod", button("link", () => actions.showPod(podName(pod)), pod.name)],
       ["Namespace", pod.namespace],
       ["Container", pod.container],
       ...(device.allocated_since === null ? [] : [["For", age(device.allocated_since)]]),
-    ]),
+    ], command(`kubectl -n ${pod.namespace} describe pod ${pod.name}`)),
   );
   const leaks = resource.leaks.filter((leak) => device.binder_devices.includes(leak.binder_device)).map(leakBlock);
-  return [head, chip, element("p", "explanation", explanation), list(rows), ...leaks, ...pods];
+  return [head, chip, element("p", "explanation", explanation), ...leaks, ...pods, block("Device", rows)];
 }
 
 function leakBlock(leak) {
-  const started = new Date(leak.started * 1000);
   const container = leak.container ? `container ${leak.container.slice(0, 12)}` : "no container";
   const location = leak.pod_uid ? `pod ${leak.pod_uid}` : container;
   return block(`Held open by process ${leak.pid}`, [
@@ -47,12 +62,43 @@ function leakBlock(leak) {
     ["Location", location],
     ["User", String(leak.user)],
     ["Leaked for", age(leak.since)],
-    ["Started", started.toLocaleString("en-GB")],
+    ["Started", dateTime(leak.started)],
   ]);
 }
 
-function block(title, rows) {
-  return element("div", "block", element("h3", "", title), list(rows));
+function podParts(pod, devices, node, actions) {
+  const [namespace, name] = pod.split("/");
+  const parts = [element("h2", "device", name), element("p", "explanation", "Pod in namespace ", element("strong", "", namespace))];
+  if (!devices.length) parts.push(element("p", "explanation", "It has no device on this node any more."));
+  const shown = devices.slice(0, MAX_DEVICES).map(([resource, device]) =>
+    element(
+      "li",
+      "",
+      glyph(device.state),
+      button("link", () => actions.showDevice(resource, device.id), device.id),
+      element("span", "muted", device.state === "leaked" ? "leaked" : device.reason || STATE[device.state].label.toLowerCase()),
+    ),
+  );
+  const times = devices.map(([, device]) => device.allocated_since).filter((time) => time !== null);
+  const containers = new Set(devices.flatMap(([, device]) => device.pods.filter((owner) => podName(owner) === pod).map((owner) => owner.container)));
+  const rows = [
+    ["Containers", [...containers].join(", ")],
+    ["Node", node],
+    ...(times.length ? [["For", age(times.reduce((a, b) => Math.min(a, b)))]] : []),
+  ];
+  const more = devices.length > shown.length
+    ? [button("plain", () => actions.searchFor(pod), `Show all ${number(devices.length)} in the table`)]
+    : [];
+  if (devices.length) {
+    const list = element("ul", "device-list", ...shown);
+    parts.push(element("div", "block", element("h3", "", plural(devices.length, "device")), list, ...more));
+    parts.push(block("Pod", rows, command(`kubectl -n ${namespace} describe pod ${name}`)));
+  }
+  return parts;
+}
+
+function block(title, rows, ...more) {
+  return element("div", "block", element("h3", "", title), list(rows), ...more);
 }
 
 function list(rows) {

@@ -1,33 +1,108 @@
-// The page as a whole: receives reports, keeps search terms, filter and selection, and updates the parts.
+// The page as a whole: receives reports, keeps what is shown and selected, and updates the parts.
 
+import { readAddress, writeAddress } from "./address.js";
+import { changeList } from "./changes.js";
 import { poll } from "./connection.js";
-import { showDetail } from "./detail.js";
+import { detailPanel } from "./detail.js";
+import { clock, duration, number, updateAges } from "./format.js";
+import { listenToKeys } from "./keys.js";
+import { isUrgent, problemList } from "./problems.js";
 import { Resource } from "./resource.js";
-import { STATE, clock, duration, element, glyph, number, updateAges } from "./states.js";
+import { podName } from "./states.js";
 
-const MAX_CHANGES = 8;
 const byId = (id) => document.getElementById(id);
+const NARROW = "(max-width: 640px)";
+const PROBLEMS = ["unhealthy", "leaked", "gone"];
 
+const address = readAddress();
 const resources = new Map();
-const states = new Set();
-let terms = [];
+const shown = {
+  terms: words(address.q),
+  counts: new Set(address.show),
+  view: ["map", "pods", "table"].includes(address.view) ? address.view : "",
+  order: address.sort,
+  closed: new Set(address.closed),
+  pod: address.pod.includes("/") ? address.pod : "",
+};
 let report = null;
-let selected = null;  // { resource, id }
+let selected = null;  // { resource, id } of a device
+if (address.device) selected = { resource: address.resource, id: address.device };
+byId("search").value = address.q;
 
 const actions = {
   select(resource, i) {
-    selected = { resource, id: resource.report.devices[i].id };
-    for (const each of resources.values()) each.map.show(each === resource ? i : -1);
+    Object.assign(shown, { pod: "" });
+    selected = { resource: resource.name, id: resource.report.devices[i].id };
+    for (const each of resources.values()) each.showSelected(each === resource ? i : -1, view());
     showSelected();
   },
-  toggle(state) {
-    if (!states.delete(state)) states.add(state);
+  showDevice(name, id) {
+    const resource = resources.get(name) ?? [...resources.values()][0];
+    const of = ({ id: own, binder_devices: names }) => own === id || names.includes(id);
+    const i = resource?.report.devices.findIndex(of) ?? -1;
+    if (i >= 0) actions.select(resource, i);
+    else actions.searchFor(id);
+  },
+  selectPod(pod) {
+    clearSelected();
+    shown.pod = pod;
+    showAll();
+  },
+  showPod: (pod) => actions.selectPod(pod),
+  showProblem({ kind }) {
+    const counted = kind === "leaked" || kind === "gone";
+    shown.counts = new Set(counted ? [kind] : []);
+    shown.view = "table";
+    actions.searchFor(counted ? "" : kind);
+    resources.values().next().value?.tabs.scrollIntoView({ block: "nearest" });
+  },
+  searchFor(text) {
+    byId("search").value = text;
+    shown.terms = words(text);
+    if (text) shown.view = "table";
+    showAll();
+  },
+  toggle(count) {
+    if (!shown.counts.delete(count)) shown.counts.add(count);
+    showAll();
+  },
+  toggleProblems() {
+    const on = PROBLEMS.every((count) => shown.counts.has(count));
+    shown.counts = new Set(on ? [] : PROBLEMS);
+    showAll();
+  },
+  view(name) {
+    shown.view = name;
+    showAll();
+  },
+  sort(order) {
+    shown.order = order;
+    showAll();
+  },
+  toggleNamespace(name) {
+    if (!shown.closed.delete(name)) shown.closed.add(name);
+    showAll();
+  },
+  close() {
+    clearSelected();
+    shown.pod = "";
     showAll();
   },
 };
 
+const showProblems = problemList(byId("problems"), actions);
+const showChanges = changeList(byId("last-changes"), actions);
+const showDetail = detailPanel(byId("detail"), actions);
+
+// A map of many devices is too long for a narrow screen.
+const view = () => shown.view || (matchMedia(NARROW).matches ? "table" : "map");
+
+function words(text) {
+  return text.toLowerCase().split(/\s+/).filter(Boolean);
+}
+
 function onReport(newReport) {
-  const first = report === null;
+  const before = report;
   report = newReport;
   showHeader();
   for (const [name, resource] of resources) {
@@ -41,61 +116,80 @@ function onReport(newReport) {
     resources.set(name, resource);
     byId("resources").append(resource.element);
   }
-  const changes = showAll();
-  if (!first && changes.length) showChanges(changes);
-  if (first) performance.mark("ready");
+  showAll();
+  announce(before);
+  if (!before) performance.mark("ready");
   document.documentElement.dataset.ready = "true";
 }
 
-// Shows the report with the current search and filter. Returns the devices that have changed since the last call.
+// Shows the report with the current search, filter and view.
 function showAll() {
-  if (!report) return [];
-  const changes = report.resources.flatMap((current) => resources.get(current.name).update(current, terms, states));
-  const searching = terms.length || states.size;
+  if (!report) return;
+  for (const current of report.resources) {
+    resources.get(current.name).update(current, { ...shown, view: view() }, report.allocations.known);
+  }
   const found = [...resources.values()].reduce((sum, resource) => sum + resource.found, 0);
-  byId("found").textContent = searching ? `${number(found)} found` : "";
+  byId("found").textContent = shown.terms.length || shown.counts.size ? `${number(found)} found` : "";
   keepSelected();
-  return changes;
 }
 
 // A selected device stays selected when its index changes. If it is removed, the selection is cleared.
 function keepSelected() {
-  if (selected) {
-    const { resource, id } = selected;
-    const known = resources.get(resource.name) === resource;
-    const i = known ? resource.report.devices.findIndex((device) => device.id === id) : -1;
-    if (i < 0) selected = null;
-    if (known && resource.map.selected !== i) {
-      resource.map.selected = i;
-      resource.map.place();
-    }
+  const resource = resources.get(selected?.resource || report.resources[0]?.name);
+  const i = selected && resource ? resource.report.devices.findIndex((device) => device.id === selected.id) : -1;
+  selected = i < 0 ? null : { ...selected, resource: resource.name };
+  for (const each of resources.values()) {
+    const index = each === resource ? i : -1;
+    if (each.map.selected === index) continue;
+    each.map.selected = index;
+    each.map.place();
   }
   showSelected();
 }
 
-let shownDetail = "";
+function clearSelected() {
+  selected = null;
+  for (const resource of resources.values()) resource.showSelected(-1, view());
+}
 
 function showSelected() {
-  const resource = selected?.resource;
-  const device = resource?.report.devices[resource.map.selected];
-  const key = JSON.stringify([resource?.name, device, resource?.report.leaks]);
-  if (key === shownDetail) return;  // a screen reader announces each update
-  shownDetail = key;
-  showDetail(byId("detail"), resource?.report, device);
+  const resource = resources.get(selected?.resource);
+  const device = resource?.report.devices[resource.map.selected] ?? null;
+  const { pod } = shown;
+  document.body.classList.toggle("has-selection", Boolean(device || pod));
+  const devices = !pod || !report ? [] : report.resources.flatMap(({ name, devices: all }) =>
+    all.filter((each) => each.pods.some((owner) => podName(owner) === pod)).map((each) => [name, each]),
+  );
+  const of = device && { name: resource.name, leaks: resource.report.leaks };
+  showDetail(of, device, pod, devices, report?.node);
+  const { counts, closed, order } = shown;
+  writeAddress({
+    q: byId("search").value.trim(),
+    show: counts,
+    view: shown.view,
+    sort: order,
+    closed,
+    resource: device ? resource.name : "",
+    device: device?.id ?? "",
+    pod,
+  });
 }
 
 function showHeader() {
-  byId("node").textContent = report.node;
-  byId("version").textContent = report.version;
-  const problems = report.resources.some((resource) => resource.problem);
-  document.title = `${problems ? "⚠ " : ""}${report.node} · aosp-device-plugin`;
-  byId("watching").textContent = report.watching;
-  byId("watching").title = report.watching === "inotify"
-    ? "File changes are detected with inotify"
-    : "inotify is unavailable, so directories are polled";
+  const { node, version, watching, problems, changes, allocations } = report;
+  byId("node").textContent = node;
+  byId("version").textContent = version;
+  const urgent = problems.filter(isUrgent).length;
+  document.title = `${urgent ? `(${urgent}) ` : ""}${node} · aosp-device-plugin`;
+  const icon = `page/icon${urgent ? `-${urgent > 9 ? "many" : urgent}` : ""}.svg`;
+  if (byId("icon").getAttribute("href") !== icon) byId("icon").href = icon;
+  byId("live").title = watching === "inotify" ? "File changes are noticed at once" : "Directories are polled every second";
   showUptime();
-  byId("unknown").hidden = report.allocations.known;
-  byId("unknown").textContent = `Device allocations are unknown: ${report.allocations.problem}.`;
+  byId("unknown").hidden = allocations.known || problems.some(({ kind }) => kind === "allocations-unknown");
+  byId("unknown").textContent = `Device allocations are unknown: ${allocations.problem}.`;
+  const summary = report.resources.map(({ name, counts }) => `${name}: ${number(counts.healthy)} of ${number(counts.total)} devices are healthy`);
+  showProblems(problems, node, report.runbook_url, `${summary.join("; ")}.`);
+  showChanges(changes);
 }
 
 function showUptime() {
@@ -105,29 +199,13 @@ function showUptime() {
   byId("uptime").title = `since ${new Date(report.started * 1000).toLocaleString("en-GB")}`;
 }
 
-// Adds to the list of changes, and announces the first one to screen readers.
-function showChanges(changes) {
-  const list = byId("changes");
-  list.querySelector(".empty")?.remove();
-  const shown = changes.length > MAX_CHANGES ? changes.slice(0, MAX_CHANGES - 1) : changes;
-  const more = changes.length - shown.length;
-  const rows = shown.map(([device, before]) => {
-    const transition = [glyph(before.state), "→", glyph(device.state), stateName(device)];
-    return change(device.id, element("span", "transition", ...transition));
-  });
-  list.prepend(...rows, ...(more ? [change(`and ${number(more)} more`)] : []));
-  while (list.children.length > MAX_CHANGES) list.lastElementChild.remove();
-  const [device] = changes[0];
-  const others = changes.length > 1 ? ` and ${number(changes.length - 1)} more` : "";
-  byId("announcer").textContent = `${device.id}: ${stateName(device)}${others}`;
-}
-
-function change(title, ...parts) {
-  return element("li", "", element("span", "what", title), element("time", "", clock(new Date())), ...parts);
-}
-
-function stateName(device) {
-  return device.reason || STATE[device.state].label.toLowerCase();
+// Announces the latest change to screen readers.
+function announce(before) {
+  const [latest] = report.changes;
+  if (!before || !latest || JSON.stringify(latest) === JSON.stringify(before.changes[0])) return;
+  const { devices, count, resource, text } = latest;
+  const subject = devices.length ? `${devices[0]}${count > 1 ? ` and ${number(count - 1)} more` : ""}` : resource || "Plugin";
+  byId("announcer").textContent = `${subject}: ${text}`;
 }
 
 function onState(state, reason = "", since = null) {
@@ -148,30 +226,20 @@ function step(backwards) {
     resource.report.devices.flatMap((_, i) => (!resource.matches || resource.matches[i] ? [[resource, i]] : [])),
   );
   if (!found.length) return;
-  const at = found.findIndex(([resource, i]) => resource === selected?.resource && i === resource.map.selected);
+  const at = found.findIndex(([resource, i]) => resource.name === selected?.resource && i === resource.map.selected);
   const next = at < 0 ? (backwards ? found.length - 1 : 0) : (at + (backwards ? -1 : 1) + found.length) % found.length;
   actions.select(...found[next]);
 }
 
 byId("search").addEventListener("input", (event) => {
-  terms = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  shown.terms = words(event.target.value);
   showAll();
 });
 byId("search").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && report) step(event.shiftKey);
 });
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.matches("input, textarea");
-  if (event.key === "/" && !typing) {
-    event.preventDefault();
-    byId("search").focus();
-  } else if (event.key === "Escape" && !typing && selected) {
-    for (const resource of resources.values()) resource.map.show(-1);
-    selected = null;
-    showSelected();
-  }
-});
-
-showDetail(byId("detail"), null, null);
+byId("help").addEventListener("click", listenToKeys(actions));
+matchMedia(NARROW).addEventListener("change", showAll);
+showDetail(null, null, "", [], "");
 poll(onReport, onState);
 setInterval(showUptime, 5_000);

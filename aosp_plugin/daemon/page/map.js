@@ -2,7 +2,8 @@
 // canvas, because ten thousand elements would take seconds. Keyboard and screen readers use a single element, the
 // selected cell of a grid that states its size. The same element draws the ring around the cell.
 
-import { STATE, colours, element, sprite } from "./states.js";
+import { element } from "./dom.js";
+import { STATE, colours, describe, sprite } from "./states.js";
 
 const MAX_HEIGHT = 640;  // fits on a screen
 const MIN_PITCH = 9;  // large enough to click
@@ -23,10 +24,9 @@ function grid(width, count) {
 }
 
 export class DeviceMap {
-  // `select` is called with an index. `describe` returns the description of a device.
-  constructor(name, select, describe) {
+  // `select` is called with an index.
+  constructor(name, select) {
     this.select = select;
-    this.describe = describe;
     this.devices = [];
     this.matches = null;
     this.selected = -1;
@@ -52,7 +52,7 @@ export class DeviceMap {
     this.element.addEventListener("pointerleave", () => this.hoverAt(null));
     this.element.addEventListener("pointerdown", (event) => this.click(event));
     new ResizeObserver(() => this.layOut()).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.layOut(true));
+    document.addEventListener("themechange", () => this.layOut(true));
   }
 
   // Sets the devices and which of them match the search (null: all). Draws the differences and returns the indices of
@@ -66,8 +66,8 @@ export class DeviceMap {
     this.matches = matches;
     if (!same) this.layOut(true);
     else if (redraw) this.drawAll();
-    else for (const i of changed) this.draw(i);
-    for (const i of changed.slice(0, MAX_PULSES)) this.pulse(i);
+    else if (this.sprites && !this.outdated) for (const i of changed) this.draw(i);
+    if (this.element.offsetParent) for (const i of changed.slice(0, MAX_PULSES)) this.pulse(i);
     this.place();
     return changed;
   }
@@ -76,11 +76,12 @@ export class DeviceMap {
   layOut(force = false) {
     const width = this.element.clientWidth - GUTTER;
     const count = this.devices.length;
-    if (width <= 0) return;
+    this.outdated ||= force;
+    if (width <= 0) return;  // hidden
     const ratio = devicePixelRatio || 1;
     const { columns, pitch } = grid(width, count);
-    if (!force && pitch === this.pitch && columns === this.columns && ratio === this.ratio) return;
-    Object.assign(this, { pitch, columns, ratio });
+    if (!this.outdated && pitch === this.pitch && columns === this.columns && ratio === this.ratio) return;
+    Object.assign(this, { pitch, columns, ratio, outdated: false });
     this.rows = Math.ceil(count / columns);
     this.size = Math.round(pitch * ratio);
     const [canvasWidth, canvasHeight] = [GUTTER + columns * pitch, 2 * TOP + this.rows * pitch];
@@ -101,7 +102,7 @@ export class DeviceMap {
   }
 
   drawAll() {
-    if (!this.sprites) return;
+    if (!this.sprites || this.outdated) return;
     const context = this.canvas.getContext("2d");
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     this.devices.forEach((_, i) => this.draw(i));
@@ -151,7 +152,7 @@ export class DeviceMap {
     if (i < 0) return;
     const [x, y] = this.at(i);
     this.hover.style.transform = `translate(${x}px, ${y}px)`;
-    this.tip.textContent = this.describe(this.devices[i]);
+    this.tip.textContent = describe(this.devices[i]);
     const right = x > this.element.clientWidth / 2;
     const place = `translate(${right ? x : x + this.pitch + 4}px, ${y + this.pitch + 6}px)`;
     this.tip.style.transform = right ? `${place} translateX(-100%)` : place;
@@ -189,7 +190,7 @@ export class DeviceMap {
     this.selected = i;
     this.hoverAt(null);
     this.place();
-    if (i >= 0) this.cell.scrollIntoView({ block: "nearest" });
+    if (i >= 0 && this.element.contains(document.activeElement)) this.cell.scrollIntoView({ block: "nearest" });
   }
 
   place() {
@@ -203,7 +204,7 @@ export class DeviceMap {
     this.cell.style.transform = `translate(${x}px, ${y}px)`;
     this.cell.setAttribute("aria-colindex", (i % this.columns) + 1);
     this.row.setAttribute("aria-rowindex", Math.floor(i / this.columns) + 1);
-    this.cell.setAttribute("aria-label", this.describe(this.devices[i]));
+    this.cell.setAttribute("aria-label", describe(this.devices[i]));
     this.cell.setAttribute("aria-selected", "true");
     this.element.setAttribute("aria-activedescendant", this.cell.id);
   }

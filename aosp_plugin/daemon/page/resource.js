@@ -1,18 +1,28 @@
-// One resource: its registration, its counts (which are also the legend of the map and its filter), map and table.
+// One resource: its registration, its counts (which are also the legend and the filter), its history, and its devices
+// as map, by pod, or as table.
 
+import { button, element } from "./dom.js";
+import { age, dateTime, number, plural, sentence } from "./format.js";
+import { HistoryCharts } from "./history.js";
 import { DeviceMap } from "./map.js";
+import { PodList } from "./pods.js";
+import { COUNTS, STATES, glyph, searchText } from "./states.js";
 import { DeviceTable } from "./table.js";
-import { COUNTS, STATES, STATE, age, element, glyph, searchText, number } from "./states.js";
+
+const VIEWS = [
+  ["map", "Map"],
+  ["pods", "By pod"],
+  ["table", "Table"],
+];
 
 export class Resource {
-  // Calls `actions.select(resource, index)` and `actions.toggle(state)` on user input.
+  // Calls `actions.select(resource, index)`, `actions.toggle(count)`, `actions.view(name)`, `actions.sort(order)`,
+  // `actions.selectPod(pod)` and `actions.toggleNamespace(namespace)`.
   constructor(name, actions) {
     this.name = name;
     this.report = null;
     const select = (i) => actions.select(this, i);
     this.pill = element("p", "pill");
-    this.problem = element("p", "banner bad");
-    this.notice = element("p", "banner note");
     this.legend = element("div", "legend");
     this.legend.setAttribute("role", "group");
     this.legend.setAttribute("aria-label", "Device counts; press one to show only its devices");
@@ -23,78 +33,95 @@ export class Resource {
     this.bar.setAttribute("aria-hidden", "true");
     this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
     this.bar.append(...Object.values(this.parts));
+    this.history = new HistoryCharts();
     this.empty = element("p", "empty", "No devices. A binder device appears here as soon as it exists.");
     this.note = element("p", "note-line");
-    this.map = new DeviceMap(name, select, describe);
-    this.table = new DeviceTable(select);
+    this.map = new DeviceMap(name, select);
+    this.pods = new PodList(actions);
+    this.table = new DeviceTable(name, { select, sort: actions.sort });
+    this.views = { map: this.map.element, pods: this.pods.element, table: this.table.element };
+    this.tabs = element("div", "tabs");
+    this.tabs.setAttribute("role", "group");
+    this.tabs.setAttribute("aria-label", "Show the devices as");
+    this.tabs.append(...VIEWS.map(([key, label]) => {
+      const tab = button("tab", () => actions.view(key), label);
+      tab.dataset.view = key;
+      return tab;
+    }));
     const head = element("div", "head", element("h2", "", name), this.pill);
-    const counts = [this.problem, this.notice, this.legend, this.bar];
-    const devices = [this.map.element, this.empty, this.note, this.table.element];
-    this.element = element("section", "card resource", head, ...counts, ...devices);
+    this.element = element("section", "card resource", head, this.legend, this.bar, this.history.element, this.tabs, ...Object.values(this.views), this.empty, this.note);
     this.element.setAttribute("aria-label", name);
   }
 
   chip({ key, label, meaning, glyph: shape = key }, actions) {
     const value = element("span", "value");
-    const button = element("button", `stat ${key}`, element("span", "name", glyph(shape), label), value);
-    button.type = "button";
-    button.title = meaning;
-    button.addEventListener("click", () => actions.toggle(key));
-    return { button, value };
+    const chip = button(`stat ${key}`, () => actions.toggle(key), element("span", "name", glyph(shape), label), value);
+    chip.title = meaning;
+    return { button: chip, value };
   }
 
-  // Shows a report with search terms in lower case and a set of states as filter. Returns the changed devices as pairs
-  // of the new and the previous report of a device.
-  update(report, terms, states) {
-    const before = this.report?.devices ?? [];
+  // Shows a report, and of its devices what `shown` says: search terms in lower case, a set of counts as filter, the
+  // view, the order of the table, closed namespaces and the selected pod. Returns the indices of changed devices.
+  update(report, shown, allocationsKnown) {
+    const { terms, counts, view, order, closed, pod } = shown;
     if (this.report !== report) this.matches = undefined;
     this.report = report;
-    const key = JSON.stringify([terms, [...states]]);
+    const key = JSON.stringify([terms, [...counts]]);
     if (this.matches === undefined || key !== this.filterKey) {
       this.filterKey = key;
-      const all = terms.length === 0 && states.size === 0;
-      this.matches = all ? null : report.devices.map((device) => matches(device, terms, states));
+      const all = terms.length === 0 && counts.size === 0;
+      this.matches = all ? null : report.devices.map((device) => matches(device, terms, counts));
     }
-    this.showCounts(states);
+    this.showCounts(counts);
+    this.history.update(report, allocationsKnown);
+    this.showView(view);
     const changed = this.map.update(report.devices, this.matches);
-    this.table.update(report, this.matches);
-    return changed.map((i) => [report.devices[i], before[i]]);
+    if (view === "pods") this.pods.update(report.devices, this.matches, closed, pod);
+    if (view === "table") this.table.update(report, this.matches, order, this.map.selected);
+    return changed;
+  }
+
+  showView(view) {
+    const none = this.report.devices.length === 0;
+    for (const [key, part] of Object.entries(this.views)) part.hidden = none || key !== view;
+    for (const tab of this.tabs.children) tab.setAttribute("aria-pressed", tab.dataset.view === view);
+    this.tabs.hidden = this.bar.hidden = none;
+    this.empty.hidden = !none;
+  }
+
+  // Moves the selection to a device, or to none.
+  showSelected(i, view) {
+    this.map.show(i);
+    if (view === "table" && this.table.report) {
+      this.table.update(this.table.report, this.table.matches, this.table.order, i);
+      if (i >= 0) this.table.reveal(i);
+    }
   }
 
   get found() {
     return this.matches ? this.matches.reduce((sum, match) => sum + match, 0) : this.report.devices.length;
   }
 
-  showCounts(states) {
-    const { counts, registered, problem, notice, revision, since } = this.report;
-    const { leaks_known: leaksKnown } = this.report;
+  showCounts(chosen) {
+    const { counts, registered, revision, since, leaks_known: leaksKnown, devices } = this.report;
     this.pill.className = `pill ${registered && !this.lacking ? "good" : "bad"}`;
     this.pill.textContent = this.registration;
-    const time = new Date(since * 1000).toLocaleString("en-GB");
-    this.pill.title = `${registered ? "Registered" : "Not registered"} since ${time}; revision ${revision} of the device list`;
-    this.problem.hidden = !problem;
-    const start = this.report.problem_since;
-    this.problem.replaceChildren(problem, ...(problem && start !== null ? [" (for ", age(start), ")"] : []));
-    this.notice.hidden = !notice;
-    this.notice.textContent = sentence(notice);
+    this.pill.title = `${registered ? "Registered" : "Not registered"} since ${dateTime(since)}; revision ${revision} of the device list`;
     this.total.replaceChildren(element("span", "name", "Devices"), element("span", "value", number(counts.total)));
     for (const { key } of COUNTS) {
-      const { button, value } = this.chips[key];
+      const { button: chip, value } = this.chips[key];
       value.textContent = key === "leaked" && !leaksKnown ? "–" : number(counts[key]);
-      button.setAttribute("aria-pressed", states.has(key));
+      chip.setAttribute("aria-pressed", chosen.has(key));
       const optional =
         key === "unknown" || key === "gone" || ((key === "free" || key === "allocated") && counts.unknown > 0);
-      button.hidden = optional && counts[key] === 0;
-      button.classList.toggle("none", counts[key] === 0);
+      chip.hidden = optional && counts[key] === 0;
+      chip.classList.toggle("none", counts[key] === 0);
     }
-    const { devices } = this.report;
     for (const { key } of STATES) {
       const count = devices.reduce((sum, { state }) => sum + (state === key), 0);
       this.parts[key].style.flexGrow = count;
       this.parts[key].hidden = count === 0;
     }
-    this.map.element.hidden = this.table.element.hidden = this.bar.hidden = devices.length === 0;
-    this.empty.hidden = devices.length > 0;
     this.showNotes();
   }
 
@@ -115,35 +142,21 @@ export class Resource {
     return `The kubelet can allocate ${number(allocatable)} of ${number(counts.total - truncated)}`;
   }
 
-  // Says what is wrong with leak detection or provisioning, and how old the result of leak detection is.
+  // Says what has no place elsewhere: the DRA driver, and the state of leak detection.
   showNotes() {
-    const { counts, driver, expected, leaks_problem: leaksProblem, leaks_scanned: scanned } = this.report;
+    const { driver, leak_detection: detection, leaks_problem: problem, leaks_scanned: scanned } = this.report;
     const notes = [];
-    if (driver !== null) {
-      notes.push(`DRA driver ${driver.name}, ${number(driver.claims)} prepared claim${driver.claims === 1 ? "" : "s"}. `);
-    }
-    if (expected !== null && counts.total < expected) {
-      notes.push(`${number(expected)} devices are provisioned, ${number(counts.total)} exist. `);
-    }
-    if (leaksProblem) notes.push(`${sentence(leaksProblem)} `);
+    if (driver !== null) notes.push(`DRA driver ${driver.name}, ${plural(driver.claims, "prepared claim")}. `);
+    if (detection === "off" || detection === "pending") notes.push(`${sentence(problem)} `);
     if (scanned !== null) notes.push("Last leak scan: ", age(scanned), " ago.");
     this.note.hidden = notes.length === 0;
     this.note.replaceChildren(...notes);
   }
 }
 
-function sentence(text) {
-  return text && `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
-}
-
-function matches(device, terms, states) {
-  if (states.size && !COUNTS.some(({ key, of }) => states.has(key) && of(device))) return false;
+function matches(device, terms, counts) {
+  if (counts.size && !COUNTS.some(({ key, of }) => counts.has(key) && of(device))) return false;
   if (!terms.length) return true;
   const text = searchText(device);
   return terms.every((term) => text.includes(term));
-}
-
-export function describe(device) {
-  const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} (${pod.container})`);
-  return [device.id, STATE[device.state].label.toLowerCase(), device.reason, ...pods].filter(Boolean).join(" · ");
 }

@@ -1,6 +1,8 @@
 // The states of a device with their names and shapes. Each state has a shape in addition to its color: a path in a
 // square of 12 units, drawn on the canvas of the map and, as SVG, next to the name of the state.
 
+import { svgElement } from "./dom.js";
+
 export const STATES = [
   { key: "allocated", label: "Allocated", meaning: "Healthy and allocated to a pod." },
   { key: "free", label: "Free", meaning: "Healthy and not allocated." },
@@ -95,55 +97,20 @@ export function glyph(state) {
   return svg;
 }
 
-function svgElement(name, attributes) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  return node;
-}
-
-// Returns an element with a class and children. Strings become text nodes, never markup, because pods and processes
-// choose their own names.
-export function element(name, className = "", ...children) {
-  const node = document.createElement(name);
-  if (className) node.className = className;
-  node.append(...children);
-  return node;
-}
-
-export const number = (value) => value.toLocaleString("en-US");
-
-export const clock = (date) => date.toLocaleTimeString("en-GB");
-
-// Returns a duration in seconds as text, in its two largest units.
-export function duration(seconds) {
-  const minutes = Math.max(0, Math.floor(seconds / 60));
-  const [days, hours] = [Math.floor(minutes / 1440), Math.floor(minutes / 60) % 24];
-  if (days) return `${days} d ${hours} h`;
-  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
-}
-
-// Returns an element with the time since a moment in seconds since the epoch, which updateAges keeps current.
-export function age(since) {
-  const time = element("time", "age");
-  time.dataset.since = since;
-  time.title = `since ${new Date(since * 1000).toLocaleString("en-GB")}`;
-  updateAge(time);
-  return time;
-}
-
-export function updateAges() {
-  document.querySelectorAll("[data-since]").forEach(updateAge);
-}
-
-function updateAge(time) {
-  const seconds = Math.max(0, Date.now() / 1000 - Number(time.dataset.since));
-  time.textContent = seconds < 120 ? `${Math.floor(seconds)} s` : duration(seconds);
-}
-
 // Returns the text that a search matches, in lower case.
 export function searchText(device) {
   const pods = device.pods.map((pod) => `${pod.namespace}/${pod.name} ${pod.container}`);
   const numa = device.numa.map((node) => `numa${node}`);
   const names = [...device.binder_devices, device.spread_device];
   return [device.id, device.state, device.reason, ...names, ...pods, ...numa].join(" ").toLowerCase();
+}
+
+// Returns whether a device is to be seen by an operator.
+export const hasProblem = (device) => device.state === "unhealthy" || device.state === "leaked";
+
+export const podName = (pod) => `${pod.namespace}/${pod.name}`;
+
+export function describe(device) {
+  const pods = device.pods.map((pod) => `${podName(pod)} (${pod.container})`);
+  return [device.id, STATE[device.state].label.toLowerCase(), device.reason, ...pods].filter(Boolean).join(" · ");
 }
