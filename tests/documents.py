@@ -32,3 +32,9 @@ def status() -> list[str]:
         r"^    phone-host-7: .*\n((?:    .*\n|\n)+)", (PROJECT / "README.md").read_text(), re.MULTILINE
     )
     return textwrap.dedent(sample).strip().splitlines()
+
+
+def demo() -> list[str]:
+    """Return the lines of the demo's output in README.md."""
+    (sample,) = re.findall(r"^    ✓ .*\n(?:    .*\n)+", (PROJECT / "README.md").read_text(), re.MULTILINE)
+    return textwrap.dedent(sample).splitlines()
