@@ -90,7 +90,7 @@ RESOURCE: Mapping[str, Advice] = {
     "leak-detection-incomplete": Advice(
         "Leak detection is incomplete",
         "Some leaked devices may not be shown. It requires hostPID, SYS_PTRACE and DAC_READ_SEARCH, which "
-        "deploy/provision grants; otherwise set leak_scan_interval: 0.",
+        "deploy/privileged grants; otherwise set leak_scan_interval: 0.",
         "aosppluginleakdetectionincomplete",
     ),
     "leak-detection-failing": Advice(
