@@ -303,6 +303,32 @@ def test_a_signal_ends_kubectl_and_removes_its_directory(cluster: Cluster, numbe
     cluster.assert_nothing_left()
 
 
+@pytest.mark.parametrize(("options", "code"), [(("--check",), 1), (("--output=xml",), 2), ((), 0)])
+def test_the_installed_program_prints_everything_and_has_the_exit_code(
+    cluster: Cluster, options: tuple[str, ...], code: int
+) -> None:
+    program = "from aosp_plugin.cli.fleet.command import script; script()"
+    command = [sys.executable, "-c", program, *options]
+    result = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=50, check=False)  # noqa: S603 - as above
+    assert result.returncode == code
+    assert ("p1" in result.stdout) is (code != 2)
+    assert bool(result.stderr) is (code == 2)
+    cluster.assert_nothing_left()
+
+
+def test_a_reader_that_ends_early_is_no_traceback(cluster: Cluster) -> None:
+    program = "from aosp_plugin.cli.fleet.command import script; script()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(  # noqa: S603 - as above
+        command, env=cluster.environment, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=50, check=False
+    )
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
+    cluster.assert_nothing_left()
+
+
 def test_help_starts_nothing(cluster: Cluster) -> None:
     assert "Show the phones of a cluster" in cluster.run("--help").out
     assert cluster.log == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -78,9 +80,21 @@ def cli(
     found = run.run(options, selected, timings=timings)
     for text in found.missing:
         click.echo(f"kubectl-phones: {text}", err=True)
-    run.show(found, output)
+    try:
+        run.show(found, output)
+    except BrokenPipeError:  # the reader has ended; click would exit with 1, which means problems
+        sys.exit(128 + signal.SIGPIPE)
     if check:
         sys.exit(_exit_code(found))
+
+
+def script() -> NoReturn:
+    """Run the command line, and end the process without freeing a hundred thousand objects, which requires time."""
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the reader has ended; closed
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,9 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader has ended
-        sys.stderr.close()
-        return 128 + signal.SIGPIPE
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILED
     return 0

@@ -51,7 +51,7 @@ def _pod_rows(
     owner = (pod.namespace, pod.name)
     for resource in names:
         limit = pod.limits.get(resource, 0)
-        requested = devices.requested.get((owner, resource), 0)
+        requested = devices.requested.get((owner, resource), 0) if devices.requested else 0
         had = devices.of_pods.get((owner, resource), ())
         if not (limit or requested or had):
             continue

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PLUGINS: Final = "10.245.0.0/16"
 """Addresses of the plugins, all of which are this sandbox's."""
-_PROGRAM: Final = "import sys; from aosp_plugin.cli.fleet.command import main; sys.exit(main())"
+_PROGRAM: Final = "from aosp_plugin.cli.fleet.command import script; script()"
 _PATIENCE: Final = 120.0
 _SELECTED: Final = {
     "everything": (),
