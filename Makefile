@@ -12,7 +12,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
-  docs chart version release release-twice test-workflows proto lock sbom audit clean
+  docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,10 @@ $(PACKAGING)/.installed: deploy/build-requirements.txt
 	@touch $@
 
 IMAGE ?= localhost/aosp-device-plugin
+ARCH ?=
+image: $(VENV)/.installed ## Build the image and its SBOM in build/: ARCH="amd64 arm64", IMAGE=NAME, BASE=NAME
+	@$(BIN)/python -m hack.image --image $(IMAGE) $(addprefix --arch ,$(ARCH)) --output build
+
 OUTPUT ?= dist
 SOURCE_URL ?=
 BUILDER_ID ?=
@@ -171,7 +175,7 @@ lock: $(VENV)/.installed ## Update the locked dependencies
 TOOLS := build/tools
 $(TOOLS)/.installed: Makefile
 	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/$(PIP_INSTALL) cyclonedx-bom==7.5.0 pip-audit==2.10.1 zizmor==1.32.0
+	$(TOOLS)/bin/$(PIP_INSTALL) pip-audit==2.10.1 zizmor==1.32.0
 	@touch $@
 
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
@@ -183,10 +187,6 @@ $(TOOLS)/bin/actionlint: Makefile
 test-workflows: $(TOOLS)/.installed $(TOOLS)/bin/actionlint ## Check the GitHub workflows with actionlint and zizmor; requires Go
 	$(TOOLS)/bin/actionlint
 	$(TOOLS)/bin/zizmor --offline --no-progress .github
-
-sbom: $(TOOLS)/.installed ## Write the image's Python dependencies to build/sbom.json, in CycloneDX format
-	PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements requirements.txt --pyproject pyproject.toml --mc-type application \
-	  --output-reproducible --output-format JSON --output-file build/sbom.json
 
 audit: $(TOOLS)/.installed ## Check the locked versions for known vulnerabilities; requires access to pypi.org
 	@$(TOOLS)/bin/pip-audit --requirement requirements.txt --require-hashes --disable-pip --progress-spinner off --strict \

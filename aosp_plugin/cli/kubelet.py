@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_NOT_IN_THE_IMAGE: Final = ("aosp_plugin.testing", "aosp_plugin.cli.demo")
+"""``.dockerignore`` leaves them out."""
+
+
 @contextlib.contextmanager
 def stand_in_kubelet() -> Iterator[None]:
-    """Turn the import error of a missing ``aosp_plugin.testing`` into one line: the image does not contain it."""
+    """Turn the import error of a missing stand-in kubelet or demo into one line: the image does not contain them."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != "aosp_plugin.testing":
+        if error.name not in _NOT_IN_THE_IMAGE:
             raise
         message = "the stand-in kubelet is not part of the image; run pip install . in a checkout"
         raise click.ClickException(message) from error

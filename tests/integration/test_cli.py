@@ -112,17 +112,17 @@ def test_error_of_the_operating_system_is_one_line(
 
 @pytest.fixture(scope="module")
 def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the package as the image has it: ``.dockerignore`` excludes the stand-in kubelet."""
+    """Return a copy of the package as the image has it: without what ``.dockerignore`` excludes."""
     project = Path(main.__file__).parents[2]
-    excluded = "aosp_plugin/testing"
-    assert excluded in (project / ".dockerignore").read_text().splitlines()
+    lines = (project / ".dockerignore").read_text().splitlines()
+    excluded = [line for line in lines if line.startswith("aosp_plugin/")]
     tree = tmp_path_factory.mktemp("image")
-    shutil.copytree(
-        project / "aosp_plugin",
-        tree / "aosp_plugin",
-        ignore=lambda directory, names: [name for name in names if f"{directory}/{name}".endswith(excluded)],
-    )
-    assert not (tree / excluded).exists()
+    shutil.copytree(project / "aosp_plugin", tree / "aosp_plugin")
+    for pattern in excluded:
+        for path in tree.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert not (tree / "aosp_plugin/testing").exists()
+    assert not list(tree.glob("aosp_plugin/cli/demo*"))
     return tree
 
 

@@ -7,17 +7,16 @@ MissingError if this machine cannot have the part, and AssertionError if the bui
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
-import sys
-import tarfile
 from pathlib import Path
 from typing import Final
 
+from aosp_plugin import __version__
+from hack.image import build as image
+from hack.image.builders import own_arch
+from hack.image.errors import BuildError
 from tests.e2e.common import cache, golang
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.processes import run
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -25,18 +24,13 @@ KUBERNETES: Final = PROJECT / "tests" / "e2e" / "kubernetes"
 NEWEST: Final = PROJECT / "tests" / "e2e" / "kubernetes-newest"
 """The module of the newest Kubernetes, for what older versions cannot do, and for upgrades."""
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-SUITE: Final = "bookworm"
-"""The release of Debian in the image's base: its Python has the version that the Dockerfile requires."""
-
 PACKAGES: Final = (
     *("containerd", "runc", "iproute2", "busybox-static", "containernetworking-plugins"),
     *("buildah", "debootstrap"),
 )
 """The packages that a node needs, and the packages that build the image."""
 
-PLUGIN_IMAGE: Final = "localhost/aosp-device-plugin:0.1.0"
-BASE_IMAGE: Final = "localhost/python-base:3.11"
-_BUILDAH: Final = ("buildah", "--storage-driver", "vfs")
+PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
 
 
 def kubernetes(module: Path = KUBERNETES) -> Path:
@@ -80,58 +74,18 @@ def _version(module: Path, path: str) -> str:
 
 def plugin_image() -> Path:
     """Return an archive of the image that the project's Dockerfile builds."""
-    base = _base()
     names = ("Dockerfile", ".dockerignore", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
-    sources = [PROJECT / name for name in (*names, "deploy/build-requirements.txt", "aosp_plugin")]
-    name = f"image-{cache.key([*sources, base.name])}"
-    image = cache.cached(name, lambda directory: _build_image(base / "root.tar", directory)) / "image.tar"
+    sources = [PROJECT / name for name in (*names, "deploy/build-requirements.txt", "aosp_plugin", "hack/image")]
+    path = cache.cached(f"image-{cache.key(sources)}", _build_image) / "image.tar"
     cache.evict("image-", keep=3)
-    return image
+    return path
 
 
-def _base() -> Path:
-    """Return the directory of root.tar, the base of the image: Debian's Python from debootstrap."""
-    return cache.cached(f"base-{SUITE}", _build_base)
-
-
-def _build_base(directory: Path) -> None:
-    say(f"# debootstrap of {SUITE} for the base of the image: takes minutes, once")
-    root = directory / "root"
-    packages = "python3,python3-pip,ca-certificates"
-    run("debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root), seconds=1800)
-    shutil.rmtree(root / "var/cache/apt")
-    with tarfile.open(directory / "root.tar", "w") as archive:
-        archive.add(root, ".")
-    shutil.rmtree(root)
-
-
-def _build_image(base: Path, directory: Path) -> None:
+def _build_image(directory: Path) -> None:
     say("# building the plugin's image from the Dockerfile: takes minutes, once for each state of the code")
-    store = ("--root", str(directory / "store"), "--runroot", str(directory / "run"))
-    buildah = (*_BUILDAH, *store)
+    settings = image.Settings(base=image.DEBIAN, builder="buildah")
     try:
-        container = run(*buildah, "from", "scratch").strip().splitlines()[-1]
-        run(*buildah, "add", "--quiet", container, str(base), "/", seconds=600)
-        run(*buildah, "commit", "--quiet", "--rm", container, BASE_IMAGE, seconds=600)
-        context = ("--build-arg", f"BASE={BASE_IMAGE}", "--pull-never", *_pip_settings(directory))
-        tag = ("--isolation", "chroot", "--tag", PLUGIN_IMAGE, "--squash")
-        run(*buildah, "build", *tag, *context, str(PROJECT), seconds=1800)
-        archive = directory / "image.tar"
-        run(*buildah, "push", "--quiet", PLUGIN_IMAGE, f"docker-archive:{archive}:{PLUGIN_IMAGE}", seconds=600)
-    finally:
-        shutil.rmtree(directory / "store", ignore_errors=True)
-        shutil.rmtree(directory / "run", ignore_errors=True)
-
-
-def _pip_settings(directory: Path) -> list[str]:
-    """Return arguments that mount this machine's pip settings into the build; the image does not contain them."""
-    listing = run(sys.executable, "-m", "pip", "config", "list")
-    settings: dict[str, str] = dict(re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", listing, re.MULTILINE))
-    file = directory / "run-pip.conf"
-    file.write_text("".join(["[global]\n", *(f"{name} = {value}\n" for name, value in settings.items())]))
-    volumes = [f"{file}:/etc/pip.conf:ro"]
-    for value in settings.values():
-        if os.path.isabs(value) and os.path.exists(value):
-            real = os.path.realpath(value)
-            volumes.append(f"{real}:{value}:ro")
-    return [word for volume in volumes for word in ("--volume", volume)]
+        written = image.build(own_arch(), directory, settings)
+    except BuildError as error:
+        raise AssertionError(str(error)) from error
+    written.path.rename(directory / "image.tar")

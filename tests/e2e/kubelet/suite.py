@@ -13,6 +13,7 @@ from tests.e2e.kubelet import (
     items_cdi,
     items_daemonset,
     items_devices,
+    items_image,
     items_phones,
     items_pods,
     items_restarts,
@@ -70,6 +71,7 @@ CORE: Final[dict[str, AbstractSet[str]]] = {
     },
     "pod": {
         *("registers", "ready", "command", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
+        *("content", "programs", "modules", "commands"),
     },
     "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
     "scenarios": {"order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"},
@@ -98,7 +100,9 @@ def _by_cdi(name: str, title: str, items: Sequence[Item], text: str) -> Chapter:
 
 CHAPTERS: Final = (
     _pool("process", "the plugin as a process", [_FIRST, *_POOL], as_pod=False),
-    _pool("pod", "the plugin as a pod", [_FIRST, *items_daemonset.item.all, *_POOL], as_pod=True),
+    _pool(
+        "pod", "the plugin as a pod", [_FIRST, *items_daemonset.item.all, *items_image.item.all, *_POOL], as_pod=True
+    ),
     Chapter(
         "phones",
         "a phone is a set of three binder devices",
