@@ -34,6 +34,7 @@ PLACES = (
     "hack",
     "tests",
     ".ci",
+    ".github",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "Dockerfile",
@@ -43,7 +44,7 @@ PLACES = (
 )
 SUFFIXES = {
     "", ".c", ".conf", ".css", ".go", ".html", ".js", ".json", ".md", ".proto", ".py", ".service", ".sh", ".toml",
-    ".tpl", ".txt", ".yaml",
+    ".tpl", ".txt", ".yaml", ".yml",
 }  # fmt: skip
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|^deploy/chart/(files/|values\.schema\.json)|prometheusrule\.yaml$")
 SKIPPED = {"__pycache__", "node_modules"}
