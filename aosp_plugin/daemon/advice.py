@@ -75,7 +75,7 @@ RESOURCE: Mapping[str, Advice] = {
         "Their pods wait. The plugin retries; its log has the cause for each claim.",
         "aosppluginclaimrepairsfailing",
     ),
-    "not-provisioned": Advice(
+    "too-few-devices": Advice(
         "Fewer devices exist than the configuration orders",
         "Existing devices stay. The plugin's log has the cause under host update failed: missing rights, no binderfs "
         "in the kernel, or a limit.",
@@ -125,6 +125,12 @@ DEVICES: Mapping[str, Advice] = {
         "Another file system or a file is in place of the phone's binderfs. Unmount it; the phone then is healthy "
         "again by itself.",
         "foreign-mount",
+    ),
+    Reason.NOT_PROVISIONED: Advice(
+        "without a binderfs, and the plugin has no right to mount one",
+        "Restart the plugin's pod on this node: its init container mounts what is missing. Phones that run keep what "
+        "they have.",
+        "not-provisioned",
     ),
     Reason.MISSING: Advice(
         "missing: the file does not exist",

@@ -46,7 +46,7 @@ def _of_resource(resource: ResourceReport) -> Iterator[Problem]:
         yield _problem(resource, "no-devices", Severity.WARNING)
     elif resource.expected is not None and counts.total < resource.expected:
         detail = f"{counts.total:,} of {resource.expected:,}"
-        yield _problem(resource, "not-provisioned", Severity.WARNING, detail)
+        yield _problem(resource, "too-few-devices", Severity.WARNING, detail)
     if resource.leak_detection in {"failing", "incomplete"}:
         detail = resource.leaks_problem.removeprefix("leak detection is incomplete: ")
         yield _problem(resource, f"leak-detection-{resource.leak_detection}", Severity.WARNING, detail)

@@ -64,7 +64,7 @@ def test_healthy_node_has_no_problem() -> None:
         ({"driver": DriverReport("a.b", 2, 1, 0)}, ("error", "slices-missing")),
         ({"driver": DriverReport("a.b", 2, 2, 0), "notice": "1 claim"}, ("warning", "claims-not-repaired")),
         ({"notice": "Another plugin"}, ("warning", "second-plugin")),
-        ({"expected": 2}, ("warning", "not-provisioned")),
+        ({"expected": 2}, ("warning", "too-few-devices")),
         ({"expected": 1}, None),
         ({"devices": ()}, ("warning", "no-devices")),
         ({"devices": (), "revision": 0}, None),
