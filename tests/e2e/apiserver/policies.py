@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -14,7 +15,7 @@ from tests.e2e.cluster.api import CORE
 from tests.e2e.kubelet.parts import PROJECT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aosp_plugin.framework.apiserver.client import ApiClient
     from tests.e2e.apiserver.inside import Server
@@ -26,7 +27,7 @@ OWN: Final = "policy-node"
 FOREIGN: Final = "policy-foreign-node"
 EVENTS: Final = paths.events("default")
 KEY: Final = "aosp.io/starting"
-ACTIVE: Final = 30.0
+ACTIVE: Final = 120.0
 """Seconds within which the API server enforces new policies and roles."""
 
 _COLLECTIONS: Final = {
@@ -69,12 +70,18 @@ def limited(server: Server, api: Api) -> None:
 @contextlib.asynccontextmanager
 async def _client(server: Server, token: str) -> AsyncIterator[ApiClient]:
     """Yield a client of the plugin, when the policies are enforced."""
-    async with server.client(token=token) as client, asyncio.timeout(ACTIVE):
-        while "ValidatingAdmissionPolicy" not in await _refused(client.patch(_node(OWN), _label())):
-            await asyncio.sleep(0.1)
-        while "ValidatingAdmissionPolicy" not in await _refused(client.create(EVENTS, _event(FOREIGN))):
-            await asyncio.sleep(0.1)
+    async with server.client(token=token) as client:
+        await _enforced(lambda: client.patch(_node(OWN), _label()))
+        await _enforced(lambda: client.create(EVENTS, _event(FOREIGN)))
         yield client
+
+
+async def _enforced(request: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a request until a policy refuses it. Raises AssertionError if none does in time."""
+    end = asyncio.get_running_loop().time() + ACTIVE
+    while "ValidatingAdmissionPolicy" not in (message := await _refused(request())):
+        assert asyncio.get_running_loop().time() < end, message
+        await asyncio.sleep(0.2)
 
 
 async def _limited(server: Server, token: str) -> None:
@@ -106,7 +113,7 @@ async def _refused(request: Awaitable[object]) -> str:
     except ForbiddenError as error:
         return error.message
     except ApiError as error:
-        return f"{error.status}"
+        return str(error)
     return "succeeded"
 
 
@@ -115,7 +122,8 @@ def _node(name: str) -> str:
 
 
 def _label() -> dict[str, Any]:
-    return {"metadata": {"labels": {"example.com/forged": "true"}}}
+    """Return a patch that is a change each time: what was admitted before the policy is no change afterwards."""
+    return {"metadata": {"labels": {"example.com/forged": f"{time.monotonic_ns()}"}}}
 
 
 def _removal(place: int) -> list[dict[str, Any]]:
