@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("chromium", "chromium-driver")
 MISSING = "chromium and chromedriver are required: on Debian or Ubuntu, apt-get install chromium chromium-driver"
-WINDOW = (1500, 2100)
-"""Width and height in pixels."""
+WINDOW = (1500, 2800)
+"""Width and height in pixels: the whole page fits, because its header covers what is scrolled below it."""
 FLAGS = (
     "headless",
     "no-sandbox",
