@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from aosp_plugin import config
+from hack.release import chart as release_chart
+from hack.release import source
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.items_dra import require_claim
 from tests.e2e.deploy.manifests import VALUES, accepted, charted, configuration, the
@@ -354,6 +356,28 @@ def package() -> None:
     assert text == expected
 
 
+def released() -> None:
+    """The chart of a release has the files that Helm packs, and renders the image of the release without any value."""
+    digest = f"sha256:{'1' * 64}"
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory, "release")
+        output.mkdir()
+        run(parts.helm(), "package", str(CHART), "--destination", directory)
+        (helms,) = Path(directory).glob("*.tgz")
+        project = source.read(source.ROOT)
+        ours = release_chart.pack(
+            project, output, "registry.example.com/plugin", digest, "https://git.example.com/plugin"
+        )
+        with tarfile.open(helms) as first, tarfile.open(ours) as second:
+            assert sorted(first.getnames()) == sorted(second.getnames())
+        run(parts.helm(), "lint", "--strict", str(ours))
+        rendered = run(parts.helm(), "template", "aosp-device-plugin", str(ours))
+        shown = yaml.safe_load(run(parts.helm(), "show", "chart", str(ours)))
+    images = set(re.findall(r"^ +image: (\S+)$", rendered, re.MULTILINE))
+    assert images == {f"registry.example.com/plugin@{digest}"}, images
+    assert shown["home"] == "https://git.example.com/plugin", shown
+
+
 ITEMS = (
     lint,
     values_are_rendered,
@@ -370,4 +394,5 @@ ITEMS = (
     notes,
     test_pods,
     package,
+    released,
 )
