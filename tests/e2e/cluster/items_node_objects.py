@@ -261,11 +261,13 @@ def patched(cluster: Cluster, own: str, path: str, patch: dict[str, Any]) -> tup
     """Send a merge patch with a token, and return status and message; kubectl would read the object first."""
     plane = cluster.control_plane
     context = ssl.create_default_context(cafile=str(plane.authority.root.certificate))
+    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(*handlers)
     headers = {"Authorization": f"Bearer {own}", "Content-Type": "application/merge-patch+json"}
     data = json.dumps(patch).encode()
     sent = urllib.request.Request(f"{plane.server}{path}", data, headers, method="PATCH")  # noqa: S310 - our server
     try:
-        with urllib.request.urlopen(sent, context=context, timeout=10) as answer:  # noqa: S310 - as above
+        with opener.open(sent, timeout=10) as answer:
             return int(answer.status), ""
     except urllib.error.HTTPError as error:
         return error.code, str(json.load(error)["message"])
