@@ -58,7 +58,8 @@ class Gatherer:
         pods = {**_field("spec.nodeName", one), **({"labelSelector": chosen.selector} if chosen.selector else {})}
         slices = paths.RESOURCE_SLICES
         start = partial(self._start, executor)
-        plugin_pods = start(_PODS, labels, decoding.plugin_pod, "phones of pods, and plugins")
+        whose = "plugins" if chosen.namespace else "phones of pods, and plugins"
+        plugin_pods = start(_PODS, labels, decoding.plugin_pod, whose)
         nodes = start(paths.NODES, _field("metadata.name", one), decoding.node, "capacity and readiness of nodes")
         listed = start(_in_namespace(_PODS, chosen.namespace), pods, decoding.pod, "phones of pods")
         daemon_sets = start("/apis/apps/v1/daemonsets", labels, decoding.daemon_set, "nodes that never had a plugin")

@@ -40,6 +40,8 @@ def lines(found: Fleet, *, wide: bool, width: int | None) -> Iterator[Line]:
 
 def _totals(found: Fleet) -> str:
     totals = found.totals
+    if not found.nodes and not found.complete:
+        return f"{sum(row.count for row in found.phones):,} phones of pods; the nodes are unknown"
     used = "unknown use" if totals.used is None else f"{totals.used:,} used"
     text = f"{totals.phones:,} phones on {totals.nodes:,} nodes: {totals.allocatable:,} allocatable, {used}"
     text += f", {totals.unhealthy:,} unhealthy, {totals.waiting:,} waiting"

@@ -68,6 +68,11 @@ def test_a_terminal_that_is_too_narrow_keeps_the_least_widths() -> None:
     assert max(map(len, text_of(broken(), width=20))) > 20
 
 
+def test_phones_of_pods_are_counted_if_nodes_cannot_be_read() -> None:
+    text = text_of(cluster(nodes=None, pods=(pod(phones=3),)))
+    assert text[0] == "3 phones of pods; the nodes are unknown"
+
+
 def test_wide_has_more_columns_and_the_time_of_the_state() -> None:
     text = text_of(broken(), wide=True)
     (nodes,) = (line for line in text if line.startswith("NODE") and "PHONES" in line)
