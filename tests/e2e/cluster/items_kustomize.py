@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 item = Items()
 
 APPLY = "kubectl apply -k ."
+_REMEDY = "this kernel has no binderfs: modprobe binder_linux"
 _EARLIER = 3
 """Configurations of earlier versions: each of the four differs from the next."""
 
@@ -149,8 +150,8 @@ def no_binder(cluster: Cluster) -> None:
         return any(state.get("terminated", {}).get("exitCode") == 1 for state in states)
 
     until(failed, "the init container has failed", seconds=4 * PATIENCE)
-    log = _init_log(cluster)
-    assert "this kernel has no binderfs: modprobe binder_linux" in log, log
+    # The log of a container that has just been restarted is empty.
+    until(lambda: _REMEDY in _init_log(cluster), "the init container's log has the remedy")
     (status,) = plugin.pod_on(cluster, cluster.machine)["status"]["containerStatuses"]
     assert status["state"]["waiting"]["reason"] == "PodInitializing", f"the plugin runs: {status}"
 
