@@ -21,6 +21,7 @@ from tests.e2e.kernel import (
     items_phones,
     items_pods,
     items_provision,
+    items_provisioned_phones,
     items_serve,
     items_stock,
 )
@@ -75,6 +76,7 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     "phones": items_phones.ITEMS,
     "binderfs-phones": [
         *items_binderfs_phones.ITEMS,
+        *items_provisioned_phones.ITEMS,
         *items_phone_escapes.ITEMS,
         *items_phone_hosts.ITEMS,
         *items_phone_crashes.ITEMS,

@@ -103,9 +103,9 @@ class World:
         """Write the configuration file, for the next start or reload."""
         CONFIGURATION.write_text(f"version: v1\n{configuration}")
 
-    async def start_again(self) -> None:
+    async def start_again(self, *, wrapper: Sequence[str] = ()) -> None:
         """Start the plugin with the configuration file after its end; pods keep running."""
-        await self._start(*self.command)
+        await self._start(*wrapper, *self.command)
 
     async def stop(self) -> None:
         """End all pods, and stop the plugin, which must exit with 0."""
