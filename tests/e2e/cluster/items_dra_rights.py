@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 item = Items()
 
 ACCOUNT: Final = f"system:serviceaccount:{plugin.NAMESPACE}:{plugin.NAME}"
-TOKEN: Final = "root/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 - a path
+TOKENS: Final = tuple(f"root/{run}/secrets/kubernetes.io/serviceaccount/token" for run in ("run", "var/run"))
+"""In an image, /var/run is a link or a directory; an absolute link would lead out of the container here."""
 FOREIGN: Final = "another-node"
 RIGHTS: Final = {
     "resourceslices.resource.k8s.io": {"get", "list", "watch", "create", "update", "delete"},
@@ -41,7 +42,7 @@ def token(cluster: Cluster) -> str:
     sandbox = next(
         entry for entry in outside.containers(cluster.machine) if entry.pod == name and entry.kind == "container"
     )
-    return (sandbox.process / TOKEN).read_text()
+    return next(path for path in (sandbox.process / name for name in TOKENS) if path.exists()).read_text()
 
 
 def request(cluster: Cluster, token: str, *words: str, text: str | None = None) -> str:
