@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.cli.fleet.cluster import (
@@ -28,14 +29,22 @@ PORT: Final = 9478
 """The plugin's default."""
 
 _SUFFIXES: Final = {
+    "": 1,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
     "k": 10**3,
     "M": 10**6,
     "G": 10**9,
     "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
     "Ki": 2**10,
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
 }
 
 
@@ -164,12 +173,18 @@ def device_class(item: bytes) -> DeviceClass:
 
 
 def amount(text: str) -> int:
-    """Return a quantity of an extended resource, which is an integer, such as 120, or 1k for 1000."""
-    digits = text.rstrip("kKMGTi")
+    """Return the quantity of a resource, such as 120, or 1k for 1000; 0 if it is none.
+
+    A phone is a whole number. Other resources, such as kubernetes.io/batch-cpu, may be fractions, which are rounded up.
+    """
     try:
-        return int(digits) * _SUFFIXES.get(text[len(digits) :], 1)
-    except ValueError:  # 12e3
-        return int(float(text))
+        return int(text)
+    except ValueError:
+        digits = text.rstrip("numkKMGTPEi")
+    try:
+        return math.ceil(float(digits) * _SUFFIXES[text[len(digits) :]])  # digits may be 12e3
+    except (ValueError, OverflowError, KeyError):
+        return 0
 
 
 def _extended(quantities: Mapping[str, objects_pb2.Quantity]) -> dict[str, int]:

@@ -160,7 +160,11 @@ def _measured(name: str, values: dict[tuple[str, str], int], unhealthy: dict[str
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], int]]:
     for name, labels, value in _SAMPLE.findall(text):
         if name in _READ:
-            yield name, dict(_LABEL.findall(labels)), int(float(value))
+            try:
+                number = int(float(value))
+            except OverflowError as error:  # +Inf
+                raise ValueError(f"aosp_plugin_{name} is {value}") from error
+            yield name, dict(_LABEL.findall(labels)), number
 
 
 _READ = frozenset(

@@ -205,8 +205,25 @@ def test_an_allocated_claim_has_its_devices_and_pods() -> None:
     assert found == Claim("a", "c", 0.0, (), (("phone.aosp.io", "n1/00000", "phone1"),), (("p", "u"),))
 
 
-@pytest.mark.parametrize(("text", "number"), [("120", 120), ("1k", 1000), ("2Ki", 2048), ("12e3", 12000), ("0", 0)])
-def test_amounts_of_extended_resources(text: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("120", 120),
+        ("1k", 1000),
+        ("2Ki", 2048),
+        ("12e3", 12000),
+        ("0", 0),
+        ("500m", 1),
+        ("1500m", 2),
+        ("1E", 10**18),
+        ("1Ei", 2**60),
+        ("1.5Gi", 3 * 2**29),
+        ("", 0),
+        ("many", 0),
+        ("1e999", 0),
+    ],
+)
+def test_amounts_of_resources(text: str, number: int) -> None:
     assert decoding.amount(text) == number
 
 

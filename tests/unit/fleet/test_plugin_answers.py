@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -111,3 +113,10 @@ def test_the_metrics_of_this_version_are_read() -> None:
 def test_the_metrics_of_another_program_are_refused() -> None:
     with pytest.raises(ValueError, match="no metrics of the plugin"):
         plugin_answers.from_metrics(b'go_gc_duration_seconds{quantile="0"} 1.5e-05\n')
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "x"])
+def test_a_sample_that_is_no_number_is_refused(value: str) -> None:
+    body = f'aosp_plugin_devices{{health="healthy",reason="",resource="a.io/x"}} {value}\n'.encode()
+    with pytest.raises(ValueError, match=re.escape(value)):
+        plugin_answers.from_metrics(body)
