@@ -120,7 +120,7 @@ def _table(
     colored: int | None = None,
 ) -> Iterator[Line]:
     """Yield a table with a blank line before it, the first ``colored`` rows in color; nothing if it has no rows."""
-    shown = list(rows)
+    shown = [[_printable(cell) for cell in row] for row in rows]
     if not shown:
         return
     titles = [column.title for column in columns]
@@ -131,6 +131,13 @@ def _table(
     yield Line(_row(columns, titles, widths), bold=True)
     for number, row in enumerate(shown):
         yield Line(_row(columns, row, widths), color=color if colored is None or number < colored else None)
+
+
+def _printable(text: str) -> str:
+    """Return one line that does not control the terminal; a container runtime's message may have several."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 def _row(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:

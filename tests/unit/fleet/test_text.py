@@ -107,3 +107,11 @@ def test_unknown_use_is_a_dash_and_a_cluster_without_problems_says_it() -> None:
     assert text[0] == "4 phones on 1 nodes: 4 allocatable, unknown use, 0 unhealthy, 0 waiting"
     assert text[1] == "No node has a problem."
     assert text[4].split()[3] == "-"
+
+
+def test_a_reason_is_one_line_without_control_characters() -> None:
+    message = "runc create failed:\nstderr:\tno GPU \x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}"
+    failing = pod(ready=False, phase="Pending", waiting=(("RunContainerError", message),))
+    text = text_of(cluster(pods=(failing,)))
+    assert text[-1].endswith("RunContainerError: runc create failed: stderr: no GPU \ufffd[2J\ufffd")
+    assert all(line.isprintable() for line in text)
