@@ -1,6 +1,6 @@
 """The tasks that write Events, the startup taint and the feature file of this node, as far as they are configured.
 
-None of them affects what the plugin publishes and allocates: they have tasks, a worker thread and connections of their
+None of them affects what the plugin publishes and allocates: they have tasks, worker threads and connections of their
 own, and their failures are a log line and a metric.
 """
 
@@ -44,6 +44,8 @@ class NodeTasks:
         self._metrics = metrics.node_metrics() if _is_on(config) else None
         self._api = self._client() if config.node_events or config.startup_taint else None
         self._worker = Worker("node")
+        # A file system that hangs stops the feature file, and must not stop Events: they report what follows from it.
+        self._file_worker = Worker("feature file")
 
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return the work of each task, which ends when it is cancelled."""
@@ -55,8 +57,9 @@ class NodeTasks:
         return work
 
     async def close(self) -> None:
-        """Close connections, and end the worker thread."""
+        """Close connections, and end the worker threads."""
         self._worker.close()
+        self._file_worker.close()
         if self._api is not None:
             await self._api.close()
 
@@ -93,7 +96,7 @@ class NodeTasks:
         host = Host(self._config.host_root)
         features = [Feature(server, self._backends[server.resource_name], host) for server in self._servers]
         path = host.process_path(self._config.feature_file)
-        return FeatureFile(path, features, self._worker, NodeProblem("feature_file", metrics.problem)).run()
+        return FeatureFile(path, features, self._file_worker, NodeProblem("feature_file", metrics.problem)).run()
 
 
 def _is_on(config: Config) -> bool:

@@ -20,6 +20,7 @@ from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get,
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.hanging_fs import HangingFileSystem
 
 KEY = "aosp.io/starting"
 NODE = paths.object_path(paths.NODES, "worker")
@@ -176,6 +177,20 @@ async def test_a_feature_file_needs_no_api_server_and_loads_no_client(node: Node
     lines = path.read_text().splitlines()
     assert lines[2:] == [f"{RESOURCE}.count=2", f"{RESOURCE}.healthy=2", f"{RESOURCE}.kind=file"]
     assert node.server.requests == {}
+
+
+async def test_a_feature_file_on_a_file_system_that_hangs_does_not_delay_events(
+    node: Node, hanging_file_system: HangingFileSystem
+) -> None:
+    node.devices.add(0, 1)
+    file = Path(hanging_file_system.directory) / "aosp-device-plugin"
+    async with node.plugin(node_events=True, feature_file=str(file)) as plugin:
+        await listed(node.kubelet, 2)
+        await plugin.logged("feature file written")
+        with hanging_file_system.hanging():
+            node.devices.remove(1)
+            await node.server.wait_for(lambda _: "DevicesLost" in node.events, timeout=20.0)
+            assert hanging_file_system.waiting() == 1
 
 
 async def test_a_reload_turns_events_on_and_off(node: Node) -> None:
