@@ -22,6 +22,7 @@ from tests.e2e.cluster import (
     items_failures,
     items_fleet,
     items_install,
+    items_kubectl_phones,
     items_kustomize,
     items_lost,
     items_migration,
@@ -67,6 +68,7 @@ GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("installation-kinds", "from one kind of installation to another", items_migration.item.all),
     Group("phones", "phones that the scheduler places", items_phones.item.all),
+    Group("kubectl-phones", "kubectl phones, with problems that really exist", items_kubectl_phones.item.all),
     Group("dra", "the plugin as a DRA driver", items_dra.item.all),
     Group(
         "dra-claims",
@@ -125,7 +127,7 @@ GROUPS: Final[Sequence[Group]] = (
     ),
 )
 
-ALWAYS: Final = ("install", "phones", "dra")
+ALWAYS: Final = ("install", "phones", "kubectl-phones", "dra")
 """The groups of the core set that run on each commit."""
 BY_ROTATION: Final = ("scheduling", "rollout", "failures")
 """The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""

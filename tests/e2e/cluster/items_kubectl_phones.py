@@ -1,0 +1,230 @@
+"""Items: ``kubectl phones`` on phones that really run, with problems that really exist."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import yaml
+
+from tests.e2e.cluster import phones, plugin
+from tests.e2e.cluster.api import CORE
+from tests.e2e.cluster.cluster import DEVICES
+from tests.e2e.cluster.items import Items
+from tests.e2e.cluster.ownership import owners
+from tests.e2e.cluster.plugin import PHONE
+from tests.e2e.cluster.scenes import LABEL, PHONES, prepare
+from tests.e2e.kubelet.parts import PROJECT
+from tests.e2e.kubelet.pods import PREFIX
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.e2e.cluster.cluster import Cluster
+
+item = Items()
+
+READER: Final = "reader"
+_PROGRAM: Final = f"""\
+#!{sys.executable}
+import sys
+sys.path.insert(0, {str(PROJECT)!r})
+from aosp_plugin.cli.fleet.command import script
+script()
+"""
+
+
+class Result(NamedTuple):
+    """What the command has printed."""
+
+    code: int
+    document: dict[str, Any]
+    errors: list[str]
+
+    @property
+    def problems(self) -> list[tuple[str, str, str]]:
+        """Node, kind and detail of each problem."""
+        return [(each["node"], each["kind"], each["detail"]) for each in self.document["problems"]]
+
+
+def show(cluster: Cluster, *options: str) -> Result:
+    """Run ``kubectl phones --check --output json``, which kubectl finds in PATH."""
+    programs = cluster.directory / "plugins"
+    if not programs.exists():
+        programs.mkdir()
+        (programs / "kubectl-phones").write_text(_PROGRAM)
+        (programs / "kubectl-phones").chmod(0o755)
+    path = f"{cluster.parts.kubernetes}:{programs}:{os.environ['PATH']}"
+    command = ["kubectl", "phones", "--check", "--output=json", *options]
+    result = subprocess.run(
+        command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert result.stdout, f"exit code {result.returncode}: {result.stderr}"
+    return Result(result.returncode, json.loads(result.stdout), result.stderr.splitlines())
+
+
+def wait_problem(cluster: Cluster, kind: str, detail: str) -> Result:
+    """Wait until the first machine has this problem and no other, and return the result."""
+
+    def reached() -> Result:
+        result = show(cluster)
+        (found,) = result.problems or [("", "no problem", "")]
+        assert found[:2] == (cluster.machine.name, kind), f"{result.problems}"
+        assert re.search(detail, found[2]), f"{found}"
+        assert result.code == 1, f"exit code {result.code}"
+        return result
+
+    return until(reached, f"kubectl phones reports {kind}", seconds=4 * PATIENCE)
+
+
+def wait_well(cluster: Cluster) -> Result:
+    """Wait until nothing is wrong, and return the result."""
+
+    def reached() -> Result:
+        result = show(cluster)
+        assert (result.code, result.problems, result.errors) == (0, [], []), f"{result}"
+        return result
+
+    return until(reached, "kubectl phones reports no problem", seconds=4 * PATIENCE)
+
+
+@item("kubectl phones shows each phone with pod, node and state; nothing is wrong")
+def shown(cluster: Cluster) -> None:
+    prepare(cluster)
+    phones.create(cluster, phones.deployment("web", 2))
+    pods = phones.wait_running(cluster, "web", 2)
+    result = wait_well(cluster)
+    (node,) = result.document["nodes"]
+    assert (node["node"], node["resource"]) == (cluster.machine.name, PHONE), f"{node}"
+    assert (node["phones"], node["allocatable"], node["used"]) == (PHONES, PHONES, 2), f"{node}"
+    assert (node["plugin"], node["source"]) == ("ready", "metrics"), f"{node}"
+    rows = [(row["pod"], row["node"], row["state"]) for row in result.document["phones"] if row["pod"]]
+    expected = sorted((pod["metadata"]["name"], cluster.machine.name, "running") for pod in pods)
+    assert sorted(rows) == expected, f"{rows}"
+
+
+@item("kubectl phones shows the device of each phone if the plugin serves its status on the pod's address")
+def device_ids(cluster: Cluster) -> None:
+    prepare(cluster)
+    address = {"name": "AOSP_PLUGIN_STATUS_LISTEN", "value": "$(POD_IP):9478"}
+    plugin.install(cluster, plugin.VALUES | {"extraEnv": [address]})
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+    pods = phones.wait_running(cluster, "web", 2)
+    found = {row["pod"]: row["devices"] for row in wait_well(cluster).document["phones"] if row["pod"]}
+    expected = {name: [device] for name, (_, device) in _owned(cluster, pods).items()}
+    assert found == expected, f"{found}, expected {expected}"
+    plugin.install(cluster)
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+
+
+def _owned(cluster: Cluster, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    return dict(owners(cluster, list(pods)))
+
+
+@item("kubectl phones names an unhealthy phone's reason, and reports no problem after its device is back")
+def unhealthy(cluster: Cluster) -> None:
+    prepare(cluster)
+    wait_well(cluster)
+    cluster.machine.run("rm", f"/dev/{PREFIX}{DEVICES - 1}")
+    result = wait_problem(cluster, "unhealthy", rf"1 of {PHONES} phones: 1 incomplete")
+    assert result.document["totals"]["unhealthy"] == 1, f"{result.document['totals']}"
+    _restore_devices(cluster)
+    wait_well(cluster)
+
+
+@item("kubectl phones reports a kubelet that does not know what the plugin has published")
+def disagrees(cluster: Cluster) -> None:
+    prepare(cluster)
+    cluster.machine.kubelet.suspend()
+    try:
+        cluster.machine.run("rm", f"/dev/{PREFIX}{DEVICES - 1}")
+
+        def reached() -> Result:
+            result = show(cluster)
+            kinds = {kind: detail for _, kind, detail in result.problems}
+            detail = kinds.get("kubelet-disagrees", "")
+            assert re.search(rf"has {PHONES} .*the plugin {PHONES - 1}", detail), f"{kinds}"
+            return result
+
+        until(reached, "kubectl phones reports kubelet-disagrees")
+    finally:
+        cluster.machine.kubelet.resume()
+        _restore_devices(cluster)
+    wait_well(cluster)
+
+
+@item("kubectl phones reports a plugin whose image cannot be pulled, with the reason")
+def not_ready(cluster: Cluster) -> None:
+    prepare(cluster)
+    values = copy.deepcopy(plugin.VALUES)
+    values["image"]["tag"] = "absent"
+    plugin.upgrade(cluster, values)
+    wait_problem(cluster, "plugin-not-ready", "ErrImagePull|ImagePullBackOff|ErrImageNeverPull")
+    plugin.install(cluster)
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+    wait_well(cluster)
+
+
+@item("kubectl phones reports a node that has lost its plugin, with the phones that run on")
+def absent(cluster: Cluster) -> None:
+    prepare(cluster)
+    path = f"{CORE}/nodes/{cluster.machine.name}"
+    cluster.api.patch(path, {"metadata": {"labels": {LABEL: None}}})
+    try:
+        wait_problem(cluster, "plugin-absent", "2 phones in use")
+    finally:
+        cluster.api.patch(path, {"metadata": {"labels": {LABEL: "true"}}})
+    plugin.wait_allocatable(cluster, cluster.machine, PHONES)
+    wait_well(cluster)
+
+
+@item("The documented rights are enough for kubectl phones, and each missing one is one line")
+def rights(cluster: Cluster) -> None:
+    prepare(cluster)
+    kubeconfig = _reader(cluster)
+    result = show(cluster, f"--kubeconfig={kubeconfig}")
+    assert (result.code, result.problems, result.errors) == (0, [], []), f"{result}"
+    assert result.document["nodes"][0]["source"] == "metrics", f"{result.document['nodes']}"
+    cluster.kubectl("delete", "rolebinding", READER, "--namespace=kube-system")
+    lost = "kubectl-phones: missing right: get pods/proxy in namespace kube-system"
+
+    def reached() -> Result:
+        result = show(cluster, f"--kubeconfig={kubeconfig}")
+        (line,) = result.errors
+        assert line.startswith(lost), line
+        assert result.document["totals"]["used"] == 2, f"{result.document['totals']}"
+        return result
+
+    until(reached, "the missing right is named")
+    cluster.kubectl("delete", "clusterrolebinding,clusterrole,role", "phones-reader", READER, "--ignore-not-found")
+    cluster.kubectl("delete", "role", "phones-reader", "--namespace=kube-system")
+    cluster.kubectl("delete", "serviceaccount", READER)
+    phones.remove(cluster, "Deployment", "web")
+    plugin.uninstall(cluster)
+
+
+def _reader(cluster: Cluster) -> str:
+    """Return a kubeconfig of a service account with the rights that docs/fleet.md lists."""
+    text = (PROJECT / "docs" / "fleet.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"(?:^    .*\n)*^    kind: ClusterRole\n(?:(?:    .*)?\n)+?(?=\S)", text, re.MULTILINE)
+    cluster.kubectl("apply", "--filename=-", text=textwrap.dedent(block))
+    cluster.kubectl("create", "serviceaccount", READER)
+    account = f"--serviceaccount=default:{READER}"
+    cluster.kubectl("create", "clusterrolebinding", READER, "--clusterrole=phones-reader", account)
+    cluster.kubectl("create", "rolebinding", READER, "--role=phones-reader", account, "--namespace=kube-system")
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": cluster.kubectl("create", "token", READER).strip()}
+    path = cluster.directory / "reader.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+def _restore_devices(cluster: Cluster) -> None:
+    cluster.machine.hack("create", "--stand-ins", "--count", str(DEVICES))
