@@ -108,6 +108,8 @@ class ResourceChanges(Observer):
     """Records the changes of one resource. Its methods must be called in the event loop."""
 
     def __init__(self, resource: str, history: History) -> None:
+        self.recording = True
+        """False for a plugin that may never serve, whose scans say nothing about the one that does."""
         self._resource = resource
         self._history = history
         self._snapshot: Snapshot | None = None
@@ -122,7 +124,8 @@ class ResourceChanges(Observer):
         """Record which devices are new, removed, unhealthy for another reason than before, or healthy again."""
         before, self._snapshot = self._snapshot, snapshot
         reasons, self._reasons = self._reasons, {device.id: device.reason for device in snapshot.unhealthy}
-        self._history.healthy(self._resource, snapshot.healthy)
+        if self.recording:
+            self._history.healthy(self._resource, snapshot.healthy)
         if before is None or not before.revision:
             return  # the devices at the start are not a change
         unhealthy: dict[str, list[str]] = {}
@@ -140,7 +143,7 @@ class ResourceChanges(Observer):
 
     def _devices(self, event: Event, text: str, device_ids: Collection[str]) -> None:
         if device_ids:
-            self._history.record(event, text, self._resource, device_ids, in_order=True)
+            self._record(event, text, device_ids, in_order=True)
 
     def allocated(self, owners: Mapping[str, tuple[Owner, ...]]) -> None:
         """Record which pods got and returned devices. An object that was recorded before costs nothing."""
@@ -153,52 +156,52 @@ class ResourceChanges(Observer):
     def _pods(self, event: Event, text: str, devices: Mapping[str, list[str]]) -> None:
         if len(devices) > MAX_PODS:
             ids = {device_id for device_ids in devices.values() for device_id in device_ids}
-            self._history.record(event, f"{text} {len(devices)} pods", self._resource, ids)
+            self._record(event, f"{text} {len(devices)} pods", ids)
             return
         for pod, device_ids in devices.items():
-            self._history.record(event, f"{text} {pod}", self._resource, device_ids, pod=pod)
+            self._record(event, f"{text} {pod}", device_ids, pod=pod)
 
     def leaked(self, binder_devices: Collection[str]) -> None:
         """Record which binder devices are leaked, and which are no longer."""
         before, self._leaked = self._leaked, frozenset(binder_devices)
         if new := self._leaked - frozenset(before):
-            self._history.record(Event.LEAKED, "leaked: held open by a process outside its pod", self._resource, new)
+            self._record(Event.LEAKED, "leaked: held open by a process outside its pod", new)
         if ended := frozenset(before) - self._leaked:
-            self._history.record(Event.LEAK_ENDED, "no longer leaked", self._resource, ended)
+            self._record(Event.LEAK_ENDED, "no longer leaked", ended)
 
     def kubelet_lacks(self, allocatable: int | None, published: int | None, *, lacking: bool) -> None:
         """Record that the kubelet has fewer devices than the plugin published, or has all of them again."""
         if lacking != self._lacking:
             self._lacking = lacking
             event = Event.KUBELET_LACKS if lacking else Event.KUBELET_HAS_ALL
-            self._event(event, f"the kubelet has {allocatable} of {published} healthy devices")
+            self._record(event, f"the kubelet has {allocatable} of {published} healthy devices")
 
     def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
         """Record a registration. A failed attempt changes nothing."""
         if result == "ok" and not self._registered:
             self._registered = True
-            self._event(Event.REGISTERED, "registered with the kubelet")
+            self._record(Event.REGISTERED, "registered with the kubelet")
 
     def unregistered(self) -> None:
         """Record the end of a registration."""
         if self._registered:
             self._registered = False
-            self._event(Event.UNREGISTERED, "no longer registered with the kubelet")
+            self._record(Event.UNREGISTERED, "no longer registered with the kubelet")
 
     def lost_by_kubelet(self) -> None:
         """Record that the kubelet has lost the devices."""
-        self._event(Event.KUBELET_LACKS, "the kubelet has lost the devices; the plugin registers again")
+        self._record(Event.KUBELET_LACKS, "the kubelet has lost the devices; the plugin registers again")
 
     def other_plugins(self, count: int) -> None:
         """Record the number of other plugins of the resource."""
         text = (
             f"{count} other plugin{'s' * (count > 1)} of the resource" if count else "no other plugin of the resource"
         )
-        self._event(Event.OTHER_PLUGINS, text)
+        self._record(Event.OTHER_PLUGINS, text)
 
     def kubelet_restarted(self) -> None:
         """Record that the kubelet has restarted."""
-        self._event(Event.KUBELET_RESTARTED, "the kubelet has restarted")
+        self._record(Event.KUBELET_RESTARTED, "the kubelet has restarted")
 
     def scanned(self, result: Literal["ok", "failed", "hung"], _seconds: float) -> None:
         """Record that scans begin to fail or hang, or succeed again."""
@@ -206,10 +209,13 @@ class ResourceChanges(Observer):
             return
         self._scans = result
         texts = {"ok": "device scans succeed again", "failed": "device scans fail", "hung": "a device scan hangs"}
-        self._event(Event.SCANS_SUCCEED if result == "ok" else Event.SCANS_FAIL, texts[result])
+        self._record(Event.SCANS_SUCCEED if result == "ok" else Event.SCANS_FAIL, texts[result])
 
-    def _event(self, event: Event, text: str) -> None:
-        self._history.record(event, text, self._resource)
+    def _record(
+        self, event: Event, text: str, devices: Collection[str] = (), *, in_order: bool = False, pod: str = ""
+    ) -> None:
+        if self.recording:
+            self._history.record(event, text, self._resource, devices, in_order=in_order, pod=pod)
 
 
 def _by_pod(

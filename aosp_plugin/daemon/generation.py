@@ -108,9 +108,10 @@ class Generation:
         """Scan all resources for the first time, side by side, and check that they share no binder device.
 
         A scan that hangs is an error only if ``strict``. Then, all that a running plugin only reports is an error as
-        well: a kubelet's or CDI directory that is not writable. Raises an ExceptionGroup of PluginError, HostError and
-        OSError.
+        well: a kubelet's or CDI directory that is not writable. And the history records nothing before ``start``, which
+        may never follow. Raises an ExceptionGroup of PluginError, HostError and OSError.
         """
+        self._observation.set_recording(recording=not strict)
         tolerated = () if strict else (WorkerTimeoutError,)
         with contextlib.suppress(*tolerated):
             check = partial(check_phone_directories, self.config)
@@ -128,6 +129,7 @@ class Generation:
     def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool) -> None:
         """Start the servers and all else as ``tasks``; an error of one of them is raised there."""
         LOG.info("starting", extra={"version": __version__, "resources": self.names})
+        self._observation.set_recording(recording=True)
         self._server_tasks = [
             tasks.create_task(self._run(server, require_devices=require_devices)) for server in self.servers
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -135,6 +136,26 @@ async def test_valid_sighup_accepts_replaced_devices(
             write_config("")
             serve.signal(signal.SIGHUP)
             await listed(kubelet, 2)
+
+
+async def test_the_scans_of_a_rejected_configuration_are_not_in_the_history(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, write_config: Callable[[str], str]
+) -> None:
+    device_directory.add(0)
+    port = free_port()
+    (tmp_path / "no-directory").touch()
+    common = f"kubelet_dir: {kubelet_dir}\nverify: file\nlisten: 127.0.0.1:{port}\n"
+    file = write_config(f"{common}device_dir: {device_directory.directory}")
+    serve = Serve(device_directory, kubelet_dir, "--config", file, usual_flags=False)
+    async with Kubelet(kubelet_dir) as kubelet, serve:
+        await listed(kubelet, 1, "aosp.io/binder")
+        write_config(f"{common}device_dir: {tmp_path}/no-directory")
+        serve.signal(signal.SIGHUP)
+        await serve.logged("configuration reload rejected")
+        device_directory.add(1)
+        await listed(kubelet, 2, "aosp.io/binder")
+        _, _, status = await http_get(port, "/status")
+    assert [change["event"] for change in json.loads(status)["changes"]] == ["added", "registered", "started"]
 
 
 # -- probes, logs and errors
