@@ -76,7 +76,9 @@ def values_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": _values(extendedResource=_SWITCH, parameters=_values(**parameters)),
     }
-    api_server = _values(ports={"type": "array", "items": _PORT, "minItems": 1}, to=_OBJECTS)
+    api_server = _values(ports={"type": "array", "items": _PORT, "minItems": 1}, to=_OBJECTS) | {"required": ["ports"]}
+    # A policy without peers or ports would admit all; Helm removes a value that is null.
+    policy = _switched(**{"from": _OBJECTS | {"minItems": 1}}, apiServer=api_server)
     named = {"type": "object", "properties": {"name": _TEXT | {"minLength": 1}}, "required": ["name"]}
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
@@ -106,8 +108,7 @@ def values_schema() -> dict[str, Any]:
         priorityClassName=_TEXT,
         updateStrategy={"type": "object", "properties": {"rollingUpdate": rolling}},
         resources=_OBJECT,
-        # An empty list would admit all peers.
-        networkPolicy=_switched(**{"from": _OBJECTS | {"minItems": 1}}, apiServer=api_server),
+        networkPolicy=policy | {"required": ["from", "apiServer"]},
         podMonitor=_switched(interval=_TEXT, labels=_TEXTS),
         prometheusRule=_switched(labels=_TEXTS, runbook=_TEXT | {"minLength": 1}),
         dashboard=_switched(labels=_TEXTS),

@@ -237,6 +237,10 @@ REFUSED = {
     "image.digest=latest": "at '/image/digest'",
     "image.tags=x": "additional properties 'tags' not allowed",
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
+    "networkPolicy.from=null": "at '/networkPolicy': missing property 'from'",
+    "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
+    "config.feature_file=labels": "config.feature_file labels is not an absolute path of a file in a directory",
+    "config.feature_file=/labels": "config.feature_file /labels is not an absolute path of a file in a directory",
 }
 """Wrong values and Helm's messages."""
 
