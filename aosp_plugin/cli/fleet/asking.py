@@ -104,7 +104,8 @@ class Asking:
             # answer, if it cannot reach the plugin, is an object with a reason.
             if path.endswith(_READY) and error.status == http.HTTPStatus.SERVICE_UNAVAILABLE and not error.reason:
                 return decode(error.message.partition(": ")[2].encode())
-            if error.status != http.HTTPStatus.NOT_FOUND:  # /status is on the pod's loopback address by default
+            # /status is on the pod's loopback address by default; and that nothing comes is no reason by itself.
+            if error.status != http.HTTPStatus.NOT_FOUND and not isinstance(error.__cause__, TimeoutError):
                 self.unreachable = error.message
         except ValueError as error:
             self.unreachable = f"{paths.parse(path).name}: {error}"
