@@ -42,6 +42,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if .Values.serviceAccount.create -}}
 {{ .Values.serviceAccount.name | default (include "aosp-device-plugin.fullname" .) }}
 {{- else -}}
+{{- if and (not .Values.serviceAccount.name) (include "aosp-device-plugin.usesApiServer" .) -}}
+{{- fail "serviceAccount.create=false requires serviceAccount.name: api=dra, node_events and startup_taint bind rights to the account, and without a name that would be `default`, which other pods of the namespace have" -}}
+{{- end -}}
 {{ .Values.serviceAccount.name | default "default" }}
 {{- end -}}
 {{- end }}

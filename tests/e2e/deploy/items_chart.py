@@ -230,6 +230,7 @@ REFUSED = {
     "config.api=dra,dra.classes.aosp\\.io/phone.extendedResource=true": "dra.classes has aosp.io/phone, but no",
     "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
     "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
+    "config.node_events=true,serviceAccount.create=false": "serviceAccount.create=false requires serviceAccount.name",
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
