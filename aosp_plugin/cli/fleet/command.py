@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -111,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
+    except Exception:  # noqa: BLE001 - a bug; exit code 1 would say that there are problems
+        traceback.print_exc()
+        return FAILED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else FAILED
     return 0
