@@ -29,6 +29,9 @@ _SWITCH = {"type": "boolean"}
 _OBJECT = {"type": "object"}
 _OBJECTS = {"type": "array", "items": _OBJECT}
 _TEXTS = {"type": "object", "additionalProperties": _TEXT}
+# The chart's own ones select the pods, and a key that is there twice is no valid YAML.
+_OWN_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "version", "managed-by")]
+_LABELS = _TEXTS | {"propertyNames": {"not": {"enum": [*_OWN_LABELS, "helm.sh/chart"]}}}
 _PATH = {"type": "string", "pattern": "^/."}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 
@@ -88,9 +91,9 @@ def values_schema() -> dict[str, Any]:
         kubelet=_values(rootDir=_PATH, devicePluginsDir=_PATH),
         nameOverride=_TEXT,
         fullnameOverride=_TEXT,
-        commonLabels=_TEXTS,
+        commonLabels=_LABELS,
         podAnnotations=_TEXTS,
-        podLabels=_TEXTS,
+        podLabels=_LABELS,
         serviceAccount=_values(create=_SWITCH, name=_TEXT, annotations=_TEXTS),
         podSecurityContext=_OBJECT,
         securityContext=_OBJECT,

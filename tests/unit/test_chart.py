@@ -93,6 +93,8 @@ def test_the_schema_accepts_a_surge_without_unavailable_pods() -> None:
         {"networkPolicy": {"apiServer": {"ports": []}}},
         {"config": {"api": "both"}},
         {"dra": {"classes": {"aosp.io/phone": {"parameters": {"allowedDevice": []}}}}},
+        {"commonLabels": {"app.kubernetes.io/name": "x"}},
+        {"podLabels": {"app.kubernetes.io/instance": "x"}},
         {"provision": {"enabled": "yes"}},
         {"provisions": {}},
     ],

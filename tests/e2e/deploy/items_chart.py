@@ -231,6 +231,8 @@ REFUSED = {
     "config.kubelet_dir=/data/kubelet/device-plugins": "set kubelet.rootDir and kubelet.devicePluginsDir instead",
     "config.pod_resources_socket=/x": "set kubelet.rootDir instead",
     "config.node_events=true,serviceAccount.create=false": "serviceAccount.create=false requires serviceAccount.name",
+    "commonLabels.app\\.kubernetes\\.io/name=x": "invalid propertyName 'app.kubernetes.io/name'",
+    "podLabels.app\\.kubernetes\\.io/instance=x": "invalid propertyName 'app.kubernetes.io/instance'",
     "kubelet.rootDir=data": "at '/kubelet/rootDir'",
     "extraArgs[0]=status": "at '/extraArgs/0'",
     "port=0": "at '/port'",
