@@ -89,9 +89,9 @@ def provision(file: str | None, **flags: Any) -> None:
     plugin with provisioned_by: command then serves them without privileges: run this before it, in an init container or
     at boot. Accepts the flags of serve.
 
-    Exit codes: 0 provisioned; single phones in whose place something else is are logged, and the plugin reports them. 1
-    not provisioned: the kernel has no binderfs, a right is missing, or all phones failed. 2 invalid usage or
-    configuration.
+    Exit codes: 0 provisioned, or only a part: phones in whose place something else is, and resources that failed, are
+    logged, and the plugin reports them. 1 no resource provisioned: the kernel has no binderfs, a right is missing, or
+    all phones failed. 2 invalid usage or configuration.
     """
     from aosp_plugin.cli import provision  # noqa: PLC0415
 

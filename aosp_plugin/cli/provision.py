@@ -23,18 +23,19 @@ LOG = logging.getLogger(__name__)
 def provision(config: Config) -> None:
     """Provision every resource; those without anything to provision are skipped.
 
-    A resource that fails does not affect the others. Raises HostError if one failed, ConfigError, and OSError.
+    A resource that fails is logged, and must not keep the plugin from serving the others. Raises HostError if all have
+    failed, ConfigError, and OSError.
     """
     logs.set_up(config.log_level, config.log_format)
     check_phone_directories(config)
-    errors: list[str] = []
+    errors: dict[str, str] = {}
     ordered = 0
     for resource in config.resources:
         name = resource.resource_name
         try:
             provisioned = provision_resource(Host(config.host_root), resource)
         except HostError as error:
-            errors.append(f"{name}: {error}")
+            errors[name] = str(error)
             continue
         if provisioned is None:
             continue
@@ -43,7 +44,9 @@ def provision(config: Config) -> None:
             LOG.warning("phone not provisioned", extra={"resource": name, "device": phone, "error": str(obstacle)})
         counts = {"ordered": provisioned.ordered, "added": provisioned.added}
         LOG.info("provisioned", extra={"resource": name, **counts})
-    if errors:
-        raise HostError("; ".join(errors))
-    if not ordered:
+    if len(errors) == len(config.resources):
+        raise HostError("; ".join(f"{name}: {problem}" for name, problem in errors.items()))
+    for name, problem in errors.items():
+        LOG.error("resource not provisioned", extra={"resource": name, "error": problem})
+    if not ordered and not errors:
         LOG.warning("nothing to provision", extra={"reason": "the configuration has neither phones nor provision"})

@@ -150,6 +150,17 @@ def test_the_command_fails_on_a_kernel_without_binderfs(
     assert "modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS" in log
 
 
+def test_a_resource_that_cannot_be_provisioned_does_not_keep_the_others_from_being_served(
+    directory: Mounts, command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "BINDERFS", "no-such-file-system")
+    phones = {"count": 3, "directory": str(directory.path)}
+    found = {"resource_name": "aosp.io/binder", "device_prefix": "other"}
+    code, log = command(phones=None, resources=[{"resource_name": RESOURCE, "phones": phones}, found])
+    assert (code, json.loads(log)["level"], json.loads(log)["resource"]) == (0, "error", RESOURCE)
+    assert "modprobe binder_linux" in json.loads(log)["error"]
+
+
 def test_the_command_fails_without_the_right_to_mount_only_if_something_is_missing(
     command: Callable[..., tuple[int, str]], unprivileged: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
