@@ -85,17 +85,26 @@ class Daemon:
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         """Handle reloads until the process is stopped."""
-        while generation := self._generation:
+        while self._generation is not None:
             await wait_any(self._stop, self._reload)
-            if self._stop.is_set() or not await complete_unless(self._stop, self._reloaded(generation)):
-                await generation.stop(replaced=False)
+            if not await self._reload_unless_stopped(self._generation, tasks):
                 return
-            if self._replacement is not None:
-                self._history.record(Event.RELOADED, "configuration reloaded")
-                await generation.stop(replaced=True)
-                self._generation, self._replacement = self._replacement, None
-                logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
-                self._generation.start(tasks, require_devices=False)
+            # A generation that was replaced or rejected is in reference cycles, with its memory and its descriptor of
+            # the mount table. By itself, the collector might not run for days in an idle process.
+            gc.collect()
+
+    async def _reload_unless_stopped(self, generation: Generation, tasks: asyncio.TaskGroup) -> bool:
+        """Reload the configuration, or stop if that was requested; return whether the process goes on."""
+        if self._stop.is_set() or not await complete_unless(self._stop, self._reloaded(generation)):
+            await generation.stop(replaced=False)
+            return False
+        if self._replacement is not None:
+            self._history.record(Event.RELOADED, "configuration reloaded")
+            await generation.stop(replaced=True)
+            self._generation, self._replacement = self._replacement, None
+            logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
+            self._generation.start(tasks, require_devices=False)
+        return True
 
     async def _reloaded(self, generation: Generation) -> None:
         """Read the configuration again and build its generation, or rescan if it has not changed.
