@@ -127,9 +127,9 @@ GROUPS: Final[Sequence[Group]] = (
     ),
 )
 
-ALWAYS: Final = ("install", "phones", "kubectl-phones", "dra")
+ALWAYS: Final = ("install", "phones", "dra")
 """The groups of the core set that run on each commit."""
-BY_ROTATION: Final = ("scheduling", "rollout", "failures")
+BY_ROTATION: Final = ("scheduling", "rollout", "failures", "kubectl-phones")
 """The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""
 
 
