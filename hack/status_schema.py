@@ -40,6 +40,8 @@ def _schema(module: ModuleType, root: type[msgspec.Struct], title: str) -> str:
     (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
     descriptions = field_descriptions(module)
     for name, definition in components.items():
+        if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
+            definition["description"] = inspect.cleandoc(definition["description"])
         for field, part in definition.get("properties", {}).items():
             if text := descriptions.get(name, {}).get(field):
                 part["description"] = text

@@ -67,8 +67,9 @@ class Group:
 GROUPS: Final[Sequence[Group]] = (
     Group("install", "the page that installs the plugin", [*items_install.item.all, *items_kustomize.item.all]),
     Group("installation-kinds", "from one kind of installation to another", items_migration.item.all),
-    Group("phones", "phones that the scheduler places", items_phones.item.all),
+    # Before `phones`, after which a resource that no plugin serves is left in the Node's status.
     Group("kubectl-phones", "kubectl phones, with problems that really exist", items_kubectl_phones.item.all),
+    Group("phones", "phones that the scheduler places", items_phones.item.all),
     Group("dra", "the plugin as a DRA driver", items_dra.item.all),
     Group(
         "dra-claims",
@@ -129,7 +130,7 @@ GROUPS: Final[Sequence[Group]] = (
 
 ALWAYS: Final = ("install", "phones", "dra")
 """The groups of the core set that run on each commit."""
-BY_ROTATION: Final = ("scheduling", "rollout", "failures", "kubectl-phones")
+BY_ROTATION: Final = ("scheduling", "rollout", "failures")
 """The groups of which one joins the core set; the others need more machines or parts, or more than 10 minutes."""
 
 
