@@ -39,7 +39,7 @@ def installs(cluster: Cluster) -> None:
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"]), owner
         pool = found["spec"]["pool"]
         assert (pool["generation"], pool["resourceSliceCount"]) == (1, 1), pool
-    assert plugin.capacity(cluster, machine) == (0, 0), "the device plugin offers the phones, too"
+    plugin.require_not_offered(cluster, machine)
     checked = cluster.api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/aosp-device-plugin")
     warnings = checked.get("status", {}).get("typeChecking", {}).get("expressionWarnings", [])
     assert not warnings, f"the policy's expressions: {warnings}"

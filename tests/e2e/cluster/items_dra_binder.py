@@ -66,7 +66,7 @@ def installed(cluster: Cluster) -> None:
     assert attributes["binderDevices"]["int"] == 3, attributes
     release = machine.run("uname", "-r").strip()
     assert release.startswith(f"{attributes['kernelVersion']['version']}-"), f"{attributes}, kernel {release}"
-    assert plugin.capacity(cluster, machine) == (0, 0), "the device plugin offers the phones, too"
+    plugin.require_not_offered(cluster, machine)
     others = {other.name: dra.slices(cluster, other) for other in cluster.machines if other is not machine}
     assert not any(others.values()), others
     check_made(machine, set())

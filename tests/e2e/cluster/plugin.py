@@ -111,6 +111,16 @@ def wait_allocatable(
     )
 
 
+def require_not_offered(cluster: Cluster, machine: Machine) -> None:
+    """Check that the device plugin API offers no phone on a machine.
+
+    The sockets are current. The Node object lags, and may still list the devices of an earlier installation.
+    """
+    entries = machine.run("ls", "/var/lib/kubelet/device-plugins").split()
+    assert not [entry for entry in entries if entry.startswith("aosp-")], entries
+    wait_allocatable(cluster, machine, 0)
+
+
 def metrics(cluster: Cluster, pod: dict[str, Any]) -> str:
     """Return the metrics of a pod of the plugin, through the API server."""
     return cluster.api.text("GET", f"{PODS}/{pod['metadata']['name']}:9478/proxy/metrics")
