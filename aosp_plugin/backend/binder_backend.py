@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
+from aosp_plugin.framework.deviceplugin.preference_request import AvailableIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +50,12 @@ class BinderBackend(HostDevices):
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
         table, replicas = self._scanned.table, self._resource.replicas
+        search = available.starting_with if isinstance(available, AvailableIds) and available.is_long else None
         if replicas > 1:
-            return preference.spread(table.order, replicas, available, must_include, size, table.numa_nodes)
-        return preference.prefer(table.order, available, must_include, size, table.numa_nodes)
+            return preference.spread(
+                table.order, replicas, available, must_include, size, table.numa_nodes, search=search
+            )
+        return preference.prefer(table.order, available, must_include, size, table.numa_nodes, search=search)
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Recreate the binder devices of ``ids`` if ``recreate`` is on-start. Idempotent. Raises UnhealthyDeviceError.

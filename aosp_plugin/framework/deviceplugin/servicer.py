@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.deviceplugin import preference_request
 from aosp_plugin.framework.deviceplugin.answers import container_response
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.deviceplugin.preference_request import PreferenceRequest
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker
@@ -44,7 +46,8 @@ SERVICE = "v1beta1.DevicePlugin"
 PRE_START_TIMEOUT = 10.0
 """Seconds for ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
-Request = TypeVar("Request", bound=Message)
+Request = TypeVar("Request")
+Decoded = TypeVar("Decoded", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -89,10 +92,12 @@ class Servicer:
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._get_options),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
                 "GetPreferredAllocation": self._unary(
-                    "GetPreferredAllocation", pb.PreferredAllocationRequest, self._prefer
+                    "GetPreferredAllocation", preference_request.decode, self._prefer
                 ),
-                "Allocate": self._unary("Allocate", pb.AllocateRequest, self._allocate),
-                "PreStartContainer": self._unary("PreStartContainer", pb.PreStartContainerRequest, self._pre_start),
+                "Allocate": self._unary("Allocate", partial(_decode, pb.AllocateRequest), self._allocate),
+                "PreStartContainer": self._unary(
+                    "PreStartContainer", partial(_decode, pb.PreStartContainerRequest), self._pre_start
+                ),
             },
         )
 
@@ -131,9 +136,9 @@ class Servicer:
                 self.stream_ended.set()
 
     def _unary(
-        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Message | Awaitable[Message]]
+        self, rpc: str, decode: Callable[[bytes], Request], answer: Callable[[Request], Message | Awaitable[Message]]
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Return an RPC handler that calls ``answer`` with the decoded request.
+        """Return an RPC handler that calls ``answer`` with what ``decode`` returns, which raises InvalidRequestError.
 
         An unexpected error is logged by gRPC and answered with UNKNOWN.
         """
@@ -143,7 +148,7 @@ class Servicer:
             code, reply, error = "UNKNOWN", b"", ""
             request: Request | None = None
             try:
-                request = _decode(request_type, data)
+                request = decode(data)
                 message = answer(request)
                 reply = (message if isinstance(message, Message) else await message).SerializeToString()
                 code = "OK"
@@ -171,19 +176,11 @@ class Servicer:
             container_responses=[container_response(self._backend.allocate(ids)) for ids in requests]
         )
 
-    def _prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
-        if not request.container_requests:
-            raise InvalidRequestError("the request names no container")
+    def _prefer(self, request: Sequence[PreferenceRequest]) -> pb.PreferredAllocationResponse:
         return pb.PreferredAllocationResponse(
             container_responses=[
-                pb.ContainerPreferredAllocationResponse(
-                    deviceIDs=self._backend.prefer(
-                        container.available_deviceIDs,
-                        container.must_include_deviceIDs,
-                        container.allocation_size,
-                    )
-                )
-                for container in request.container_requests
+                pb.ContainerPreferredAllocationResponse(deviceIDs=self._backend.prefer(*container))
+                for container in request
             ]
         )
 
@@ -217,7 +214,7 @@ def _named(ids: Sequence[str]) -> str:
     return f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
 
 
-def _decode(request_type: type[Request], data: bytes) -> Request:
+def _decode(request_type: type[Decoded], data: bytes) -> Decoded:
     try:
         return request_type.FromString(data)
     except DecodeError as error:
@@ -235,8 +232,8 @@ def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
     return unique
 
 
-def _ids_in(request: Message | None) -> str:
-    """Return the IDs in a request, for the log; None is a request that could not be decoded."""
+def _ids_in(request: object) -> str:
+    """Return the IDs in a request, for the log; those of GetPreferredAllocation would be too many."""
     match request:
         case pb.AllocateRequest():
             ids = [device_id for container in request.container_requests for device_id in container.devices_ids]
