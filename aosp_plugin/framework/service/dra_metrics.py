@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from prometheus_client import Counter, Gauge, Histogram
-
 from aosp_plugin.framework.dra.observer import DraObserver, Repaired
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.service.counts import Histogram, Registry, Series, Value
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 _RESULTS = ("ok", "failed")
@@ -20,15 +17,15 @@ _RESULTS = ("ok", "failed")
 class DraMetrics:
     """The metrics of all DRA drivers of the process."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"aosp_plugin_{name}", help_text, ("resource", *labels), registry=registry)
+    def __init__(self, registry: Registry) -> None:
+        def counter(name: str, help_text: str, *labels: str) -> Series[Value]:
+            return registry.counter(f"aosp_plugin_{name}", help_text, "resource", *labels)
 
-        def gauge(name: str, help_text: str) -> Gauge:
-            return Gauge(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry)
+        def gauge(name: str, help_text: str) -> Series[Value]:
+            return registry.gauge(f"aosp_plugin_{name}", help_text, "resource")
 
-        def histogram(name: str, help_text: str) -> Histogram:
-            return Histogram(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry, buckets=_BUCKETS)
+        def histogram(name: str, help_text: str) -> Series[Histogram]:
+            return registry.histogram(f"aosp_plugin_{name}", help_text, _BUCKETS, "resource")
 
         self.prepares = counter("claim_prepares_total", "Preparations of claims by result.", "result")
         self.prepare_duration = histogram("claim_prepare_duration_seconds", "Duration of preparations of claims.")

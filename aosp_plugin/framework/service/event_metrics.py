@@ -5,16 +5,13 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Literal
 
-from prometheus_client import Counter, Gauge, Histogram
-
 from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from prometheus_client import CollectorRegistry
-
     from aosp_plugin.framework.inventory import Snapshot
+    from aosp_plugin.framework.service.counts import Histogram, Registry, Series, Value
 
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
 """Status codes of Allocate. Every series exists from the start, because ``rate`` ignores a series' first value."""
@@ -27,15 +24,15 @@ _UPDATE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 class EventMetrics:
     """The metrics that count events, for all resources."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"aosp_plugin_{name}", help_text, ("resource", *labels), registry=registry)
+    def __init__(self, registry: Registry) -> None:
+        def counter(name: str, help_text: str, *labels: str) -> Series[Value]:
+            return registry.counter(f"aosp_plugin_{name}", help_text, "resource", *labels)
 
-        def gauge(name: str, help_text: str) -> Gauge:
-            return Gauge(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry)
+        def gauge(name: str, help_text: str) -> Series[Value]:
+            return registry.gauge(f"aosp_plugin_{name}", help_text, "resource")
 
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"aosp_plugin_{name}", help_text, ("resource",), registry=registry, buckets=buckets)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Series[Histogram]:
+            return registry.histogram(f"aosp_plugin_{name}", help_text, buckets, "resource")
 
         self.allocations = counter("allocations_total", "Allocate requests by gRPC status code.", "code")
         self.allocation_duration = histogram(

@@ -10,10 +10,8 @@ import platform
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily
-
 from aosp_plugin import __version__
+from aosp_plugin.framework.service.counts import Registry
 from aosp_plugin.framework.service.event_metrics import EventMetrics, ResourceMetrics
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from prometheus_client import Metric
+    from prometheus_client.metrics_core import GaugeMetricFamily
 
     from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.observer import Observer
@@ -56,7 +55,7 @@ class LeakDetection(NamedTuple):
 
 
 class Metrics:
-    """The metrics of one process, in a registry of their own."""
+    """The metrics of one process."""
 
     def __init__(
         self,
@@ -80,7 +79,6 @@ class Metrics:
         ``leak_detection`` returns whether leaks are detected, ``polling`` whether inotify is unavailable.
         ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
         """
-        disable_created_metrics()  # type: ignore[no-untyped-call] # a series per counter that the text format cannot mark
         self._reasons = ("", *reasons)
         self._counts = (
             ("aosp_plugin_devices_allocated", "Devices allocated to pods, in any state.", allocated),
@@ -92,12 +90,10 @@ class Metrics:
         self._leak_detection = leak_detection
         self._polling = polling
         self._clock = clock
-        self._registry = CollectorRegistry()
+        self._registry = Registry()
         self._observers: dict[str, ResourceMetrics] = {}
         self._events = EventMetrics(self._registry)
         self._dra: DraMetrics | None = None
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
 
     def observer(self, resource: str) -> ResourceMetrics:
         """Return the observer for the plugin of a resource."""
@@ -126,10 +122,20 @@ class Metrics:
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""
-        return CONTENT_TYPE, generate_latest(self._registry)
+        from prometheus_client import generate_latest  # noqa: PLC0415 - see ``counts``
+
+        return CONTENT_TYPE, generate_latest(self)  # it calls ``collect``
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that are read at each scrape; called by the registry."""
+        """Yield all metrics with their current values."""
+        from prometheus_client import ProcessCollector  # noqa: PLC0415 - see ``counts``
+
+        yield from self._registry.collect()
+        yield from self._collect_states()
+        yield from ProcessCollector(registry=None).collect()
+
+    def _collect_states(self) -> Iterator[Metric]:
+        """Yield the metrics that are read at each scrape."""
         yield from self._collect_devices()
         yield from self._collect_kubelet_view()
         yield from self._collect_leaks()
@@ -202,4 +208,6 @@ class Metrics:
 
 
 def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+    from prometheus_client.metrics_core import GaugeMetricFamily  # noqa: PLC0415 - see ``counts``
+
     return GaugeMetricFamily(name, help_text, labels=labels)

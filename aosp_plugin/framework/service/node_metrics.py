@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Gauge
-
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from aosp_plugin.framework.service.counts import Registry
 
 
 class NodeMetrics:
     """Created only where one of these is on."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._problem = Gauge(
+    def __init__(self, registry: Registry) -> None:
+        self._problem = registry.gauge(
             "aosp_plugin_node_problem",
             "1 while Events, the startup taint or the feature file cannot be written.",
-            ("task",),
-            registry=registry,
+            "task",
         )
-        self._requests = Counter(
+        self._requests = registry.counter(
             "aosp_plugin_node_requests_total",
             "Requests to the API server about the Node by HTTP status.",
-            ("verb", "object", "code"),
-            registry=registry,
+            "verb",
+            "object",
+            "code",
         )
 
     def problem(self, task: str, count: int) -> None:

@@ -206,7 +206,7 @@ def test_metrics_are_valid_openmetrics(complete: Metrics) -> None:
     content_type, plain = complete.exposition()
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert b"_created" not in plain
-    text = openmetrics_text(complete._registry).decode()  # type: ignore[no-untyped-call]
+    text = openmetrics_text(complete).decode()  # type: ignore[no-untyped-call]
     names = {family.name for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
     assert {"aosp_plugin_allocations", "aosp_plugin_devices", "aosp_plugin_build_info"} <= names
 
