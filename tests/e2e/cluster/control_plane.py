@@ -7,6 +7,9 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Final
 
+from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
+from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
 from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
@@ -43,11 +46,13 @@ class ControlPlane:
         self.authority = Authority(directory / "pki")
         self.server = f"https://{ADDRESS}:{PORT}"
         self.kubeconfig = self.authority.kubeconfig("admin", self.server, "admin", [ADMINISTRATORS])
-        client = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
-        self.api = Api(ADDRESS, PORT, self.authority.root.certificate, client)
+        self._administrator = self.authority.issue("client", "admin", groups=[ADMINISTRATORS])
+        self.api = Api(ADDRESS, PORT, self.authority.root.certificate, self._administrator)
+        self.data = directory / "etcd"
+        """The directory of etcd's data."""
         self.programs = programs
         self._early_gates = gates
-        self._audit: list[str] = []
+        self._more: dict[str, Sequence[str]] = {}
         self.use(programs)
 
     def use(self, programs: Path) -> None:
@@ -66,8 +71,18 @@ class ControlPlane:
 
     def log_requests(self, policy: Path, log: Path) -> None:
         """Have the API server log requests from its next start on, as an audit policy says. It must not be running."""
-        self._audit = [f"--audit-policy-file={policy}", f"--audit-log-path={log}"]
+        self.set_arguments("kube-apiserver", f"--audit-policy-file={policy}", f"--audit-log-path={log}")
+
+    def set_arguments(self, program: str, *arguments: str) -> None:
+        """Set more arguments of a program's command line, from its next start on. Nothing may be running."""
+        self._more[program] = arguments
         self.use(self.programs)
+
+    def client(self, limits: ApiLimits = DEFAULT_LIMITS) -> ApiClient:
+        """Return an administrator's client for an event loop, which the caller closes."""
+        context = tls_context(self.authority.root.certificate.read_bytes())
+        context.load_cert_chain(*map(str, self._administrator))
+        return ApiClient(StaticCredentials(self.server, "", context), limits=limits)
 
     def enable(self, gates: Sequence[str]) -> None:
         """Enable feature gates before they are by default, from the next start on. Nothing may be running."""
@@ -115,12 +130,13 @@ class ControlPlane:
     def _daemon(self, programs: Path, name: str, arguments: Sequence[str]) -> Daemon:
         gates = ",".join(f"{gate}=true" for gate in self._gates)
         more = [f"--feature-gates={gates}"] if gates and name != "etcd" else []
+        more += self._more.get(name, ())
         return Daemon(name, [str(programs / name), *arguments, *more], self._directory / f"{name}.log")
 
     def _etcd(self) -> list[str]:
         # The data need not survive a crash of the machine.
         return [
-            f"--data-dir={self._directory / 'etcd'}",
+            f"--data-dir={self.data}",
             "--unsafe-no-fsync",
             f"--listen-client-urls={ETCD}",
             f"--advertise-client-urls={ETCD}",
@@ -152,7 +168,6 @@ class ControlPlane:
             f"--kubelet-client-certificate={client.certificate}",
             f"--kubelet-client-key={client.key}",
             "--kubelet-preferred-address-types=InternalIP",
-            *self._audit,
             *alpha,
         ]
 
@@ -168,8 +183,10 @@ class ControlPlane:
         ]
 
     def _scheduler(self) -> list[str]:
+        user = "system:kube-scheduler"
+        self.scheduler_kubeconfig = self.authority.kubeconfig("kube-scheduler", self.server, user)
         return [
-            f"--kubeconfig={self.authority.kubeconfig('kube-scheduler', self.server, 'system:kube-scheduler')}",
+            f"--kubeconfig={self.scheduler_kubeconfig}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
         ]

@@ -15,13 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
 from aosp_plugin.framework.apiserver.paths import RESOURCE_API
 from aosp_plugin.framework.apiserver.transport import ApiLimits
 from tests.e2e.cluster import sandbox
 from tests.e2e.cluster.api import CORE, ApiError
-from tests.e2e.cluster.control_plane import ADMINISTRATORS, ControlPlane
+from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.common.report import say
 from tests.e2e.fleet import objects
 from tests.e2e.fleet.load import load
@@ -142,11 +140,7 @@ def _check(fleet: objects.Fleet, document: dict[str, object], errors: str) -> No
 
 
 async def _load(control_plane: ControlPlane, fleet: objects.Fleet) -> None:
-    context = tls_context(control_plane.authority.root.certificate.read_bytes())
-    administrator = control_plane.authority.issue("loader", "loader", groups=[ADMINISTRATORS])
-    context.load_cert_chain(*map(str, administrator))
-    credentials = StaticCredentials(control_plane.server, "", context)
-    async with ApiClient(credentials, limits=ApiLimits(request=_PATIENCE)) as client:
+    async with control_plane.client(ApiLimits(request=_PATIENCE)) as client:
         await load(client, fleet)
     namespace, pod, _ = list(objects.phone_pods(fleet, fleet.nodes - 1))[-1]
     name = pod["metadata"]["name"]

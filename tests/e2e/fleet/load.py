@@ -8,36 +8,25 @@ requests would require minutes.
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
-import json
-import urllib.request
 import uuid
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from aosp_plugin.framework.api import objects_pb2
 from aosp_plugin.framework.apiserver.errors import ConflictError
 from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES
 from aosp_plugin.framework.dra.names import block_of, pool_name
-from tests.e2e.cluster.control_plane import ETCD
-from tests.e2e.fleet import objects
+from tests.e2e.fleet import objects, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from google.protobuf.message import Message
+    from collections.abc import Coroutine
 
     from aosp_plugin.framework.apiserver.client import ApiClient
     from tests.e2e.fleet.objects import Fleet
 
-    M = TypeVar("M", bound="Message")
-
 _TOGETHER: Final = 8
 _CORE: Final = "/api/v1/namespaces"
 _DAEMON_SETS: Final = f"/apis/apps/v1/namespaces/{objects.SYSTEM}/daemonsets"
-_MAGIC: Final = b"k8s\0"
-_BATCH: Final = 64
-"""Objects of one transaction; etcd accepts 1.5 MiB and 128 operations."""
 
 
 async def load(client: ApiClient, fleet: Fleet) -> None:
@@ -92,11 +81,11 @@ async def _exists(client: ApiClient, collection: str, body: dict[str, Any]) -> N
 
 def _copy(fleet: Fleet, namespace: str, name: str) -> None:
     """Copy the first pod and its claim for all other phones."""
-    envelope, pod = _stored(f"/registry/pods/{namespace}/{name}", objects_pb2.Pod)
+    envelope, pod = stored.read("pods", namespace, name, objects_pb2.Pod)
     pods, claims = [], []
     template = None
     if fleet.dra:
-        template = _stored(f"/registry/resourceclaims/{namespace}/{name}-phone", objects_pb2.ResourceClaim)
+        template = stored.read("resourceclaims", namespace, f"{name}-phone", objects_pb2.ResourceClaim)
     for number in range(fleet.nodes):
         for index, (where, body, _) in enumerate(objects.phone_pods(fleet, number)):
             own, metadata = copy.deepcopy(pod), body["metadata"]
@@ -107,10 +96,10 @@ def _copy(fleet: Fleet, namespace: str, name: str) -> None:
                 claim = copy.deepcopy(template[1])
                 _place(claim, own, number, index)
                 own.status.resource_claim_statuses[0].resource_claim_name = claim.metadata.name
-                claims.append(_put("resourceclaims", template[0], claim))
-            pods.append(_put("pods", envelope, own))
-    _write(pods)
-    _write(claims)
+                claims.append(stored.put("resourceclaims", template[0], claim))
+            pods.append(stored.put("pods", envelope, own))
+    stored.write(pods)
+    stored.write(claims)
 
 
 def _place(claim: objects_pb2.ResourceClaim, pod: objects_pb2.Pod, number: int, index: int) -> None:
@@ -123,41 +112,3 @@ def _place(claim: objects_pb2.ResourceClaim, pod: objects_pb2.Pod, number: int, 
     consumer.name, consumer.uid = pod.metadata.name, pod.metadata.uid
     device.device = f"phone{index}"
     device.pool = pool_name(objects.node_name(number), block_of(device.device))
-
-
-def _stored(key: str, kind: type[M]) -> tuple[objects_pb2.Envelope, M]:
-    """Return an object as etcd has it; unknown fields are kept."""
-    (pair,) = _etcd("range", {"key": _text(key.encode())})["kvs"]
-    envelope = objects_pb2.Envelope.FromString(base64.b64decode(pair["value"])[len(_MAGIC) :])
-    return envelope, kind.FromString(envelope.raw)
-
-
-def _put(
-    plural: str, envelope: objects_pb2.Envelope, item: objects_pb2.Pod | objects_pb2.ResourceClaim
-) -> dict[str, str]:
-    own = objects_pb2.Envelope()
-    own.CopyFrom(envelope)
-    own.raw = item.SerializeToString()
-    key = f"/registry/{plural}/{item.metadata.namespace}/{item.metadata.name}"
-    return {"key": _text(key.encode()), "value": _text(_MAGIC + own.SerializeToString())}
-
-
-def _write(puts: list[dict[str, str]]) -> None:
-    for batch in _batches(puts):
-        _etcd("txn", {"success": [{"requestPut": put} for put in batch]})
-
-
-def _batches(puts: list[dict[str, str]]) -> Iterable[list[dict[str, str]]]:
-    return (puts[start : start + _BATCH] for start in range(0, len(puts), _BATCH))
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _etcd(call: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Call etcd by its JSON gateway."""
-    request = urllib.request.Request(f"{ETCD}/v3/kv/{call}", json.dumps(body).encode())  # noqa: S310 - of this sandbox
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this sandbox
-        result: dict[str, Any] = json.load(answer)
-        return result

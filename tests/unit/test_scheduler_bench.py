@@ -1,0 +1,208 @@
+"""The evaluation of ``make bench-scheduler``, and the objects of its fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aosp_plugin.framework.api import objects_pb2
+from tests.e2e.fleet.objects import RESOURCE, Fleet
+from tests.e2e.scheduler import allocations, objects, results, usage, used
+from tests.e2e.scheduler.objects import Variant
+from tests.e2e.scheduler.results import Run
+
+METRICS = """\
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",resource="pods",subresource="",verb="POST"} 1000
+apiserver_request_total{code="409",resource="pods",subresource="",verb="POST"} 2
+apiserver_request_total{code="201",resource="pods",subresource="binding",verb="POST"} 1e+03
+apiserver_request_total{code="200",resource="",subresource="/readyz",verb="GET"} 7
+apiserver_request_terminations_total{code="500",resource="pods",verb="POST"} 9
+"""
+SHARE = "11111111-2222-3333-4444-555555555555"
+
+
+def run(**values: Any) -> Run:
+    times = [number / 10 for number in range(100)]
+    programs = dict.fromkeys(results.PROGRAMS, 0.0)
+    given: dict[str, Any] = {
+        "kubernetes": "v1.37.1",
+        "nodes": 1000,
+        "phones": 120,
+        "used": 0,
+        "pods": 100,
+        "variant": "claim",
+        "limits": "raised",
+        "percentage": 0,
+        "load": 0.5,
+        "single": [0.01, 0.02, 0.09],
+        "created": 1.0,
+        "bound": times,
+        "latencies": times,
+        "cpu": programs,
+        "memory": programs,
+        "peak": programs,
+        "requests": {},
+        "etcd": {},
+        "phases": {},
+    }
+    return Run(**(given | values))
+
+
+def test_rate_ignores_a_slow_beginning_and_end() -> None:
+    middle = [100 + number / 50 for number in range(100)]
+
+    assert results.middle_rate([*range(10), *middle[10:90], *range(1000, 1010)]) == pytest.approx(50)
+    assert results.middle_rate([number / 4 for number in range(100)]) == pytest.approx(4)
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [1.0, 2.0, 3.0], [5.0] * 20])
+def test_rate_of_too_few_or_simultaneous_events_is_zero(times: list[float]) -> None:
+    assert results.middle_rate(times) == 0
+
+
+def test_table_divides_by_the_pods() -> None:
+    cpu = {"kube-apiserver": 2.0, "kube-scheduler": 1.0, "etcd": 0.5, "kube-controller-manager": 0.25}
+    counted = {"POST pods": 100.0, "PATCH pods/status": 250.0, "GET pods": 900.0, "WATCH pods": 5.0}
+
+    row = results.table([run(cpu=cpu, requests=counted, etcd={"puts": 350, "bytes": 640_000})]).splitlines()[2]
+
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[0] == "1,000 x 120"
+    assert cells[3:6] == ["10", "20; 90", "5.0; 9.9"]
+    assert cells[6] == "38: 20.0, 10.0, 5.0, 2.5"
+    assert cells[8:] == ["3.5", "3.5; 6.4"], "reads are no writes"
+
+
+def test_table_reports_pods_that_were_not_bound() -> None:
+    assert "(100 of 1,000 bound)" in results.table([run(pods=1000)])
+
+
+def test_table_distinguishes_settings() -> None:
+    text = results.table([run(), run(used=108), run(percentage=5)])
+
+    assert "120, 108 used" in text
+    assert "raised, 5 % of nodes" in text
+
+
+def test_request_table_has_the_writes_of_all_runs() -> None:
+    runs = [
+        run(requests={"POST pods": 100, "PUT leases": 3, "LIST nodes": 500}),
+        run(variant="none", requests={"PATCH pods/status": 200}),
+    ]
+
+    lines = results.request_table(runs).splitlines()
+
+    assert lines[0].split(" | ")[1:] == ["claim, 1,000 nodes, raised", "none, 1,000 nodes, raised |"]
+    assert lines[2:] == ["| PATCH pods/status | 0.0 | 2.0 |", "| POST pods | 1.0 | 0.0 |"]
+
+
+def test_phase_table_is_in_milliseconds_per_pod() -> None:
+    assert "| Filter | 12.0 |" in results.phase_table([run(phases={"Filter": 1.2, "QueueSort": 0.0001})])
+
+
+def test_requests_are_counted_for_all_codes() -> None:
+    assert usage.requests(METRICS) == {"POST pods": 1002, "POST pods/binding": 1000}
+
+
+def test_growth_has_new_and_grown_counters_only() -> None:
+    before = usage.Counters({"etcd": 1.5}, {"POST pods": 10, "GET nodes": 3}, {"puts": 7}, {})
+    now = usage.Counters({"etcd": 2.0}, {"POST pods": 15, "GET nodes": 3, "PUT leases": 1}, {"puts": 7}, {"Bind": 0.5})
+
+    assert now.since(before) == ({"etcd": 0.5}, {"POST pods": 5, "PUT leases": 1}, {}, {"Bind": 0.5})
+
+
+@pytest.mark.parametrize("variant", list(Variant))
+def test_every_variant_offers_what_its_pods_request(variant: Variant) -> None:
+    fleet = Fleet(nodes=60, phones=120, dra=variant.dra)
+    nodes = [objects.node(fleet, number) for number in range(fleet.nodes)]
+    devices = [
+        device
+        for number in range(fleet.nodes)
+        for item in objects.slices(fleet, variant, number, "uid")
+        for device in item["spec"]["devices"]
+    ]
+    resources = objects.pod(variant, "a")["spec"]["containers"][0]["resources"]
+
+    if variant is Variant.DEVICE_PLUGIN:
+        assert {node["status"]["allocatable"][RESOURCE] for node in nodes} == {"120"}
+        assert resources["limits"][RESOURCE] == "1"
+    if variant.dra:
+        assert all(RESOURCE not in node["status"]["allocatable"] for node in nodes)
+    if variant is Variant.CAPACITY:
+        assert [device["capacity"]["phones"]["value"] for device in devices] == ["120"] * fleet.nodes
+        assert resources["claims"]
+    elif variant.dra:
+        assert len(devices) == fleet.nodes * fleet.phones
+        assert bool(resources.get("claims")) is (variant is Variant.CLAIM)
+    else:
+        assert not devices
+
+
+def pod_on(node: str) -> dict[str, Any]:
+    return {"spec": {"nodeName": node}}
+
+
+def claim_for(pool: str, *devices: str) -> dict[str, Any]:
+    results = [{"pool": pool, "device": device} for device in devices]
+    return {"status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_allocations_of_different_devices_are_right() -> None:
+    pods = [pod_on("a"), pod_on("a"), pod_on("b")]
+    claims = [claim_for("a/00000", "phone3"), claim_for("a/00000", "phone4"), claim_for("b/00000", "phone3")]
+
+    assert allocations.problem(Variant.CLAIM, 5, 3, pods, claims) == ""
+
+
+@pytest.mark.parametrize(
+    ("variant", "pods", "claims", "expected"),
+    [
+        (Variant.DEVICE_PLUGIN, ["a", "a", "a"], [], "3 pods, but 2 free phones"),
+        (Variant.CLAIM, ["a", "a"], [("a/0", "phone3")], "2 pods have 1 claims"),
+        (Variant.CLAIM, ["a", "a"], [("a/0", "phone3"), ("a/0", "phone3")], "more often than 1 times"),
+        (Variant.EXTENDED, ["a"], [("a/0", "phone3", "phone4")], "1 pods have 2 devices"),
+        (Variant.CLAIM, ["a"], [("a/0", "phone2")], "phone2 belongs to another pod"),
+        (Variant.CAPACITY, ["a", "b", "c"], [("a/0", "host")] * 3, "more often than 2 times"),
+    ],
+)
+def test_wrong_allocations_are_found(variant: Variant, pods: list[str], claims: list[Any], expected: str) -> None:
+    problem = allocations.problem(variant, 5, 3, [pod_on(node) for node in pods], [claim_for(*each) for each in claims])
+
+    assert expected in problem
+
+
+def claim_template() -> objects_pb2.ResourceClaim:
+    """Return a claim for a share of a device, whose ID is a field that the plugin's messages do not have."""
+    claim = objects_pb2.ResourceClaim()
+    claim.metadata.owner_references.add()
+    claim.status.reserved_for.add()
+    share = bytes((9 << 3 | 2, len(SHARE))) + SHARE.encode()
+    device = objects_pb2.AllocatedDevice(driver="phone.aosp.io", pool="other/00000", device="host")
+    claim.status.allocation.devices.results.add().ParseFromString(device.SerializeToString() + share)
+    return claim
+
+
+def pod_named(name: str) -> objects_pb2.Pod:
+    pod = objects_pb2.Pod()
+    pod.metadata.name, pod.metadata.uid = name, f"uid-of-{name}"
+    return pod
+
+
+def test_claim_of_a_used_phone_belongs_to_its_pod() -> None:
+    claim = used.claim_of(pod_named("used-7-70"), claim_template(), Variant.CLAIM, 7, 70)
+
+    (result,) = claim.status.allocation.devices.results
+    assert (result.pool, result.device) == ("phone-host-007.rack-0.example.com/00001", "phone70")
+    assert claim.metadata.owner_references[0].uid == claim.status.reserved_for[0].uid == "uid-of-used-7-70"
+
+
+def test_used_shares_of_one_device_have_different_ids() -> None:
+    claims = [used.claim_of(pod_named(name), claim_template(), Variant.CAPACITY, 7, 0) for name in ("a", "b")]
+
+    encoded = [claim.status.allocation.devices.results[0].SerializeToString() for claim in claims]
+    assert SHARE.encode() not in encoded[0] + encoded[1]
+    assert encoded[0] != encoded[1]
+    assert len(encoded[0]) == len(encoded[1])
+    assert {claim.status.allocation.devices.results[0].device for claim in claims} == {"host"}
