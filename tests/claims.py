@@ -12,6 +12,7 @@ import msgspec
 
 from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.allocations import device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
@@ -23,7 +24,7 @@ from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.dra.preparation import ClaimTimings
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
-from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:

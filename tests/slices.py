@@ -12,10 +12,11 @@ from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
-from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.framework.inventory import Inventory
 from tests.support import PATIENCE, until
 
 if TYPE_CHECKING:

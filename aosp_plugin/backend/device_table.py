@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from aosp_plugin.binder.devices import sets
 from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.names import name_problem, natural_key, should_merge
-from aosp_plugin.framework.inventory import Device
+from aosp_plugin.framework.devices import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

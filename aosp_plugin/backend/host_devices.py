@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
-    from aosp_plugin.framework.inventory import Device
+    from aosp_plugin.framework.devices import Device
 
 LOG = logging.getLogger(__name__)
 

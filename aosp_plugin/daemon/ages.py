@@ -120,4 +120,4 @@ class ResourceAges(Observer):
         before, snapshot = self.since.gone, self._snapshot
         if snapshot is None or not self._owners:
             return {}
-        return {device_id: before.get(device_id, now) for device_id in self._owners.keys() - snapshot.by_id.keys()}
+        return {device_id: before.get(device_id, now) for device_id in self._owners.keys() - snapshot.devices.known}

@@ -133,10 +133,11 @@ class ResourceChanges(Observer):
             if reasons.get(device_id) != reason:
                 unhealthy.setdefault(reason, []).append(device_id)
         ended = [device_id for device_id in reasons if device_id not in self._reasons]
-        healthy = [device_id for device_id in ended if device_id in snapshot.by_id]
+        known, known_before = snapshot.devices.known, before.devices.known
+        healthy = [device_id for device_id in ended if device_id in known]
         if len(before.devices) != len(snapshot.devices) or len(healthy) < len(ended) or not (unhealthy or ended):
-            self._devices(Event.REMOVED, "no longer listed", [i for i in before.by_id if i not in snapshot.by_id])
-            self._devices(Event.ADDED, "new", [i for i in snapshot.by_id if i not in before.by_id])
+            self._devices(Event.REMOVED, "no longer listed", [i for i in before.devices.ids if i not in known])
+            self._devices(Event.ADDED, "new", [i for i in snapshot.devices.ids if i not in known_before])
         for reason, device_ids in unhealthy.items():
             self._devices(Event.UNHEALTHY, f"unhealthy: {reason}", device_ids)
         self._devices(Event.HEALTHY, "healthy again", healthy)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.inventory import Snapshot
 
 REMOVED: Final = "removed"
@@ -48,20 +49,22 @@ class LostDevices:
         if before is None:
             return DeviceChanges({}, (), 0)
         reasons = {device.id: device.reason for device in snapshot.unhealthy}
-        reasons |= dict.fromkeys(before.by_id.keys() - snapshot.by_id.keys(), REMOVED)
+        reasons |= dict.fromkeys(before.devices.known - snapshot.devices.known, REMOVED)
         lost = {
             device_id: reason
             for device_id, reason in reasons.items()
-            if device_id not in self._lost and device_id in before.by_id and before.by_id[device_id].healthy
+            if device_id not in self._lost and _is_healthy(before.devices.get(device_id))
         }
-        recovered = [
-            device_id for device_id in self._lost if device_id in snapshot.by_id and snapshot.by_id[device_id].healthy
-        ]
+        recovered = [device_id for device_id in self._lost if _is_healthy(snapshot.devices.get(device_id))]
         for device_id in recovered:
             del self._lost[device_id]
         still_lost = len(self._lost)
         self._lost |= lost
         return DeviceChanges(lost, recovered, still_lost)
+
+
+def _is_healthy(device: Device | None) -> bool:
+    return device is not None and device.healthy
 
 
 def lost_message(resource: str, changes: DeviceChanges, snapshot: Snapshot) -> str:

@@ -149,7 +149,7 @@ def _gone_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]])
     """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
     if not status.snapshot.revision or not owners:
         return
-    for device_id in sorted(owners.keys() - status.snapshot.by_id.keys(), key=natural_key):
+    for device_id in sorted(owners.keys() - status.snapshot.devices.known, key=natural_key):
         detail = f"{GONE}: allocated to a pod, but the device no longer exists"
         since = status.since.gone.get(device_id)
         pods, allocated = _pods(owners, device_id), status.since.allocated.get(device_id)

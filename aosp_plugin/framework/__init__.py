@@ -61,9 +61,10 @@ from aosp_plugin.framework.observer import Observer
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
     from aosp_plugin.framework.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.devices import Device, Devices
     from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents, Subscription
-    from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
+    from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.listed import ListedDevice, ListedDevices
     from aosp_plugin.framework.service.serving import serve, serve_dra
 
@@ -78,6 +79,7 @@ __all__ = [
     "Device",
     "DeviceNode",
     "DevicePlugin",
+    "Devices",
     "DraDirectories",
     "DraDriver",
     "FileEvents",
@@ -104,8 +106,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Device": "inventory",
+    "Device": "devices",
     "DevicePlugin": "deviceplugin.plugin",
+    "Devices": "devices",
     "DraDirectories": "dra.driver",
     "DraDriver": "dra.driver",
     "FileEvents": "events.file_events",

@@ -12,7 +12,7 @@ from aosp_plugin.framework.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from aosp_plugin.framework.inventory import Device
+    from aosp_plugin.framework.devices import Device
 
 _NO_ATTRIBUTES: Mapping[str, bool | int | str | Version] = MappingProxyType({})
 

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
-from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

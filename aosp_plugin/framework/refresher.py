@@ -10,19 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.aio import debounce, wait_any
+from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.host_calls import HostCalls
-from aosp_plugin.framework.inventory import valid_devices
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Literal
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.devices import Devices
     from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.inventory import Device, Inventory, Snapshot
+    from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker
 
@@ -55,7 +56,7 @@ SHORTEST_PAUSE = 0.1
 class ScanResult(NamedTuple):
     """What a scan in the worker thread found."""
 
-    devices: Sequence[Device]
+    devices: Devices
     problems: Mapping[str, str]
     """Why a device was skipped, by ID."""
     full_seconds: float | None

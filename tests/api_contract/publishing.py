@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.names import device_name
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slices import Identity, taint_probe
-from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.framework.inventory import Inventory
 from tests.api_contract.common import PATIENCE, SLICES, Checks, delete_collection, next_change, watching
 from tests.e2e.common.report import say
 

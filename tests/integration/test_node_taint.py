@@ -17,8 +17,9 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.retries import Backoff
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DriverState
-from aosp_plugin.framework.inventory import Device, Inventory
+from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.testing.apiserver import ApiServer
 
 if TYPE_CHECKING:

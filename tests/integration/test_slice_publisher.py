@@ -10,8 +10,8 @@ import pytest
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
-from aosp_plugin.framework.inventory import Device
 from aosp_plugin.testing.apiserver import ApiServer, Hang
 from tests.slices import (
     DRIVER,

@@ -13,10 +13,10 @@ import pytest
 
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import pacing
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
 from aosp_plugin.framework.dra.slices import Identity, differences, stored_slice, wanted_slices
-from aosp_plugin.framework.inventory import Device
 from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
 from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
 

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.event_metrics import CODES
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
 

@@ -1,63 +1,90 @@
 """Incremental encoding of a device list as a ListAndWatchResponse.
 
-Encoding a hundred thousand devices takes 60 ms, which would delay the report of a single change. Concatenating the
+Encoding a hundred thousand devices takes 10 ms, which would delay the report of a single change. Concatenating the
 bytes of protobuf messages concatenates their repeated fields. The list is therefore encoded in chunks, and chunks whose
 devices have not changed are reused.
+
+The bytes are written without protobuf's objects, which take ten times as long. The fields are those of api.proto::
+
+    message ListAndWatchResponse { repeated Device devices = 1; }
+    message Device { string ID = 1; string health = 2; TopologyInfo topology = 3; }
+    message TopologyInfo { repeated NUMANode nodes = 1; }
+    message NUMANode { int64 ID = 1; }
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse, NUMANode
+from aosp_plugin.framework.devices import MAX_ID_LENGTH, Devices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.framework.inventory import Device
+    from aosp_plugin.framework.devices import Device
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """The two states that the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 CHUNK = 1000
-"""Devices in a chunk, which take half a millisecond to encode."""
+"""Devices in a chunk, which take 50 us to encode, or a millisecond if they have NUMA nodes."""
+
+_FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
+"""Tags of fields whose value has a length: the number of the field, and wire type 2."""
+
+_INT64_FIELD_1 = b"\x08"
+"""Tag of a field whose value is a varint."""
+
+_ONE_BYTE = 0x80
+"""Numbers below this one are a single byte as a varint."""
 
 
 class Chunk(NamedTuple):
     """Consecutive devices."""
 
-    devices: tuple[Device, ...]
+    ids: Sequence[str]
+    special: Mapping[str, Device]
+    """See ``Devices.special``."""
     data: bytes
     max_size: int
     """Bytes if all of the devices were unhealthy."""
 
 
-def chunks(devices: tuple[Device, ...], previous: Sequence[Chunk] = ()) -> list[Chunk]:
+def chunks(devices: Devices, previous: Sequence[Chunk] = ()) -> list[Chunk]:
     """Return ``devices`` in chunks, and reuse those of ``previous`` that are unchanged at both ends of the list."""
     first, last = 0, len(devices)
     front: list[Chunk] = []
     for chunk in previous:
-        if devices[first : first + len(chunk.devices)] != chunk.devices:
+        if not _has(devices, first, chunk):
             break
-        first += len(chunk.devices)
+        first += len(chunk.ids)
         front.append(chunk)
     back: list[Chunk] = []
     for chunk in reversed(previous[len(front) :]):
-        start = last - len(chunk.devices)
-        if start < first or devices[start:last] != chunk.devices:
+        start = last - len(chunk.ids)
+        if start < first or not _has(devices, start, chunk):
             break
         last = start
         back.append(chunk)
     while front and last - first < CHUNK // 4:  # otherwise, many changes would leave many small chunks
-        first -= len(front.pop().devices)
-    return [*front, *map(_chunk, _cut(devices[first:last])), *reversed(back)]
+        first -= len(front.pop().ids)
+    return [*front, *_encoded(devices, first, last), *reversed(back)]
 
 
-def _cut(devices: tuple[Device, ...]) -> Iterator[tuple[Device, ...]]:
+def _has(devices: Devices, first: int, chunk: Chunk) -> bool:
+    """Return whether the devices from position ``first`` on are those of the chunk."""
+    ids = devices.ids[first : first + len(chunk.ids)]
+    return ids == chunk.ids and devices.among(ids) == chunk.special
+
+
+def _encoded(devices: Devices, first: int, last: int) -> Iterator[Chunk]:
     """Yield the devices in pieces of about the same length, with at most ``CHUNK`` devices each."""
-    count = -(-len(devices) // CHUNK)
+    count = -(-(last - first) // CHUNK)
     for piece in range(count):
-        yield devices[len(devices) * piece // count : len(devices) * (piece + 1) // count]
+        start, end = (first + (last - first) * part // count for part in (piece, piece + 1))
+        ids = devices.ids[start:end]
+        yield _chunk(ids, devices.among(ids))
 
 
 def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
@@ -69,28 +96,83 @@ def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
     count = 0
     for chunk in all_chunks:
         if chunk.max_size > limit:
-            if len(chunk.devices) > 1:
-                rest, rest_count = fitting((_chunk((device,)) for device in chunk.devices), limit)
-                return b"".join([*parts, rest]), count + rest_count
+            for device in Devices(chunk.ids, chunk.special):
+                limit -= _max_size(device)
+                if limit < 0:
+                    break
+                parts.append(encode([device]))
+                count += 1
             break
         limit -= chunk.max_size
         parts.append(chunk.data)
-        count += len(chunk.devices)
+        count += len(chunk.ids)
     return b"".join(parts), count
 
 
 def encode(devices: Iterable[Device]) -> bytes:
     """Return the ListAndWatchResponse of ``devices``."""
-    response = ListAndWatchResponse()
-    add = response.devices.add
-    for device in devices:
-        message = add(ID=device.id, health=UNHEALTHY if device.reason else HEALTHY)
-        if device.numa_nodes:
-            message.topology.nodes.extend([NUMANode(ID=node) for node in device.numa_nodes])
-    return response.SerializeToString()
+    return b"".join([_field(_FIELD_1, _content(device, _state(device))) for device in devices])
 
 
-def _chunk(devices: tuple[Device, ...]) -> Chunk:
-    data = encode(devices)
-    healthy = sum(not device.reason for device in devices)
-    return Chunk(devices, data, len(data) + healthy * (len(UNHEALTHY) - len(HEALTHY)))
+def _chunk(ids: Sequence[str], special: Mapping[str, Device]) -> Chunk:
+    if not special and (data := _encode_alike(ids)):
+        return Chunk(ids, special, data, len(data) + len(ids) * (len(UNHEALTHY) - len(HEALTHY)))
+    devices = Devices(ids, special)
+    return Chunk(ids, special, encode(devices), sum(map(_max_size, devices)))
+
+
+def _encode_alike(ids: Sequence[str]) -> bytes:
+    """Return the message for healthy devices without NUMA nodes if their IDs have the same length; otherwise nothing.
+
+    Then, what is between two IDs is the same everywhere. Only ASCII characters are one byte each.
+    """
+    lengths = {len(device_id) for device_id in ids}
+    if len(lengths) != 1 or (length := lengths.pop()) > MAX_ID_LENGTH:
+        return b""
+    after = _string(_FIELD_2, HEALTHY)
+    before = _FIELD_1 + _varint(2 + length + len(after)) + _FIELD_1 + _varint(length)
+    text = (after + before).decode("ascii").join(ids)
+    return before + text.encode("ascii") + after if text.isascii() else b""
+
+
+def _max_size(device: Device) -> int:
+    """Return the bytes of a device if it is unhealthy."""
+    return len(_field(_FIELD_1, _content(device, UNHEALTHY)))
+
+
+def _state(device: Device) -> str:
+    return UNHEALTHY if device.reason else HEALTHY
+
+
+def _content(device: Device, health: str) -> bytes:
+    """Return the fields of a device."""
+    return _string(_FIELD_1, device.id) + _string(_FIELD_2, health) + _topology(device.numa_nodes)
+
+
+@lru_cache
+def _topology(numa_nodes: tuple[int, ...]) -> bytes:
+    """Return the field with the NUMA nodes; nothing if there are none. A node of number 0 is an empty message."""
+    if not numa_nodes:
+        return b""
+    nodes = [_INT64_FIELD_1 + _varint(node) if node else b"" for node in numa_nodes]
+    return _field(_FIELD_3, b"".join([_field(_FIELD_1, node) for node in nodes]))
+
+
+def _string(tag: bytes, text: str) -> bytes:
+    """Return a field with text; nothing if that is empty."""
+    return _field(tag, text.encode()) if text else b""
+
+
+def _field(tag: bytes, value: bytes) -> bytes:
+    return tag + _varint(len(value)) + value
+
+
+def _varint(number: int) -> bytes:
+    """Return a number in groups of seven bits, the lowest first. Negative ones as 64 bits in two's complement."""
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    groups = bytearray()
+    while number >= _ONE_BYTE:
+        groups.append(number % _ONE_BYTE + _ONE_BYTE)
+        number //= _ONE_BYTE
+    groups.append(number)
+    return bytes(groups)

@@ -201,7 +201,7 @@ class Servicer:
         return pb.PreStartContainerResponse()
 
     def _check(self, ids: Iterable[str]) -> None:
-        known = self._inventory.snapshot.by_id
+        known = self._inventory.snapshot.devices
         for device_id in ids:
             device = known.get(device_id)
             if device is None:

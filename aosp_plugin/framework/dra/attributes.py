@@ -16,7 +16,7 @@ from aosp_plugin.framework.dra.names import is_subdomain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aosp_plugin.framework.inventory import Device
+    from aosp_plugin.framework.devices import Device
 
 AttributeValue: TypeAlias = "bool | int | str | Version"
 

@@ -115,7 +115,7 @@ class Claims:
 
     def health(self) -> Sequence[DeviceHealth]:
         """Return the health of each device of a prepared claim, according to the last scan."""
-        devices = self._inventory.snapshot.by_id
+        devices = self._inventory.snapshot.devices
         found = []
         for record in self.prepared.values():
             for allocated in (device for request in record.requests for device in request.devices):
@@ -220,7 +220,7 @@ class Claims:
         self.check_scanned()
         snapshot = self._inventory.snapshot
         if self._ids[0] != snapshot.revision:
-            self._ids = (snapshot.revision, device_ids(self._node_name, snapshot.by_id))
+            self._ids = (snapshot.revision, device_ids(self._node_name, snapshot.devices.ids))
         return self._ids[1]
 
     async def _unprepare(self, reference: ClaimReference, end: float) -> str:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.dra.mirror import Change
     from aosp_plugin.framework.dra.slices import Attributes, WantedSlices
-    from aosp_plugin.framework.inventory import Device, Inventory
+    from aosp_plugin.framework.inventory import Inventory
 
 LOG = logging.getLogger(__name__)
 

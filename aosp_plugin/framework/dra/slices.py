@@ -19,8 +19,8 @@ from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, block_of, device_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.dra.attributes import AttributeValue
-    from aosp_plugin.framework.inventory import Device
 
     Json: TypeAlias = dict[str, Any]
     Attributes: TypeAlias = Callable[[str], Mapping[str, AttributeValue]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from typing import TYPE_CHECKING, Literal
 
 from aosp_plugin.framework.observer import Observer
@@ -89,9 +88,7 @@ class ResourceMetrics(Observer):
         """Return the number of devices by reason; healthy devices have an empty one. Counted once per snapshot."""
         snapshot = self.snapshot
         if snapshot is not None and snapshot.revision != self._devices[0]:
-            published = snapshot.devices[: len(snapshot.devices) - snapshot.truncated]
-            counts = collections.Counter(device.reason for device in published)
-            self._devices = (snapshot.revision, dict.fromkeys(self._reasons, 0) | counts)
+            self._devices = (snapshot.revision, {**dict.fromkeys(self._reasons, 0), **snapshot.reasons})
         return self._devices[1]
 
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:

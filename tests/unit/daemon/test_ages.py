@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aosp_plugin.daemon.ages import ResourceAges
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
 from tests.support import Clock
 

@@ -8,7 +8,8 @@ import pytest
 
 from aosp_plugin.daemon.changes import MAX_CHANGES, MAX_PODS, MAX_SAMPLES, History, ResourceChanges
 from aosp_plugin.daemon.report import Change, Event
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
 from tests.support import RESOURCE, Clock
 

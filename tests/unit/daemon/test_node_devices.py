@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from aosp_plugin.daemon.node_devices import DeviceChanges, LostDevices, lost_message, recovered_message
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 
 
 def snapshot(revision: int, **reasons: str) -> Snapshot:

@@ -15,7 +15,8 @@ from aosp_plugin.daemon.ages import Since
 from aosp_plugin.daemon.problems import NAMED_DEVICES, problems
 from aosp_plugin.daemon.report import DriverReport, Known, Problem, ResourceReport
 from aosp_plugin.daemon.resource_report import GONE, TRUNCATED, ResourceStatus, resource_report
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner
 from tests.support import RESOURCE
 

@@ -11,7 +11,8 @@ from aosp_plugin.daemon.ages import Since
 from aosp_plugin.daemon.leaks import Holder, Leaks
 from aosp_plugin.daemon.report import Counts, Report, ResourceReport
 from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state, resource_report
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Allocations, Owner
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
+from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse, NUMANode
+from aosp_plugin.framework.deviceplugin import encoding
 from aosp_plugin.framework.deviceplugin.encoding import CHUNK, chunks, fitting
-from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Device, Inventory, Snapshot, valid_devices
+from aosp_plugin.framework.devices import Device, Devices, valid_devices
+from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +26,14 @@ DEVICES = st.builds(
 )
 
 
+def lists(max_size: int) -> st.SearchStrategy[list[Device]]:
+    """Return lists of devices with different IDs."""
+    return st.lists(DEVICES, max_size=max_size, unique_by=lambda device: device.id)
+
+
 def encode(devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> tuple[bytes, int]:
     """Return the message for a list, and the number of devices in it."""
-    return fitting(chunks(tuple(devices)), limit)
+    return fitting(chunks(Devices.of(devices)), limit)
 
 
 def decoded(message: bytes) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -40,7 +47,7 @@ def ids(*numbers: int) -> list[Device]:
     return [Device(f"b{number}") for number in numbers]
 
 
-@given(st.lists(DEVICES, max_size=20))
+@given(lists(20))
 @settings(derandomize=True, deadline=None)
 def test_message_has_ids_health_and_topology_in_order(devices: list[Device]) -> None:
     """A device without a NUMA node has no topology."""
@@ -51,6 +58,60 @@ def test_message_has_ids_health_and_topology_in_order(devices: list[Device]) -> 
     ]
     topologies = [device.HasField("topology") for device in ListAndWatchResponse.FromString(message).devices]
     assert topologies == [bool(device.numa_nodes) for device in devices]
+
+
+@given(
+    st.lists(
+        st.builds(
+            Device,
+            id=st.text(max_size=70),
+            reason=st.sampled_from(["", "missing"]),
+            numa_nodes=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300), max_size=30).map(tuple),
+        ),
+        max_size=10,
+    )
+)
+@settings(derandomize=True, deadline=None)
+def test_encoding_is_that_of_protobuf(devices: list[Device]) -> None:
+    """Including what no node has, such as long and negative numbers, long and empty IDs."""
+    response = ListAndWatchResponse()
+    for device in devices:
+        message = response.devices.add(ID=device.id, health="Unhealthy" if device.reason else "Healthy")
+        if device.numa_nodes:
+            message.topology.nodes.extend([NUMANode(ID=node) for node in device.numa_nodes])
+    assert encoding.encode(devices) == response.SerializeToString()
+
+
+@given(
+    st.lists(st.text(alphabet="ab0", min_size=2, max_size=63), max_size=8, unique=True),
+    st.integers(1, 63),
+    st.sampled_from(["", "é", "a"]),
+)
+@settings(derandomize=True, deadline=None)
+def test_healthy_devices_are_encoded_as_one_by_one(names: list[str], length: int, end: str) -> None:
+    """Those whose IDs have the same length are encoded together, except with characters of several bytes."""
+    alike = [*dict.fromkeys([f"{name:x<{length}}"[-length:] for name in names])]
+    for all_ids in (names, alike, [*alike[1:], *(f"{name}{end}"[-length:] for name in alike[:1])]):
+        devices = Devices(all_ids)
+        chunk_data, count = fitting(chunks(devices), MESSAGE_LIMIT)
+        assert (chunk_data, count) == (encoding.encode(devices), len(all_ids))
+        assert sum(chunk.max_size for chunk in chunks(devices)) == len(
+            encoding.encode(Device(device_id, "missing") for device_id in all_ids)
+        )
+
+
+@given(lists(20), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))
+@settings(derandomize=True, deadline=None)
+def test_devices_are_a_sequence_that_can_be_searched(listed: list[Device], others: list[str]) -> None:
+    devices = Devices.of(listed)
+    assert Devices.of(devices) is devices
+    assert (devices == listed, devices == Devices.of(listed), devices == [*listed, Device("z")]) == (True, True, False)
+    assert [*devices] == listed == [devices[position] for position in range(len(devices))] == devices[:]
+    assert devices[1:-1] == listed[1:-1]
+    assert devices.known == {device.id for device in listed}
+    by_id = {device.id: device for device in listed}
+    for device_id in (*by_id, *others):
+        assert devices.get(device_id) == by_id.get(device_id)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +149,12 @@ def test_snapshot_counts_devices_in_its_message(unhealthy: int, healthy: int) ->
     assert (snapshot.revision, snapshot.truncated, snapshot.healthy) == (3, 1, healthy)
     assert [device for device, _, _ in decoded(message)] == ["b1", "b2", "b3"]
     assert snapshot.message is message, "it is encoded once"
-    assert [device.id for device in snapshot.devices] == list(snapshot.by_id) == ["b1", "b2", "b3", "b4"]
+    assert [device.id for device in snapshot.devices] == ["b1", "b2", "b3", "b4"]
 
 
 @given(
-    before=st.lists(DEVICES, max_size=12),
-    after=st.lists(DEVICES, max_size=12),
+    before=lists(12),
+    after=lists(12),
     kept=st.tuples(st.integers(0, 4 * CHUNK), st.integers(0, 4 * CHUNK)),
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -109,12 +170,12 @@ def test_message_does_not_depend_on_reused_chunks(
 
 def test_single_change_encodes_only_one_chunk() -> None:
     devices = ids(*range(10 * CHUNK))
-    before = chunks(tuple(devices))
+    before = chunks(Devices.of(devices))
     place = 5 * CHUNK + 3
     unhealthy = [*devices[:place], Device(devices[place].id, "missing"), *devices[place + 1 :]]
     removed, added = devices[:place] + devices[place + 1 :], [*devices[:place], Device("new"), *devices[place:]]
     for after in (unhealthy, removed, added, devices[1:]):
-        shared = {id(chunk) for chunk in before} & {id(chunk) for chunk in chunks(tuple(after), before)}
+        shared = {id(chunk) for chunk in before} & {id(chunk) for chunk in chunks(Devices.of(after), before)}
         assert len(shared) == 9
 
 
@@ -122,15 +183,15 @@ def test_single_change_encodes_only_one_chunk() -> None:
 def test_number_of_chunks_stays_small_after_many_changes() -> None:
     rng = random.Random(1)  # noqa: S311 - places
     devices = ids(*range(3 * CHUNK))
-    kept = chunks(tuple(devices))
+    kept = chunks(Devices.of(devices))
     for number in range(4 * CHUNK):
         devices.insert(rng.randrange(len(devices)), Device(f"new{number}"))
-        kept = chunks(tuple(devices), kept)
-        assert max(len(chunk.devices) for chunk in kept) <= CHUNK
+        kept = chunks(Devices.of(devices), kept)
+        assert max(len(chunk.ids) for chunk in kept) <= CHUNK
     assert len(kept) <= 7 * 4
     while len(devices) > CHUNK:
         del devices[rng.randrange(len(devices))]
-        kept = chunks(tuple(devices), kept)
+        kept = chunks(Devices.of(devices), kept)
     assert len(kept) <= 8
 
 
@@ -178,7 +239,8 @@ async def test_current_readers_wait_for_the_next_revision() -> None:
 
 @pytest.mark.parametrize("devices", [[], ids(1, 2), [Device("x" * 63), Device("ü a,/:")]])
 def test_valid_devices_stay_as_they_are(devices: list[Device]) -> None:
-    assert valid_devices(devices) == (devices, {})
+    valid, problems = valid_devices(devices)
+    assert ([*valid], problems) == (devices, {})
 
 
 @pytest.mark.parametrize(
@@ -193,5 +255,5 @@ def test_valid_devices_stay_as_they_are(devices: list[Device]) -> None:
 )
 def test_device_with_an_invalid_id_is_skipped(device_id: str, problem: str) -> None:
     devices, problems = valid_devices([*ids(1), Device(device_id, "second"), *ids(2)])
-    assert devices == ids(1, 2)
+    assert [*devices] == ids(1, 2)
     assert problems == {device_id: problem}

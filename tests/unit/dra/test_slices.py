@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aosp_plugin.framework.backend import Version
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.attributes import MAX_ATTRIBUTES, NUMA_ATTRIBUTE, typed_attributes
 from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
@@ -24,7 +25,6 @@ from aosp_plugin.framework.dra.slices import (
     taint_probe,
     wanted_slices,
 )
-from aosp_plugin.framework.inventory import Device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,8 @@ from aosp_plugin.daemon.report import (
     ResourceReport,
     State,
 )
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.metrics import Metrics
 
 COUNTS = Counts(total=2, healthy=1, unhealthy=1, allocated=1, free=0, unknown=0, leaked=0, gone=0)

@@ -13,8 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin import __version__
+from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.observer import Repaired
-from aosp_plugin.framework.inventory import Device, Snapshot
+from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.service.event_metrics import CODES, ResourceMetrics
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
 from tests.support import Clock

@@ -9,7 +9,7 @@ from aosp_plugin.framework.inventory import Inventory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aosp_plugin.framework.inventory import Device
+    from aosp_plugin.framework.devices import Device
 
 _publish = Inventory.publish
 _known: dict[str, Device] = {}
