@@ -10,7 +10,7 @@ REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) a
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel \
+.PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler docs chart version release release-twice test-workflows proto lock image audit clean
 
@@ -110,8 +110,11 @@ fuzz: $(VENV)/.installed ## Fuzz the gRPC server and the configuration, FUZZ sec
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 BENCH ?= run
-bench: $(VENV)/.installed ## Run benchmarks (docs/benchmark.md): BENCH="growth", BENCH="fleet", BENCH="run --help"
+bench: $(VENV)/.installed ## Run benchmarks (docs/benchmark.md): BENCH="run --quick", BENCH="profile", BENCH="growth"; requires Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.bench $(BENCH)
+
+test-bench: $(VENV)/.installed ## Test the benchmark's caller and every measure, with few devices; requires Go
+	@GRPC_VERBOSITY=NONE $(BIN)/pytest --numprocesses 0 tests/bench
 
 BENCH_DRA ?=
 bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go

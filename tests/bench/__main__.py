@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import random
+from pathlib import Path
 from typing import IO
 
 import click
 
-from tests.bench import contestants, figures, fleet, growth, measures, soak
-from tests.bench.figures import Samples
+from tests.bench import caller, contestants, fleet, growth, machine, measures, profile, report, soak
+from tests.bench.run import FORMAT, Repetition, Run, as_json, read
+from tests.bench.samples import Samples
 from tests.bench.trial import Trial, trial
 
-COUNT = 10_000
-MEMORY_AT = (1_000, 10_000, 100_000)
+COUNT, MANY = 10_000, 100_000
+DOCUMENTS = {Path("docs/benchmark.md"): report.fill_benchmark, Path("README.md"): report.fill_readme}
 
 
 @click.group()
@@ -22,20 +24,45 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--plugin", "further", multiple=True, metavar="NAME=COMMAND", help=contestants.Contestant.command.__doc__)
-@click.option("--quick", is_flag=True, help="Run fewer rounds, without 100,000 devices.")
-@click.option("--json", "file", type=click.File("w"), help="Write the figures to this file, for compare.")
-def run(further: tuple[str, ...], quick: bool, file: IO[str] | None) -> None:  # noqa: FBT001 - click passes them by name
-    """Measure all figures, and print a table."""
-    participants = [contestants.PLUGIN, *contestants.EMPTY_HANDLERS, *map(contestants.parse, further)]
+@click.option("--before", metavar="DIRECTORY", help="Also measure this plugin from another checkout.")
+@click.option("--plugin", "further", multiple=True, metavar="NAME=COMMAND", help="Also measure another plugin.")
+@click.option("--repeat", type=click.IntRange(1), help="Repetitions of all measures.  [default: 3; 1 with --quick]")
+@click.option("--quick", is_flag=True, help="Run few rounds, without 100,000 devices.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the run to this file, for render.")
+def run(before: str | None, further: tuple[str, ...], repeat: int | None, quick: bool, file: Path | None) -> None:  # noqa: FBT001 - click passes them by name
+    """Measure all figures, and print ratios, medians and spreads."""
+    caller.program()
+    participants = [contestants.PLUGIN]
+    try:
+        participants += [contestants.before(before)] if before else []
+        participants += map(contestants.parse, further)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    participants += contestants.EMPTY_HANDLERS
+    commands = {contestant.name: contestant.command for contestant in participants}
+    result = Run(FORMAT, machine.properties(), commands, [], quick=quick)
+    for number in range(repeat or (1 if quick else 3)):
+        rotated = participants[number % len(participants) :] + participants[: number % len(participants)]
+        result.repetitions.append(repetition(number + 1, rotated, quick=quick))
+        if file is not None:
+            file.write_text(as_json(result), encoding="utf-8")
+    click.echo(report.report(result))
+
+
+def repetition(number: int, participants: list[contestants.Contestant], *, quick: bool) -> Repetition:
+    """Measure all figures of all contestants once, and print the load."""
     samples = Samples()
-    with contextlib.ExitStack() as stack:
-        trials = [stack.enter_context(trial(contestant)) for contestant in participants]
-        measure(trials, samples, quick=quick)
-    result = samples.run({contestant.name: contestant.command for contestant in participants})
-    click.echo(figures.table(result))
-    if file is not None:
-        file.write(figures.as_json(result))
+    with machine.load() as load:
+        say(f"repetition {number}: load average {' '.join(f'{average:.2f}' for average in load.start)}")
+        for warning in machine.warnings([load]):
+            say(f"WARNING: the machine is not idle: {warning}")
+        with contextlib.ExitStack() as stack:
+            trials = [stack.enter_context(trial(contestant)) for contestant in participants]
+            measure(trials, samples, quick=quick)
+    say(f"repetition {number}: {load}")
+    for warning in machine.warnings([load]):
+        say(f"WARNING: the machine was not idle: {warning}")
+    return Repetition(load, samples.summaries(), samples.failures())
 
 
 def measure(trials: list[Trial], samples: Samples, *, quick: bool) -> None:
@@ -45,24 +72,25 @@ def measure(trials: list[Trial], samples: Samples, *, quick: bool) -> None:
     say("start and exit")
     measures.starts(trials, COUNT, 12 // divisor, samples)
     say("memory")
-    for count in MEMORY_AT[: 2 if quick else 3]:
+    for count in (COUNT,) if quick else (1_000, COUNT):
         measures.memory(trials, count, samples)
     with measures.running(trials, COUNT):
         say("idle")
         measures.idle(trials, 30 / divisor, samples)
         say("allocations")
         measures.allocations(trials, 24 // divisor, 100, samples)
-        measures.preferences(busy, 12 // divisor, samples)
+        measures.preferences(busy, 4 // divisor, samples)
         say("hotplug")
-        measures.hotplugs(busy, COUNT, 40 // divisor, samples)
+        measures.hotplugs(busy, COUNT, 20 // divisor, samples)
         say("kubelet restarts")
         measures.restarts(busy, COUNT, 8 // divisor, samples)
     say("bursts")
-    for _ in range(4 // divisor):
+    for _ in range(1 if quick else 2):
         measures.burst(busy, COUNT, samples)
     if not quick:
-        say("100,000 devices")
-        measures.many(busy, 100_000, 3, samples)
+        say(f"{MANY:,} devices")
+        measures.many(trials, MANY, 3, samples)
+        measures.growth(trials, COUNT, MANY, samples)
 
 
 def say(what: str) -> None:
@@ -71,15 +99,23 @@ def say(what: str) -> None:
 
 
 @bench.command()
-@click.argument("before", type=click.File())
-@click.argument("after", type=click.File())
-@click.option(
-    "--against", default=contestants.EMPTY_HANDLERS[0].name, show_default=True, help="The contestant to compare with."
-)
-def compare(before: IO[str], after: IO[str], against: str) -> None:
-    """Compare the files of two runs."""
-    runs = [figures.read(file.read()) for file in (before, after)]
-    click.echo(figures.comparison(runs, against))
+@click.argument("file", type=click.File())
+@click.option("--write", is_flag=True, help="Write the tables into docs/benchmark.md and README.md.")
+def render(file: IO[str], write: bool) -> None:  # noqa: FBT001 - click passes it by name
+    """Print the tables of a run's file, or write them into the documents."""
+    result = read(file.read())
+    if not write:
+        click.echo(report.report(result))
+        return
+    for path, fill in DOCUMENTS.items():
+        path.write_text(fill(path.read_text(encoding="utf-8"), result), encoding="utf-8")
+
+
+@bench.command(name="profile")
+@click.option("--devices", default=COUNT, show_default=True)
+def show_profile(devices: int) -> None:
+    """Print which modules the start and the memory of this project's plugin go to, and which threads serve Allocate."""
+    click.echo(profile.profile(devices))
 
 
 @bench.command(name="growth")

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.bench import measures
-from tests.bench.figures import Samples, summary
+from tests.bench.samples import Samples, summary
 from tests.bench.trial import trial
 
 if TYPE_CHECKING:

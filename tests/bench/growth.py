@@ -9,7 +9,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import measures
-from tests.bench.figures import Samples, summary
+from tests.bench.samples import Samples, summary
 from tests.tables import table as text_table
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def row(trial: Trial, count: int, rounds: int) -> Row:
     """Measure with ``count`` devices."""
     samples = Samples()
     measures.many([trial], count, 3, samples)
-    start = samples.of(trial, f"listed_{count}")
+    start, [resident] = samples.of(trial, f"listed_{count}"), samples.of(trial, f"rss_{count}")
     with measures.running([trial], count):
         message = trial.kubelet.messages[-1].data
-        resident = trial.memory().resident
         measures.hotplugs([trial], count, rounds, samples)
         measures.allocations([trial], 3, 100, samples)
     plugged = [*samples.of(trial, "appears"), *samples.of(trial, "vanishes")]
@@ -72,7 +71,7 @@ def beyond(trial: Trial, count: int) -> tuple[int, int, str]:
     with measures.started(trial):
         message = trial.kubelet.listed(lambda devices: len(devices) > 0)
         listed = len(message.devices)
-    line_of_log = next((line for line in trial.log_tail().splitlines() if "truncated" in line), "nothing")
+    line_of_log = next((line for line in trial.log().splitlines() if "truncated" in line), "nothing")
     return listed, len(message.data), line_of_log
 
 

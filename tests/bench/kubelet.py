@@ -1,4 +1,4 @@
-"""A minimal kubelet's side of v1beta1, which records the arrival times.
+"""A minimal kubelet's side of v1beta1, which records the arrival times, and its podresources API, without pods.
 
 As in kubelets from 1.25 to 1.36, Register dials the plugin and calls ListAndWatch before it responds
 (pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go ``Register``, ``handler.go``). Times are of
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import podresources_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 SOCKET = "kubelet.sock"
 OPTIONS = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
@@ -44,12 +45,15 @@ class Listed(NamedTuple):
 class Kubelet:
     """Accepts any plugin, and keeps its newest stream."""
 
-    def __init__(self, directory: str) -> None:
-        """Use the plugin directory ``directory``, which exists."""
+    def __init__(self, directory: str, pod_resources: str) -> None:
+        """Use the plugin directory ``directory``, which exists, and the socket ``pod_resources``."""
         self.directory = directory
+        self.pod_resources = pod_resources
         self._changed = threading.Condition()
         self._messages: list[Listed] = []
         self._registered_at = 0.0
+        self._resource = self._endpoint = ""
+        self._queries = 0
         self._channel: grpc.Channel | None = None
         self._server: grpc.Server | None = None
 
@@ -64,10 +68,18 @@ class Kubelet:
         register = grpc.unary_unary_rpc_method_handler(
             self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
         )
+        pod_resources = {
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(self._allocatable),
+            "List": grpc.unary_unary_rpc_method_handler(lambda _request, _context: b""),
+        }
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),)
+            (
+                grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": register}),
+                grpc.method_handlers_generic_handler("v1.PodResourcesLister", pod_resources),
+            )
         )
         self._reset()
+        server.add_insecure_port(f"unix:{self.pod_resources}")
         server.add_insecure_port(f"unix:{self.path}")
         created = time.perf_counter()
         server.start()
@@ -80,8 +92,9 @@ class Kubelet:
             self._server.stop(None).wait()
         if self._channel is not None:
             self._channel.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        for path in (self.path, self.pod_resources):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     def clean(self) -> None:
         """Remove all sockets, as a kubelet that starts does (manager.go ``Start``)."""
@@ -91,7 +104,7 @@ class Kubelet:
 
     def _reset(self) -> None:
         with self._changed:
-            self._messages, self._registered_at = [], 0.0
+            self._messages, self._registered_at, self._queries = [], 0.0, 0
 
     def _register(self, request: pb.RegisterRequest, _context: grpc.ServicerContext) -> pb.Empty:
         arrived = time.perf_counter()
@@ -100,9 +113,22 @@ class Kubelet:
         self._channel = channel
         threading.Thread(target=self._list_and_watch, args=(channel,), daemon=True).start()
         with self._changed:
-            self._registered_at = arrived
+            self._registered_at, self._resource = arrived, request.resource_name
+            self._endpoint = os.path.join(self.directory, request.endpoint)
             self._changed.notify_all()
         return pb.Empty()
+
+    def _allocatable(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
+        """Return the healthy devices, each in an entry of its own (pkg/kubelet/apis/podresources/server_v1.go)."""
+        with self._changed:
+            listed = self._messages[-1].devices if self._messages else []
+        healthy = [device.ID for device in listed if device.health == "Healthy"]
+        entries = [podresources_pb2.ContainerDevices(resource_name=self._resource, device_ids=[ID]) for ID in healthy]
+        response = podresources_pb2.AllocatableResourcesResponse(devices=entries).SerializeToString()
+        with self._changed:
+            self._queries += 1
+            self._changed.notify_all()
+        return bytes(response)
 
     def _list_and_watch(self, channel: grpc.Channel) -> None:
         stream = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch", None, None)(b"")
@@ -147,13 +173,19 @@ class Kubelet:
         """Wait until ``count`` healthy devices are listed. Raises TimeoutError."""
         return self.listed(lambda devices: sum(device.health == "Healthy" for device in devices) == count)
 
-    @contextlib.contextmanager
-    def calling(self, rpc: str) -> Iterator[Callable[[bytes], bytes]]:
-        """Yield a function that calls ``rpc`` of the plugin with a serialized request."""
-        if self._channel is None:
-            raise TimeoutError("no plugin has registered")
-        call = self._channel.unary_unary(f"/v1beta1.DevicePlugin/{rpc}", None, None)
-        yield lambda data: call(data, timeout=PATIENCE)
+    def queried(self) -> None:
+        """Wait until the plugin has queried its allocatable devices since the start. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._queries, PATIENCE):
+                raise TimeoutError("the podresources API was not queried")
+
+    @property
+    def plugin_socket(self) -> str:
+        """The socket of the plugin that registered last. Raises TimeoutError before the first registration."""
+        with self._changed:
+            if not self._endpoint:
+                raise TimeoutError("no plugin has registered")
+            return self._endpoint
 
 
 def allocate(ids: Sequence[str]) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -37,7 +39,8 @@ class Trial:
         self.devices = DeviceDirectory(os.path.join(directory, "dev"))
         plugins = os.path.join(directory, "plugins")
         os.makedirs(plugins)
-        self.kubelet = Kubelet(plugins)
+        self.kubelet = Kubelet(plugins, os.path.join(directory, "pod-resources.sock"))
+        self._port = 0
         self._log = os.path.join(directory, "log")
         self._process: psutil.Popen | None = None
 
@@ -50,11 +53,33 @@ class Trial:
 
     def start(self) -> float:
         """Start the plugin; return the time."""
-        arguments = self.contestant.arguments(self.devices.directory, self.kubelet.directory, self.devices.kind)
+        self._port = free_port()
+        environment, arguments = self.contestant.command_line(
+            {
+                "devices": self.devices.directory,
+                "kubelet": self.kubelet.directory,
+                "pod_resources": self.kubelet.pod_resources,
+                "verify": self.devices.kind,
+                "port": str(self._port),
+            }
+        )
         with open(self._log, "ab") as log:
             started = time.perf_counter()
-            self._process = psutil.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = psutil.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own_environment() | environment
+            )
         return started
+
+    def exercise(self) -> None:
+        """Wait until the plugin has queried the podresources API and has answered a scrape, if it does so at all.
+
+        Its memory is then that of a plugin in use. Raises TimeoutError or OSError.
+        """
+        if "{pod_resources}" in self.contestant.command:
+            self.kubelet.queried()
+        if "{port}" in self.contestant.command:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as response:
+                response.read()
 
     def stop(self) -> float:
         """Stop the plugin with SIGTERM; return the seconds until its exit."""
@@ -83,10 +108,10 @@ class Trial:
             self._process.kill()
             self._process.wait()
 
-    def log_tail(self) -> str:
-        """Return the end of the plugin's log."""
+    def log(self) -> str:
+        """Return the plugin's log."""
         with open(self._log, encoding="utf-8", errors="replace") as log:
-            return log.read()[-2000:]
+            return log.read()
 
 
 class DeviceDirectory:
@@ -131,6 +156,17 @@ class DeviceDirectory:
         return float(result.stdout)
 
 
+def own_environment() -> dict[str, str]:
+    """Return the environment, in which Python keeps compiled modules as in an installed package."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def free_port() -> int:
+    """Return a TCP port that is free at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def make_device(path: str, kind: str) -> None:
     """Create a stand-in."""
     if kind == "char":
@@ -148,7 +184,7 @@ def trial(contestant: Contestant) -> Iterator[Trial]:
         try:
             yield running
         except Exception as error:
-            error.add_note(f"{contestant.name} wrote:\n{running.log_tail()}")
+            error.add_note(f"{contestant.name} wrote:\n{running.log()[-2000:]}")
             raise
         finally:
             running.close()
