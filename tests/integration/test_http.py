@@ -21,10 +21,11 @@ import pytest
 
 from aosp_plugin.daemon import page
 from aosp_plugin.errors import ServiceError
-from aosp_plugin.framework.service import connections
+from aosp_plugin.framework.service import connections, requests
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.connections import read_head
-from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe, serving
+from aosp_plugin.framework.service.http import Answer, in_loop, probe, serving
+from aosp_plugin.framework.service.requests import is_own_host
 from aosp_plugin.testing import Kubelet
 from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
 
@@ -319,7 +320,7 @@ def test_request_may_arrive_in_pieces(port: int) -> None:
 
 def test_slow_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for the whole request, even if bytes keep arriving."""
-    monkeypatch.setattr(plugin_http, "CLIENT_TIMEOUT", 0.2)
+    monkeypatch.setattr(requests, "CLIENT_TIMEOUT", 0.2)
     with connected(port) as connection:
         connection.settimeout(0.01)
         received = None
@@ -344,7 +345,7 @@ def test_slow_request_does_not_shorten_the_time_for_the_answer(monkeypatch: pyte
         connection.settimeout(0.001)
         return head
 
-    monkeypatch.setattr(plugin_http, "read_head", slow_read)
+    monkeypatch.setattr(requests, "read_head", slow_read)
     with serving(LOCAL, {"/": lambda: Answer("text/plain", b"x" * 50_000_000)}) as port:
         assert len(get(port, "/").body) == 50_000_000
 

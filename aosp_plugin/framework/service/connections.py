@@ -15,11 +15,10 @@ import socketserver
 import sys
 import threading
 import time
-from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from http.server import BaseHTTPRequestHandler
+    from collections.abc import Callable
 
 LOG = logging.getLogger(__name__)
 
@@ -39,14 +38,18 @@ MAX_REQUEST_SIZE = 16 * 1024
 """Bytes."""
 
 
-class BoundedServer(ThreadingHTTPServer):
+class BoundedServer(socketserver.ThreadingTCPServer):
     """Handles each connection in its own daemon thread, which does not delay the end of the process."""
 
+    daemon_threads = True
     request_queue_size = 4 * MAX_CONNECTIONS
     """Length of the accept queue. A client that finds it full retries after a second."""
 
-    def __init__(self, listener: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
-        """Accept the connections of ``listener``, and close it at the end."""
+    def __init__(self, listener: socket.socket, handle: Callable[[socket.socket, Any, BoundedServer], object]) -> None:
+        """Accept the connections of ``listener``, and close it at the end.
+
+        ``handle`` is called with each connection and the address of its client, in the connection's thread.
+        """
         self._open: dict[socket.socket, bool] = {}
         """Open connections, the oldest first, and whether each was shut down to make room."""
         self._lock = threading.Lock()
@@ -54,7 +57,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._exhausted = False
         """Whether the last attempt to accept a connection found no descriptor or memory."""
         self._stop_sender, self._stop_receiver = socket.socketpair()
-        socketserver.BaseServer.__init__(self, listener.getsockname(), handler)
+        socketserver.BaseServer.__init__(self, listener.getsockname(), handle)  # type: ignore[arg-type] # any callable
         self.socket = listener
         self.socket.settimeout(0.0)  # a client may disconnect before it is accepted
 
