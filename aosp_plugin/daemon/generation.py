@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
-from aosp_plugin.daemon import endpoints
+from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.node_tasks import NodeTasks
@@ -23,8 +24,7 @@ from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.service import http
-from aosp_plugin.framework.service.serving import stop_all
+from aosp_plugin.framework.service.listening import listen
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -42,11 +42,18 @@ LOG = logging.getLogger(__name__)
 CHECK_TIMEOUT = 10.0
 """Seconds to bind an address, and to check the kubelet's and the CDI directory."""
 
+RETRY = 0.5
+"""Seconds until modules are imported again for which the process had no free descriptor."""
+
+FIRST_LIST = 0.2
+"""Seconds after which HTTP requests are answered although the kubelet does not have the devices yet."""
+
 
 class Generation:
     """What serves one configuration. To be used in one event loop.
 
-    Call ``listen``, ``serve_http`` and ``prepare``, then ``start`` and ``stop``; or ``discard`` instead of ``start``.
+    Call ``listen``, ``serve_http`` or ``serve_http_after_start``, and ``prepare``, then ``start`` and ``stop``; or
+    ``discard`` instead of ``start``.
     """
 
     def __init__(self, config: Config, stuck: Callable[[], str], history: History) -> None:
@@ -83,8 +90,7 @@ class Generation:
             ]
             self._node_tasks = NodeTasks(config, self.servers, self._backends, observation.metrics)
             self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
-            routes = endpoints.routes(self.servers, files, observation, stuck=stuck, runbook_url=config.runbook_url)
-            self._served = endpoints.by_address(config, routes)
+            self._files, self._stuck = files, stuck
             self._stack = stack.pop_all()
 
     async def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
@@ -92,17 +98,45 @@ class Generation:
 
         Resolves host names in the worker thread. Raises ServiceError, WorkerTimeoutError and OSError.
         """
-        for address in self._served:
+        addresses = dict.fromkeys((listen_address(self.config.listen), status_address(self.config)))
+        for address in filter(None, addresses):
             shared = present.get(address)
-            bind = shared.dup if shared else partial(http.listen, address, beside=list(present.values()))
+            bind = shared.dup if shared else partial(listen, address, beside=list(present.values()))
             listener = await self._worker.run(bind, CHECK_TIMEOUT, label=f"binding {address[0]}:{address[1]}")
             self.listeners[address] = self._stack.enter_context(listener)
 
     def serve_http(self) -> None:
         """Answer HTTP requests from now on. Raises OSError."""
-        for address, routes in self._served.items():
+        from aosp_plugin.daemon import endpoints  # noqa: PLC0415 - after the start, see serve_http_after_start
+        from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+
+        routes = endpoints.routes(
+            self.servers, self._files, self._observation, stuck=self._stuck, runbook_url=self.config.runbook_url
+        )
+        for address, served in endpoints.by_address(self.config, routes).items():
             host_names = {address[0], *self.config.allowed_hosts}
-            self._stack.enter_context(http.serving(self.listeners[address], routes, host_names))
+            self._stack.enter_context(http.serving(self.listeners[address], served, host_names))
+
+    def serve_http_after_start(self, tasks: asyncio.TaskGroup) -> None:
+        """Answer HTTP requests when the kubelet has the devices, or after ``FIRST_LIST`` seconds; clients wait.
+
+        The modules for it are imported then: until it has the devices, a kubelet starts no pod that requests one.
+        """
+        self._background.append(tasks.create_task(self._serve_http_after_start()))
+
+    async def _serve_http_after_start(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIST):
+                for plugin in device_plugins(self.servers):
+                    await plugin.view_due.wait()
+        importing = partial(importlib.import_module, "aosp_plugin.daemon.endpoints")
+        with contextlib.closing(Worker("imports")) as worker:
+            while True:
+                with contextlib.suppress(OSError):  # no free descriptors
+                    await worker.run(importing, label="import")
+                    break
+                await asyncio.sleep(RETRY)
+        self.serve_http()
 
     async def prepare(self, *, strict: bool) -> None:
         """Scan all resources for the first time, side by side, and check that they share no binder device.
@@ -133,7 +167,7 @@ class Generation:
         self._server_tasks = [
             tasks.create_task(self._run(server, require_devices=require_devices)) for server in self.servers
         ]
-        self._background = [
+        self._background += [
             tasks.create_task(self._kubelet_view.run()),
             tasks.create_task(self._observation.sample(self.servers)),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
@@ -168,7 +202,8 @@ class Generation:
     async def stop(self, *, replaced: bool) -> None:
         """End all tasks and servers. If the generation is ``replaced``, errors of its servers are only logged."""
         self._replaced = replaced
-        stop_all(self.servers)
+        for server in self.servers:
+            server.stop()
         await _ended(self._server_tasks)
         for task in self._background:
             task.cancel()

@@ -77,7 +77,7 @@ class Daemon:
         generation = Generation(config, self._heartbeat.problem, self._history)
         self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
         await generation.listen({})
-        generation.serve_http()
+        generation.serve_http_after_start(tasks)
         self._generation = generation
         if len(generation.servers) > 1:
             await generation.prepare(strict=False)

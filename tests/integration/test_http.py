@@ -25,6 +25,7 @@ from aosp_plugin.framework.service import connections, requests
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.connections import read_head
 from aosp_plugin.framework.service.http import Answer, in_loop, probe, serving
+from aosp_plugin.framework.service.listening import listen
 from aosp_plugin.framework.service.requests import is_own_host
 from aosp_plugin.testing import Kubelet
 from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
@@ -484,7 +485,7 @@ def test_unavailable_address_is_an_error() -> None:
 
 def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> None:
     """A client that connects while there is no server is answered by the next one."""
-    listener = plugin_http.listen(LOCAL)
+    listener = listen(LOCAL)
     successor = listener.dup()
     with serving(listener, {"/": lambda: plugin_http.text(HTTPStatus.OK, "first")}) as port:
         assert get(port, "/").text == "first\n"
@@ -496,15 +497,15 @@ def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> 
 
 def test_all_addresses_of_the_host_replace_one_of_them() -> None:
     """Both listen until the caller closes the first one. An independent process still finds the port taken."""
-    with contextlib.closing(plugin_http.listen(LOCAL)) as first:
+    with contextlib.closing(listen(LOCAL)) as first:
         port = first.getsockname()[1]
         with pytest.raises(ServiceError, match="Address already in use"):
-            plugin_http.listen(("0.0.0.0", port))  # noqa: S104 - the subject of the test
-        second = plugin_http.listen(("0.0.0.0", port), beside=[first])  # noqa: S104 - as above
+            listen(("0.0.0.0", port))  # noqa: S104 - the subject of the test
+        second = listen(("0.0.0.0", port), beside=[first])  # noqa: S104 - as above
     with serving(second, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
         assert get(port, "/").text == "second\n"
         with pytest.raises(ServiceError, match="Address already in use"):
-            plugin_http.listen(("127.0.0.1", port))
+            listen(("127.0.0.1", port))
 
 
 def test_ipv6_address_is_supported() -> None:
@@ -634,7 +635,7 @@ async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
     flags = ("--listen", f"{address[0]}:{address[1]}")
     async with Kubelet(kubelet_dir) as kubelet, Serve(device_directory, kubelet_dir, *flags) as serve:
         await listed(kubelet, 0)
-        await serve.logged("registered")
+        assert (await asyncio.to_thread(get, address[1], "/healthz")).status == HTTPStatus.OK  # the server runs
         process = psutil.Process(serve.process.pid)
         with contextlib.ExitStack() as stack:
             with without_descriptors(process.pid):
@@ -656,13 +657,13 @@ async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
 
 SCARCE = """\
 import contextlib, logging, os, resource, socket, threading
-from aosp_plugin.framework.service import connections, http
+from aosp_plugin.framework.service import connections, http, listening
 
 waiting = threading.Event()
 handler = logging.Handler()
 handler.emit = lambda record: waiting.set()
 connections.LOG.addHandler(handler)
-listener, client = http.listen(("127.0.0.1", 0)), socket.socket()
+listener, client = listening.listen(("127.0.0.1", 0)), socket.socket()
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 free = [os.open("/dev/null", os.O_RDONLY) for _ in range(2)]
 for descriptor in free:

@@ -42,8 +42,6 @@ class BoundedServer(socketserver.ThreadingTCPServer):
     """Handles each connection in its own daemon thread, which does not delay the end of the process."""
 
     daemon_threads = True
-    request_queue_size = 4 * MAX_CONNECTIONS
-    """Length of the accept queue. A client that finds it full retries after a second."""
 
     def __init__(self, listener: socket.socket, handle: Callable[[socket.socket, Any, BoundedServer], object]) -> None:
         """Accept the connections of ``listener``, and close it at the end.

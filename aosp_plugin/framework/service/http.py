@@ -16,8 +16,8 @@ import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from aosp_plugin.framework.errors import ServiceError
 from aosp_plugin.framework.service.connections import BoundedServer
+from aosp_plugin.framework.service.listening import listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
@@ -80,37 +80,6 @@ def probe(problem: Callable[[], str], details: Callable[[bool], str] = lambda _:
         return text(status, f"{reason or 'ok'}{'; ' if reason else ': '}{more}" if more else reason or "ok")
 
     return answer
-
-
-def listen(address: tuple[str, int], beside: Collection[socket.socket] = ()) -> socket.socket:
-    """Return a socket that listens on ``address``; its clients wait until a server accepts them.
-
-    ``beside`` are sockets of this process whose addresses do not matter: one on all addresses of the host may have the
-    same port. Raises ServiceError if the address is not available.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        with _sharing_ports(listener, *beside) if beside else contextlib.nullcontext():
-            listener.bind(address)
-            listener.listen(BoundedServer.request_queue_size)
-    except OSError as error:
-        listener.close()
-        message = f"cannot listen on {address[0]}:{address[1]}: {error}; set another listen address"
-        raise ServiceError(message) from error
-    return listener
-
-
-@contextlib.contextmanager
-def _sharing_ports(*sockets: socket.socket) -> Iterator[None]:
-    """Let the sockets share a port inside the context, and no longer: a port must not be taken twice by accident."""
-    try:
-        for it in sockets:
-            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        yield
-    finally:
-        for it in sockets:
-            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 @contextlib.contextmanager
