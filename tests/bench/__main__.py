@@ -113,9 +113,12 @@ def render(file: IO[str], write: bool) -> None:  # noqa: FBT001 - click passes i
 
 @bench.command(name="profile")
 @click.option("--devices", default=COUNT, show_default=True)
-def show_profile(devices: int) -> None:
+@click.option(
+    "--sampler", default="", metavar="COMMAND", help="Run this while Allocate is called; {pid} is the plugin."
+)
+def show_profile(devices: int, sampler: str) -> None:
     """Print which modules the start and the memory of this project's plugin go to, and which threads serve Allocate."""
-    click.echo(profile.profile(devices))
+    click.echo(profile.profile(devices, sampler))
 
 
 @bench.command(name="growth")

@@ -1,7 +1,8 @@
 """The smallest possible plugin in Python: grpcio with its defaults, and an Allocate with an empty answer.
 
-It lists the directory once, at the start. Its figures are those of grpcio and so the lower bound for plugins that use
-grpcio.
+It lists the directory once, at the start. Its figures are those of grpcio and protobuf and so the lower bound for
+plugins that use them. It loads the API's messages by the path of their module, because an import would also load parts
+of this project.
 
     python -m tests.bench.empty asyncio|threads DEVICES KUBELET
 """
@@ -9,6 +10,7 @@ grpcio.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import sys
@@ -18,13 +20,27 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+
+def messages() -> Any:
+    """Return the module of the API's messages."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = os.path.join(root, "aosp_plugin/framework/api/deviceplugin_pb2.py")
+    spec = importlib.util.spec_from_file_location("deviceplugin_pb2", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pb = messages()
+
+
 NAME, ENDPOINT = "bench.example/empty", "empty.sock"
-ANSWER = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse()]).SerializeToString()
+ANSWER: bytes = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse()]).SerializeToString()
 
 
 def handlers(list_and_watch: Callable[..., Any], allocate: Callable[..., Any]) -> grpc.GenericRpcHandler[Any, Any]:
@@ -41,7 +57,7 @@ def handlers(list_and_watch: Callable[..., Any], allocate: Callable[..., Any]) -
 def devices(directory: str) -> bytes:
     """Return the message that lists the files in ``directory``."""
     listed = [pb.Device(ID=name, health="Healthy") for name in os.listdir(directory)]
-    return pb.ListAndWatchResponse(devices=listed).SerializeToString()
+    return bytes(pb.ListAndWatchResponse(devices=listed).SerializeToString())
 
 
 def register(kubelet: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,8 +35,11 @@ class Import(NamedTuple):
     """Of the module itself, without those that it imports."""
 
 
-def profile(devices: int) -> str:
-    """Return all tables, for a plugin with this number of devices."""
+def profile(devices: int, sampler: str = "") -> str:
+    """Return all tables, for a plugin with this number of devices.
+
+    ``sampler`` is a command that runs while Allocate is called; {pid} stands for the plugin's process.
+    """
     command = contestants.PLUGIN.command.replace(" -m aosp_plugin", " -X importtime -m aosp_plugin")
     with trial(contestants.PLUGIN._replace(command=command)) as running:
         start(running, devices)
@@ -46,9 +50,21 @@ def profile(devices: int) -> str:
         start(running, devices)
         running.exercise()
         threads = thread_seconds(running, CALLS)
+        if sampler:
+            sample(running, sampler)
         running.stop()
     sizes = memory([entry.module for entry in imported])
     return "\n\n".join([module_table(imported, sizes), thread_table(threads, CALLS)])
+
+
+def sample(running: Trial, sampler: str) -> None:
+    """Call Allocate of three devices until the command has ended. Raises CalledProcessError if it fails."""
+    command = [part.replace("{pid}", str(running.process.pid)) for part in shlex.split(sampler)]
+    with subprocess.Popen(command) as process:  # noqa: S603 - given by the user
+        while process.poll() is None:
+            caller.call(caller.program(), running.kubelet.plugin_socket, "Allocate", requests(running, 1000))
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def start(running: Trial, devices: int) -> None:
@@ -100,14 +116,18 @@ def package(module: str) -> str:
 
 def thread_seconds(running: Trial, calls: int) -> dict[str, float]:
     """Call Allocate of three devices; return the seconds of CPU time of each thread that has used any."""
-    rng = random.Random(11)  # noqa: S311 - which devices
-    ids = [device.ID for device in running.kubelet.messages[-1].devices]
-    requests = [allocate(rng.sample(ids, 3)) for _ in range(calls)]
     before = _thread_seconds(running.process.pid)
-    caller.call(caller.program(), running.kubelet.plugin_socket, "Allocate", requests)
+    caller.call(caller.program(), running.kubelet.plugin_socket, "Allocate", requests(running, calls))
     after = _thread_seconds(running.process.pid)
     used = {thread: seconds - before.get(thread, 0) for thread, seconds in after.items()}
     return {thread: seconds for thread, seconds in used.items() if seconds > 0}
+
+
+def requests(running: Trial, count: int) -> list[bytes]:
+    """Return requests for three random devices each."""
+    rng = random.Random(11)  # noqa: S311 - which devices
+    ids = [device.ID for device in running.kubelet.messages[-1].devices]
+    return [allocate(rng.sample(ids, 3)) for _ in range(count)]
 
 
 def _thread_seconds(pid: int) -> dict[str, float]:
