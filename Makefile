@@ -12,7 +12,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
-  bench-scheduler docs chart version release release-twice test-workflows proto lock image audit clean
+  bench-scheduler bench-storm docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,10 @@ test-bench: $(VENV)/.installed ## Test the benchmark's caller and every measure,
 BENCH_DRA ?=
 bench-dra: $(VENV)/.installed ## Measure the DRA driver beside one in Go: BENCH_DRA="--rounds 5"; requires root, Debian and Go
 	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.figures $(BENCH_DRA)
+
+BENCH_STORM ?=
+bench-storm: $(VENV)/.installed ## Measure the start of 120 phones at once: BENCH_STORM="--phones 40"; requires root, Debian and Go
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.e2e.cluster.storm $(BENCH_STORM)
 
 BENCH_FLEET ?=
 bench-fleet: $(VENV)/.installed ## Measure kubectl phones with 200 nodes: BENCH_FLEET="--api dra"; requires root, Debian and Go

@@ -31,15 +31,24 @@ class Mounts:
         """The binder devices that each mount creates (``devices=`` of the driver)."""
         self._devices_in = binderfs.devices_in
         monkeypatch.setattr(mounts, "BINDERFS", "tmpfs")
-        monkeypatch.setattr(binderfs, "add_device", _add_device)
+        monkeypatch.setattr(binderfs, "add_device", self.add_device)
         monkeypatch.setattr(binderfs, "devices_in", self.devices_in)
 
     def devices_in(self, directory: str) -> list[str]:
-        """List the devices of a mount; the first call creates those that the kernel creates."""
+        """List the devices of a mount."""
+        self._complete(directory)
+        return self._devices_in(directory)
+
+    def add_device(self, directory: str, name: str) -> int:
+        """Create a device in a mount."""
+        self._complete(directory)
+        return _add_device(directory, name)
+
+    def _complete(self, directory: str) -> None:
+        """Create the devices that the kernel creates, if the mount is new."""
         if not os.path.lexists(f"{directory}/{binderfs.CONTROL_NAME}"):
             for name in (binderfs.CONTROL_NAME, *self.kernel_devices):
                 _add_device(directory, name)
-        return self._devices_in(directory)
 
     def mounted(self) -> dict[str, int]:
         """Return the number of mounts on each phone's directory."""

@@ -129,7 +129,7 @@ def go_driver(cluster: Cluster, program: Path, devices: int) -> Driver:
 def found_devices(cluster: Cluster, *, api: str = "dra") -> Driver:
     """Return the plugin with stand-in devices that it finds."""
     config = {"resource_name": "aosp.io/device", "api": api, "verify": "char", "listen": "127.0.0.1:9478"}
-    return _plugin(cluster, "plugin, found devices", "device.aosp.io", "aosp_plugin", config)
+    return plugin(cluster, "plugin, found devices", "device.aosp.io", "aosp_plugin", config)
 
 
 def phones(cluster: Cluster, count: int, parts: Path | None = None) -> Driver:
@@ -145,12 +145,16 @@ def phones(cluster: Cluster, count: int, parts: Path | None = None) -> Driver:
         "phones": {"count": count, "directory": "/run/phones"},
     }
     module = f"tests.e2e.cluster.figures.{'timed' if parts else 'tmpfs'}_phones"
-    return _plugin(cluster, "plugin, phones", "phone.aosp.io", module, config, {"FIGURES_PARTS": str(parts)})
+    return plugin(cluster, "plugin, phones", "phone.aosp.io", module, config, {"FIGURES_PARTS": str(parts)})
 
 
-def _plugin(
+def plugin(
     cluster: Cluster, title: str, name: str, module: str, config: dict[str, Any], more: dict[str, str] | None = None
 ) -> Driver:
+    """Return the plugin as a process that runs ``module`` with a configuration; ``more`` is added to its environment.
+
+    ``name`` is that of its log and its account. With DRA it must be the driver's.
+    """
     account = Account(cluster, f"{name}-{next(_NUMBERS)}")
     path = account.directory / "config.yaml"
     path.write_text(yaml.safe_dump({"version": "v1", "service_account_dir": str(account.directory)} | config))

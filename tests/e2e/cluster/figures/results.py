@@ -51,4 +51,6 @@ def _spread(values: Sequence[float]) -> str:
 def _number(value: float) -> str:
     if math.isinf(value):
         return "never"
-    return f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"

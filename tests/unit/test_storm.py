@@ -1,0 +1,170 @@
+"""What is computed from the records of a boot storm, whose errors would be wrong figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster.figures.results import Results
+from tests.e2e.cluster.storm import evaluation, histograms, processors, recorder, requests
+from tests.e2e.cluster.storm.evaluation import Storm
+from tests.e2e.cluster.storm.histograms import Series, Total
+from tests.e2e.cluster.storm.requests import Request
+
+BY_KUBELET = Series("kubelet_device_plugin_alloc_duration_seconds", frozenset({("resource_name", "aosp.io/found")}))
+BY_PLUGIN = Series("aosp_plugin_allocation_duration_seconds", frozenset({("resource", "aosp.io/found")}))
+STORM = Storm(
+    count=2,
+    expected=("Allocate",),
+    created={"a": 100.0, "b": 101.0},
+    reached={
+        recorder.SCHEDULED: {"a": 100.5, "b": 101.5},
+        recorder.SANDBOX: {"a": 102.0, "b": 105.0},
+        recorder.RUNNING: {"a": 104.0, "b": 107.0},
+        recorder.READY: {"a": 104.0, "b": 107.0},
+    },
+    deleted=200.0,
+    gone={"a": 203.0, "b": 204.0},
+    starting=[
+        Request("GetPreferredAllocation", 101.0, 0.01),
+        Request("Allocate", 102.0, 0.02),
+        Request("GetPreferredAllocation", 102.5, 0.01),
+        Request("Allocate", 103.0, 0.03),
+    ],
+    ending=[],
+    processors={"kubelet": 3.0, processors.PLUGIN: 1.0, processors.BENCH: 5.0, processors.OTHERS: 7.0},
+    kubelet={BY_KUBELET: Total(2, 0.18)},
+    plugin={BY_PLUGIN: Total(2, 0.05)},
+    warnings=[],
+    problems=[],
+)
+"""Two pods that start in 4 and 6 s, of which requests to the plugin take 0.2 s."""
+
+
+def entry(time: str, **fields: Any) -> str:
+    return json.dumps({"time": f"2026-01-01T00:00:{time}Z", "level": "debug", "message": "request answered", **fields})
+
+
+def value(storm: Storm, row: str) -> float:
+    return dict(evaluation.rows(storm))[row]
+
+
+def test_requests_are_those_that_were_answered_after_a_time() -> None:
+    log = "\n".join(
+        [
+            entry("01.000", rpc="Allocate", duration_ms=9),
+            "Traceback (most recent call last):",
+            entry("02.000", rpc="Allocate", duration_ms=0.5),
+            entry("03.000", rpc="Allocate", duration_ms=7, message="request refused", level="warning"),
+            entry("04.000", message="devices sent"),
+        ]
+    )
+    (request,) = requests.parse(log, requests.parse(log, 0.0)[1].end)
+    assert (request.rpc, request.seconds) == ("Allocate", 0.0005)
+    assert len(requests.problems(log, request.end)) == 1
+
+
+def test_time_with_two_requests_counts_once() -> None:
+    calls = [Request("a", 2.0, 1.0), Request("b", 2.5, 1.0), Request("c", 2.2, 0.1), Request("d", 9.0, 1.0)]
+    assert requests.busy_seconds(calls) == pytest.approx(2.5)
+    assert requests.busy_seconds([]) == 0
+
+
+def test_histograms_are_compared_by_name_and_labels() -> None:
+    text = 'x_seconds_bucket{a="1",le="+Inf"} 3\nx_seconds_sum{a="1"} 1.5\nx_seconds_count{a="1"} 3\n'
+    more = text + 'x_seconds_sum{a="b\\"}, {",c="2"} 0.25\nx_seconds_count{a="b\\"}, {",c="2"} 1\nother_count 7\n'
+    observed = histograms.since(histograms.parse(text), histograms.parse(more))
+    assert histograms.total(observed, "x_seconds") == Total(1, 0.25)
+    assert histograms.total(observed, "x_seconds", c="2") == Total(1, 0.25)
+    assert histograms.total(observed, "x_seconds", a="1") == Total(0, 0.0)
+    assert histograms.total(histograms.parse(more), "x_seconds") == Total(4, 1.75)
+
+
+def test_process_with_brackets_and_spaces_in_its_name_is_parsed() -> None:
+    fields = " ".join(str(number) for number in range(4, 53))
+    assert processors.parse_process(f"42 (a) b (c) S {fields}") == (42, "a) b (c", 14 + 15, 16 + 17)
+
+
+def test_idle_processors_do_not_count() -> None:
+    assert processors.parse_machine("cpu  1 2 4 1000 2000 8 16 0 0 0\ncpu0 1 2 4 1000 2000 8 16 0 0 0\n") == 31
+
+
+def test_children_of_a_program_count_apart_from_it() -> None:
+    ticks = 100 * processors.by_program([processors.Process(1, "etcd", 100, 0)], None, 9)["etcd"]
+    processes = [
+        processors.Process(2, "containerd-shim", 100, 300),
+        processors.Process(3, "containerd-shim", 100, 300),
+        processors.Process(4, "kubelet", 100, 0),
+        processors.Process(5, "python3", 100, 100),
+        processors.Process(6, "python3", 100, 0),
+        processors.Process(7, "python3", 100, 0),
+    ]
+    used = processors.by_program(processes, 5, 6)
+    assert {name: round(seconds / (ticks / 100)) for name, seconds in used.items()} == {
+        "shims of containerd": 2,
+        "runc": 6,
+        "kubelet": 1,
+        "commands of the kubelet": 0,
+        processors.PLUGIN: 2,
+        processors.BENCH: 1,
+    }
+
+
+def test_stages_of_a_pod_are_its_true_conditions_and_its_phase() -> None:
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
+    pod = {"status": {"phase": "Running", "conditions": conditions}}
+    assert recorder.stages({"type": "MODIFIED", "object": pod}) == {recorder.SCHEDULED, recorder.RUNNING}
+    assert recorder.stages({"type": "DELETED", "object": pod}) == {recorder.GONE}
+    assert recorder.stages({"type": "ADDED", "object": {"metadata": {}}}) == set()
+
+
+def test_share_of_the_start_time_has_the_kubelets_seconds_of_what_it_measures() -> None:
+    assert value(STORM, "plugin's share of the pods' start time, %") == pytest.approx(100 * (0.18 + 0.02) / (4 + 6))
+
+
+def test_share_of_the_wall_time_is_from_the_first_creation_to_the_last_running_pod() -> None:
+    assert value(STORM, "plugin's share of the storm's wall time, %") == pytest.approx(100 * 0.07 / 7)
+    assert value(STORM, "pods a second") == pytest.approx(2 / 7)
+
+
+def test_share_of_the_cpu_time_is_that_of_the_cluster_alone() -> None:
+    assert value(STORM, "plugin's share of the cluster's CPU time, %") == pytest.approx(25)
+
+
+def test_storm_without_a_plugin_has_no_share() -> None:
+    storm = dataclasses.replace(STORM, expected=(), starting=[], kubelet={}, plugin={})
+    assert not [row for row, _ in evaluation.rows(storm) if "share" in row]
+    assert evaluation.failures(storm) == []
+
+
+def test_complete_storm_has_no_failure() -> None:
+    assert evaluation.failures(STORM) == []
+    assert value(STORM, "failures") == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"warnings": ["FailedMount: no"]},
+        {"problems": ["a was restarted"]},
+        {"starting": STORM.starting[:3], "kubelet": {BY_KUBELET: Total(1, 0)}, "plugin": {BY_PLUGIN: Total(1, 0)}},
+        {"kubelet": {BY_KUBELET: Total(3, 0.2)}},
+        {"plugin": {BY_PLUGIN: Total(1, 0.2)}},
+    ],
+    ids=["event", "problem", "request missing", "kubelet counts others", "metrics count others"],
+)
+def test_each_kind_of_failure_is_one(changes: dict[str, Any]) -> None:
+    storm = dataclasses.replace(STORM, **changes)
+    assert len(evaluation.failures(storm)) == 1
+    assert value(storm, "failures") == 1
+
+
+def test_small_and_whole_values_are_readable_in_the_table() -> None:
+    results = Results(["scene"])
+    for number, measured in enumerate((0.034, 2.0, 2.25, 1234.5)):
+        results.add(f"row {number}", "scene", measured)
+    cells = [line.split("|")[2].strip() for line in results.table().splitlines()[2:]]
+    assert cells == ["0.03", "2", "2.2", "1,234"]
