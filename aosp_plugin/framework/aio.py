@@ -1,4 +1,4 @@
-"""Waiting in asyncio: for one of several events, and for the end of a burst."""
+"""Waiting in asyncio: for one of several events, and for the end of a burst; calls from other threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -53,6 +53,12 @@ async def complete_unless(stop: asyncio.Event, work: Coroutine[None, None, None]
         return False
     task.result()
     return True
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+    """Call a function in the event loop soon, in any thread; not at all if the event loop is closed."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *arguments)
 
 
 async def run_and_close(work: Coroutine[None, None, None], close: Coroutine[None, None, None]) -> None:

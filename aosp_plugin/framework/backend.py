@@ -48,11 +48,12 @@ class Backend(ABC):
     ``retain``, ``close``
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
-    ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
-                                                         another method
+    ``allocate``, ``prefer``                             threads of the gRPC server, also several at once, at any time,
+                                                         also while the worker thread runs another method
+    ``attributes``                                       the event loop, at any time likewise
     ==================================================== ==============================================================
 
-    The methods in the last three rows answer from memory within a millisecond or so, without a system call on files of
+    The methods in the last four rows answer from memory within a millisecond or so, without a system call on files of
     the host. The event loop serves every resource of the process, and the kubelet waits for its answer in the loop that
     starts its pods.
 

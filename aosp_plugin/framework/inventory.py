@@ -15,7 +15,7 @@ from aosp_plugin.framework.deviceplugin.encoding import chunks, fitting
 from aosp_plugin.framework.devices import Devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.framework.deviceplugin.encoding import Chunk
     from aosp_plugin.framework.devices import Device
@@ -63,10 +63,12 @@ class Snapshot:
 
 
 class Inventory:
-    """The current snapshot. Belongs to one event loop."""
+    """The current snapshot. Belongs to one event loop; ``snapshot`` may be read in any thread."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot(0, ())
+        self.listeners: set[Callable[[], None]] = set()
+        """Called in the event loop when there is a new snapshot; they must return at once."""
         self._superseded = asyncio.Event()
 
     def publish(self, devices: Sequence[Device]) -> bool:
@@ -74,9 +76,7 @@ class Inventory:
         before, devices = self.snapshot, Devices.of(devices)
         if before.revision and devices == before.devices:
             return False
-        self.snapshot = Snapshot(before.revision + 1, devices, previous=before)
-        self._superseded.set()
-        self._superseded = asyncio.Event()
+        self._replace(Snapshot(before.revision + 1, devices, previous=before))
         return True
 
     def republish(self) -> None:
@@ -84,9 +84,7 @@ class Inventory:
         before = self.snapshot
         if not before.revision:
             return
-        self.snapshot = Snapshot(before.revision + 1, before.devices, previous=before)
-        self._superseded.set()
-        self._superseded = asyncio.Event()
+        self._replace(Snapshot(before.revision + 1, before.devices, previous=before))
 
     def superseded(self, revision: int) -> asyncio.Event:
         """Return an event that is set as soon as the current snapshot is newer than ``revision``."""
@@ -95,3 +93,10 @@ class Inventory:
         newer = asyncio.Event()
         newer.set()
         return newer
+
+    def _replace(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._superseded.set()
+        self._superseded = asyncio.Event()
+        for listener in self.listeners:
+            listener()

@@ -41,7 +41,7 @@ class Observer:
     """Receives the events of one resource's plugin; this base class ignores them.
 
     The methods are called in the event loop, while a kubelet may wait for an answer, and must return within
-    microseconds. Durations are in seconds.
+    microseconds; ``answered`` in any thread, and in several at once. Durations are in seconds.
     """
 
     def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:

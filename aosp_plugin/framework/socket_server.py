@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
 
+OPTIONS = (("grpc.max_receive_message_length", RECEIVE_LIMIT),)
+"""The options of each server."""
+
 REMOVE_TIMEOUT = 0.2
 """Seconds for the removal of the socket."""
 
@@ -30,9 +33,42 @@ _STOPPING: set[asyncio.Task[None]] = set()
 """The ends of servers, so that none is dropped: the destructor of a server stops it, too."""
 
 
+class SocketServer(Protocol):
+    """A gRPC server. For the event loop."""
+
+    def bind(self, address: str) -> None:
+        """Create the socket at an address of gRPC. Raises RuntimeError."""
+
+    async def start(self) -> None:
+        """Accept connections."""
+
+    async def stop(self, grace: float) -> None:
+        """Accept no further request, give pending ones ``grace`` seconds, and remove the socket."""
+
+
+class AioServer:
+    """A ``SocketServer`` whose handlers are coroutines."""
+
+    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler[bytes, bytes]]) -> None:
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+
+    def bind(self, address: str) -> None:
+        """Create the socket. Raises RuntimeError."""
+        self._server.add_insecure_port(address)
+
+    async def start(self) -> None:
+        """Accept connections."""
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Stop in the event loop."""
+        await self._server.stop(grace)
+
+
 @contextlib.asynccontextmanager
 async def serving(
-    handlers: Sequence[grpc.GenericRpcHandler[bytes, bytes]],
+    make_server: Callable[[], SocketServer],
     path: str,
     monitor: DirectoryMonitor,
     grace: float,
@@ -42,18 +78,18 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve on a new socket at ``path`` inside the context; pending requests then have ``grace`` seconds.
 
-    ``finish`` is called at the end and must end all streams. With ``hidden``, the socket appears only when the server
-    answers: until then, its name begins with a dot.
+    ``make_server`` may raise OSError and RuntimeError. ``finish`` is called at the end and must end all streams. With
+    ``hidden``, the socket appears only when the server answers: until then, its name begins with a dot.
 
-    gRPC creates and removes the socket in the event loop, the only accesses to files of the host there. If the
-    directory hangs, the server stops when it answers again. Raises RegistrationFailedError if the server cannot start.
+    gRPC creates the socket in the event loop, and an ``AioServer`` removes it there: the only accesses to files of the
+    host. If the directory hangs, the server stops when it answers again. Raises RegistrationFailedError if the server
+    cannot start.
     """
     bound = os.path.join(os.path.dirname(path), "." + os.path.basename(path)) if hidden else path
     try:
         check_descriptors()
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", RECEIVE_LIMIT)])
-        server.add_generic_rpc_handlers(tuple(handlers))
-        server.add_insecure_port(socket_address(bound))
+        server = make_server()
+        server.bind(socket_address(bound))
     except (OSError, RuntimeError) as error:
         # Without the name of the socket, which differs each time: a failure that lasts is logged once.
         directory = os.path.dirname(path)
@@ -80,7 +116,7 @@ async def _show(bound: str, path: str, monitor: DirectoryMonitor) -> None:
         raise RegistrationFailedError(f"cannot create a socket in {os.path.dirname(path)}: {error.strerror}") from error
 
 
-async def _stop(server: grpc.aio.Server, path: str, monitor: DirectoryMonitor, grace: float, *, hidden: bool) -> None:
+async def _stop(server: SocketServer, path: str, monitor: DirectoryMonitor, grace: float, *, hidden: bool) -> None:
     """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
     if hidden:
         try:

@@ -1,4 +1,4 @@
-"""A thread that runs blocking calls for the event loop, one after another."""
+"""A thread that runs blocking calls for the event loop and other threads, one after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +42,7 @@ class Worker:
         """``name`` is the name of the thread."""
         self.name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._starting = threading.Lock()  # for the next one
         self._thread: threading.Thread | None = None
         self.current: tuple[str, float] | None = None
         """Label and start of the running call (``time.monotonic``); replaced by a single assignment, for any thread."""
@@ -56,12 +57,7 @@ class Worker:
         on, its result is dropped, and the next call waits for its end. The same goes for a caller that is cancelled.
         ``label`` names the call in error messages and in ``hanging``.
         """
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            thread.start()
-            self._thread = thread
-        future: Future[T] = Future()
-        self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
+        future = self._enqueue(function, label)
         result = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({result}, timeout=timeout)
@@ -72,9 +68,15 @@ class Worker:
             # From Python 3.14 on, the first cancellation cancels the result at once.
             if not result.cancel() and not result.cancelled():
                 result.exception()  # mark it as retrieved, or asyncio would log it
-        current = self.current
-        waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
-        raise WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
+        raise self._timeout(label, timeout)
+
+    def call(self, function: Callable[[], T], timeout: float | None = None, *, label: str = "call") -> T:
+        """Do what ``run`` does, for another thread, which waits; independent of the event loop."""
+        future = self._enqueue(function, label)
+        if wait({future}, timeout).done:
+            return future.result()
+        future.cancel()
+        raise self._timeout(label, timeout)
 
     def busy(self) -> float:
         """Return for how many seconds the current call has been running; 0.0 if there is none. For any thread."""
@@ -92,6 +94,22 @@ class Worker:
         if last is not None:
             self._calls.put(last)
         self._calls.put(None)
+
+    def _enqueue(self, function: Callable[[], T], label: str) -> Future[T]:
+        """Let the thread run a call after those before it; start the thread if this is the first one."""
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()
+                self._thread = thread
+        future: Future[T] = Future()
+        self._calls.put(partial(contextvars.copy_context().run, self._execute, function, label, future))
+        return future
+
+    def _timeout(self, label: str, timeout: float | None) -> WorkerTimeoutError:
+        current = self.current
+        waited = "" if current is None or current[0] == label else f" because of a {current[0]} that has not ended"
+        return WorkerTimeoutError(f"{label} timed out after {timeout:g} s{waited}")
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -8,8 +8,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.testing import Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, listed, sockets
 
@@ -26,10 +29,19 @@ host_calls.SCAN_TIMEOUT = 0.5
 kubelet_dir, what, directory = sys.argv[1:]
 
 class Thing(ListedDevices):
-    def allocate(self, ids):  # violates the contract: it runs in the event loop
-        if what == "loop":
+    pre_start_required = what == "loop"
+
+    def allocate(self, ids):  # violates the contract: it answers from memory
+        if what == "allocate":
             os.stat(directory)
         return super().allocate(ids)
+
+    def pre_start(self, ids):
+        raise OSError("a scan follows")
+
+    def seconds_until_scan(self):  # violates the contract: it runs in the event loop
+        if what == "loop":
+            os.stat(directory)
 
     def close(self):
         if what == "close":
@@ -110,7 +122,30 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
         allocating.exception()
     assert code == 1
     assert "forced exit" in log[-1]
-    assert "main thread in allocate (plugin.py:11)" in log[-1]
+    assert "main thread in seconds_until_scan (plugin.py:" in log[-1]
+
+
+async def test_allocate_that_hangs_delays_no_other_call_and_not_the_end(
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
+) -> None:
+    """A backend violates its contract. Each request has a thread, and all are answered but this one."""
+    async with Kubelet(kubelet_dir) as kubelet:
+        process = await start(tmp_path, kubelet_dir, "allocate", hanging_file_system.directory)
+        await listed(kubelet, 1, "example.com/thing")
+        hanging_file_system.hang()
+        (endpoint,) = sockets(kubelet_dir)
+        async with grpc.aio.insecure_channel(f"unix:{kubelet_dir}/{endpoint}") as channel:
+            stub = DevicePluginStub(channel)
+            container = pb.ContainerAllocateRequest(devices_ids=["thing"])
+            allocating = asyncio.ensure_future(stub.Allocate(pb.AllocateRequest(container_requests=[container])))
+            await hanging_file_system.until_waiting()
+            await stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE)
+            process.terminate()
+            code, log = await finish(process)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await allocating
+    assert code == 0, log
+    assert sockets(kubelet_dir) == []
 
 
 async def test_standard_error_that_is_full_does_not_keep_the_process(kubelet_dir: str, tmp_path: Path) -> None:

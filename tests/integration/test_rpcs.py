@@ -184,6 +184,29 @@ async def test_stream_of_another_client_takes_nothing_from_the_kubelet(
             await listed(kubelet, 2)
 
 
+async def test_clients_that_do_not_read_delay_no_other_client(
+    device_directory: DeviceDirectory, kubelet_dir: str
+) -> None:
+    """Their streams are full: a list of 10,000 devices exceeds the window of HTTP/2. They end with the plugin."""
+    device_directory.add(*range(10_000))
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        running(device_directory, kubelet_dir) as plugin,
+        contextlib.AsyncExitStack() as clients,
+    ):
+        await listed(kubelet, 10_000)
+        for _ in range(20):
+            await clients.enter_async_context(foreign_stream(kubelet))
+        for number in range(10_000, 10_005):
+            device_directory.add(number)
+            await listed(kubelet, number + 1)
+        path = os.path.join(kubelet.directory, kubelet.registrations[-1].endpoint)
+        channel = await clients.enter_async_context(grpc.aio.insecure_channel(f"unix:{path}"))
+        stub = DevicePluginStub(channel)
+        assert len((await stub.Allocate(request(names([1])), timeout=PATIENCE)).container_responses) == 1
+        assert plugin.unready == ""
+
+
 async def test_scan_without_changes_sends_and_logs_nothing(
     connection: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ gRPC's INTERNAL. The device list is sent as the bytes that the snapshot encoded 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from functools import partial
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import preference_request
 from aosp_plugin.framework.deviceplugin.answers import container_response
+from aosp_plugin.framework.deviceplugin.streams import Streams
 from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,
@@ -28,13 +30,12 @@ from aosp_plugin.framework.errors import (
     UnknownDeviceError,
     WorkerTimeoutError,
 )
-from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, RESOURCE, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.deviceplugin.preference_request import PreferenceRequest
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker
@@ -46,13 +47,11 @@ SERVICE = "v1beta1.DevicePlugin"
 PRE_START_TIMEOUT = 10.0
 """Seconds for ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
-Request = TypeVar("Request")
-Decoded = TypeVar("Decoded", bound=Message)
-Context = grpc.aio.ServicerContext[bytes, bytes]
+Request = TypeVar("Request", bound=Message)
 
 
 class Servicer:
-    """The service of one registration."""
+    """The service of one registration. gRPC calls its handlers in threads, several at once."""
 
     def __init__(
         self,
@@ -62,19 +61,31 @@ class Servicer:
         rescan: Callable[[], None],
         observer: Observer = NULL_OBSERVER,
     ) -> None:
-        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy."""
+        """To be called in the event loop.
+
+        ``worker`` runs ``pre_start``. ``rescan`` is called in the event loop if that fails: the device may be
+        unhealthy.
+        """
         self._backend = backend
         self._inventory = inventory
         self._worker = worker
-        self._rescan = rescan
+        self._rescan = partial(call_in_loop, asyncio.get_running_loop(), rescan)
         self._observer = observer
-        self._finished = asyncio.Event()
-        self._silent = False
-        self.stream_opened = asyncio.Event()
-        """Set when ListAndWatch was called for the first time. Any number of clients may call it; the first stream is
-        the kubelet's, which calls it as soon as it has the name of the socket."""
-        self.stream_ended = asyncio.Event()
+        self._streams = Streams(backend.resource_name, inventory, observer)
+
+    @property
+    def stream_opened(self) -> asyncio.Event:
+        """Set when ListAndWatch was called for the first time.
+
+        Any number of clients may call it; the first stream is the kubelet's, which calls it as soon as it has the name
+        of the socket.
+        """
+        return self._streams.opened
+
+    @property
+    def stream_ended(self) -> asyncio.Event:
         """Set when the first stream has ended unexpectedly: the kubelet will not open another one."""
+        return self._streams.ended
 
     @property
     def options(self) -> pb.DevicePluginOptions:
@@ -90,67 +101,36 @@ class Servicer:
             SERVICE,
             {
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._get_options),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-                "GetPreferredAllocation": self._unary(
-                    "GetPreferredAllocation", preference_request.decode, self._prefer
-                ),
-                "Allocate": self._unary("Allocate", partial(_decode, pb.AllocateRequest), self._allocate),
-                "PreStartContainer": self._unary(
-                    "PreStartContainer", partial(_decode, pb.PreStartContainerRequest), self._pre_start
-                ),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._streams.serve),
+                "GetPreferredAllocation": self._unary("GetPreferredAllocation", self._prefer),
+                "Allocate": self._unary("Allocate", self._allocate),
+                "PreStartContainer": self._unary("PreStartContainer", self._pre_start),
             },
         )
 
     def silence(self) -> None:
         """Send no more lists on streams that have one: that of another plugin counts."""
-        self._silent = True
+        self._streams.silence()
 
     def finish(self) -> None:
-        """End all streams."""
-        self._finished.set()
+        """End all streams. To be called in the event loop."""
+        self._streams.finish()
 
-    async def _get_options(self, _request: bytes, _context: Context) -> bytes:
+    def _get_options(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
         return self.options.SerializeToString()
 
-    async def _list_and_watch(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
-        """Send the current snapshot and each newer one, until the client or ``finish`` ends the stream."""
-        first = not self.stream_opened.is_set()
-        self.stream_opened.set()
-        self._observer.stream_opened()
-        revision = 0
-        try:
-            while True:
-                await wait_any(self._inventory.superseded(revision), self._finished)
-                if revision and self._silent:
-                    await self._finished.wait()
-                if self._finished.is_set():
-                    return
-                snapshot = self._inventory.snapshot
-                self._observer.sent(len(snapshot.message), first=not revision)
-                LOG.debug("devices sent", extra={"revision": snapshot.revision, "bytes": len(snapshot.message)})
-                yield snapshot.message
-                revision = snapshot.revision
-        finally:
-            self._observer.stream_closed()
-            if first and not self._finished.is_set():
-                self.stream_ended.set()
-
-    def _unary(
-        self, rpc: str, decode: Callable[[bytes], Request], answer: Callable[[Request], Message | Awaitable[Message]]
-    ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Return an RPC handler that calls ``answer`` with what ``decode`` returns, which raises InvalidRequestError.
+    def _unary(self, rpc: str, answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Return an RPC handler that calls ``answer`` with the encoded request, and sends its result.
 
         An unexpected error is logged by gRPC and answered with UNKNOWN.
         """
 
-        async def handle(data: bytes, context: Context) -> bytes:
+        def handle(request: bytes, context: grpc.ServicerContext) -> bytes:
+            RESOURCE.set(self._backend.resource_name)
             started = time.perf_counter()
             code, reply, error = "UNKNOWN", b"", ""
-            request: Request | None = None
             try:
-                request = decode(data)
-                message = answer(request)
-                reply = (message if isinstance(message, Message) else await message).SerializeToString()
+                reply = answer(request)
                 code = "OK"
             except AllocationError as rejection:
                 code, error = rejection.code, str(rejection)
@@ -160,45 +140,45 @@ class Servicer:
                 seconds = time.perf_counter() - started
                 self._observer.answered(rpc, code, seconds)
             if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
-                _log(rpc, code, error, _ids_in(request), seconds)
+                _log(rpc, code, error, _ids_in(rpc, request), seconds)
             if code != "OK":
-                await context.abort(grpc.StatusCode[code], error)
+                context.abort(grpc.StatusCode[code], error)
             return reply
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+    def _allocate(self, data: bytes) -> bytes:
         """Answer for each container separately, in order; an error rejects the whole request."""
+        request = _decode(pb.AllocateRequest, data)
         requests = _ids_per_container(container.devices_ids for container in request.container_requests)
         for ids in requests:
             self._check(ids)
         return pb.AllocateResponse(
             container_responses=[container_response(self._backend.allocate(ids)) for ids in requests]
-        )
+        ).SerializeToString()
 
-    def _prefer(self, request: Sequence[PreferenceRequest]) -> pb.PreferredAllocationResponse:
+    def _prefer(self, data: bytes) -> bytes:
         return pb.PreferredAllocationResponse(
             container_responses=[
                 pb.ContainerPreferredAllocationResponse(deviceIDs=self._backend.prefer(*container))
-                for container in request
+                for container in preference_request.decode(data)
             ]
-        )
+        ).SerializeToString()
 
-    async def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
+    def _pre_start(self, data: bytes) -> bytes:
         """Prepare the devices in the worker thread. The end of the client's call does not end the preparation."""
+        request = _decode(pb.PreStartContainerRequest, data)
         (ids,) = _ids_per_container([request.devices_ids])
         self._check(ids)
         try:
-            await self._worker.run(
-                partial(self._backend.pre_start, ids), PRE_START_TIMEOUT, label="preparation of a device"
-            )
+            self._worker.call(partial(self._backend.pre_start, ids), PRE_START_TIMEOUT, label="preparation of a device")
         except WorkerTimeoutError as error:
             self._rescan()
             raise PreStartTimeoutError(f"{_named(ids)} could not be prepared: {error}") from error
         except Exception:
             self._rescan()
             raise
-        return pb.PreStartContainerResponse()
+        return b""
 
     def _check(self, ids: Iterable[str]) -> None:
         known = self._inventory.snapshot.devices
@@ -214,7 +194,7 @@ def _named(ids: Sequence[str]) -> str:
     return f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
 
 
-def _decode(request_type: type[Decoded], data: bytes) -> Decoded:
+def _decode(request_type: type[Request], data: bytes) -> Request:
     try:
         return request_type.FromString(data)
     except DecodeError as error:
@@ -232,15 +212,15 @@ def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
     return unique
 
 
-def _ids_in(request: object) -> str:
-    """Return the IDs in a request, for the log; those of GetPreferredAllocation would be too many."""
-    match request:
-        case pb.AllocateRequest():
-            ids = [device_id for container in request.container_requests for device_id in container.devices_ids]
-        case pb.PreStartContainerRequest():
-            ids = list(request.devices_ids)
-        case _:
-            ids = []
+def _ids_in(rpc: str, request: bytes) -> str:
+    """Return the IDs in an encoded request, for the log; empty if it cannot be decoded, or has all free ones."""
+    ids: list[str] = []
+    with contextlib.suppress(DecodeError):
+        if rpc == "Allocate":
+            containers = pb.AllocateRequest.FromString(request).container_requests
+            ids = [device_id for container in containers for device_id in container.devices_ids]
+        elif rpc == "PreStartContainer":
+            ids = [*pb.PreStartContainerRequest.FromString(request).devices_ids]
     return ",".join(ids)
 
 
