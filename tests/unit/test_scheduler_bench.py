@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,9 @@ from tests.e2e.fleet.objects import RESOURCE, Fleet
 from tests.e2e.scheduler import allocations, objects, results, usage, used
 from tests.e2e.scheduler.objects import Variant
 from tests.e2e.scheduler.results import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 METRICS = """\
 # TYPE apiserver_request_total counter
@@ -62,27 +65,37 @@ def test_rate_of_too_few_or_simultaneous_events_is_zero(times: list[float]) -> N
     assert results.middle_rate(times) == 0
 
 
-def test_table_divides_by_the_pods() -> None:
+def cells(table: str) -> list[str]:
+    """Return the cells of a table's first row."""
+    return [cell.strip() for cell in table.splitlines()[2].strip("|").split(" | ")]
+
+
+def test_cost_table_divides_by_the_pods_and_counts_no_reads() -> None:
     cpu = {"kube-apiserver": 2.0, "kube-scheduler": 1.0, "etcd": 0.5, "kube-controller-manager": 0.25}
     counted = {"POST pods": 100.0, "PATCH pods/status": 250.0, "GET pods": 900.0, "WATCH pods": 5.0}
+    peak = {"kube-apiserver": 1390.4, "kube-scheduler": 300.0, "etcd": 200.0, "kube-controller-manager": 100.0}
 
-    row = results.table([run(cpu=cpu, requests=counted, etcd={"puts": 350, "bytes": 640_000})]).splitlines()[2]
+    found = cells(results.cost_table([run(cpu=cpu, peak=peak, requests=counted, etcd={"puts": 350, "bytes": 640_000})]))
 
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[0] == "1,000 x 120"
-    assert cells[3:6] == ["10", "20; 90", "5.0; 9.9"]
-    assert cells[6] == "38: 20.0, 10.0, 5.0, 2.5"
-    assert cells[8:] == ["3.5", "3.5; 6.4"], "reads are no writes"
-
-
-def test_table_reports_pods_that_were_not_bound() -> None:
-    assert "(100 of 1,000 bound)" in results.table([run(pods=1000)])
+    assert found == [
+        *("1,000 x 120", "claim", "raised"),
+        *("38: 20.0, 10.0, 5.0, 2.5", "1,390, 300, 200, 100", "3.5", "6.4"),
+    ]
 
 
-def test_table_distinguishes_settings() -> None:
-    text = results.table([run(), run(used=108), run(percentage=5)])
+def test_speed_table_has_rate_and_latencies() -> None:
+    assert cells(results.speed_table([run()]))[3:] == ["10", "20; 90", "5.0; 9.9", "1; 10", "0"]
 
-    assert "120, 108 used" in text
+
+def test_speed_table_reports_pods_that_were_not_bound() -> None:
+    assert "only 100 of 1,000" in results.speed_table([run(pods=1000)])
+
+
+@pytest.mark.parametrize("table", [results.speed_table, results.cost_table, results.request_table])
+def test_tables_distinguish_settings(table: Callable[[list[Run]], str]) -> None:
+    text = table([run(), run(used=108), run(percentage=5)])
+
+    assert ", 108 used" in text
     assert "raised, 5 % of nodes" in text
 
 

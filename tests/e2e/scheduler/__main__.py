@@ -64,8 +64,8 @@ def _print(file: Path) -> None:
     if not file.exists():
         return
     runs = [msgspec.json.decode(line, type=results.Run) for line in file.read_bytes().splitlines()]
-    say(f"CPU and memory (the most RSS): {', '.join(results.PROGRAMS)}")
-    for table in (results.table, results.request_table, results.phase_table):
+    say(f"CPU and memory: {', '.join(results.PROGRAMS)}")
+    for table in (results.speed_table, results.cost_table, results.request_table, results.phase_table):
         say(f"\n{table(runs)}")
 
 

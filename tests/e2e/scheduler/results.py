@@ -79,31 +79,53 @@ def writes(run: Run) -> float:
     return sum(count for kind, count in run.requests.items() if kind.split()[0] in WRITES) / run.pods
 
 
-def table(runs: Iterable[Run]) -> str:
-    """Return a table with a row for each run: speed, processor time, memory and writes."""
-    head = [
-        *("fleet", "pods request", "limits", "pods per s", "one at a time: median; worst, ms"),
-        *("at once: median; worst, s", "CPU per pod, ms", "memory, MiB", "writes per pod", "etcd: puts; kB per pod"),
-    ]
-    return _markdown(head, [_row(run) for run in runs])
+def speed_table(runs: Iterable[Run]) -> str:
+    """Return a table of rates and latencies, with a row for each run."""
+    head = ["fleet", "pods request", "limits", "pods per second", "one at a time: median; worst, ms"]
+    head += ["at once: median; worst, s", "created; all bound after, s", "load average"]
+    return _markdown(head, [[*_settings(run), *_speed(run)] for run in runs])
 
 
-def _row(run: Run) -> list[str]:
-    bound = f"{run.rate:.0f}"
-    if len(run.bound) < run.pods:
-        bound += f" ({len(run.bound):,} of {run.pods:,} bound)"
-    cpu = [1000 * run.cpu.get(name, 0.0) / run.pods for name in PROGRAMS]
+def _speed(run: Run) -> list[str]:
+    bound = f"{run.bound[-1]:.0f}" if len(run.bound) == run.pods else f"only {len(run.bound):,} of {run.pods:,}"
     return [
-        f"{run.nodes:,} x {run.phones}{f', {run.used} used' if run.used else ''}",
-        run.variant,
-        f"{run.limits}{f', {run.percentage} % of nodes' if run.percentage else ''}",
-        bound,
+        f"{run.rate:.0f}",
         _median_worst(run.single, 1000, ".0f"),
         _median_worst(run.latencies, 1, ".1f"),
+        f"{run.created:.0f}; {bound}",
+        f"{run.load:.0f}",
+    ]
+
+
+def cost_table(runs: Iterable[Run]) -> str:
+    """Return a table of processor time, memory and writes, with a row for each run."""
+    head = [
+        "fleet",
+        "pods request",
+        "limits",
+        "CPU per pod, ms",
+        "most RSS, MiB",
+        "writes per pod",
+        "kB to etcd per pod",
+    ]
+    return _markdown(head, [[*_settings(run), *_cost(run)] for run in runs])
+
+
+def _cost(run: Run) -> list[str]:
+    cpu = [1000 * run.cpu.get(name, 0.0) / run.pods for name in PROGRAMS]
+    return [
         f"{sum(cpu):.0f}: " + ", ".join(f"{value:.1f}" for value in cpu),
         ", ".join(f"{run.peak.get(name, 0.0):,.0f}" for name in PROGRAMS),
         f"{writes(run):.1f}",
-        f"{run.etcd.get('puts', 0) / run.pods:.1f}; {run.etcd.get('bytes', 0) / run.pods / 1000:.1f}",
+        f"{run.etcd.get('bytes', 0) / run.pods / 1000:.1f}",
+    ]
+
+
+def _settings(run: Run) -> list[str]:
+    return [
+        f"{run.nodes:,} x {run.phones}{f', {run.used} used' if run.used else ''}",
+        run.variant,
+        _limits(run),
     ]
 
 
@@ -129,7 +151,11 @@ def phase_table(runs: Sequence[Run]) -> str:
 
 
 def _title(run: Run) -> str:
-    return f"{run.variant}, {run.nodes:,} nodes{f', {run.used} used' if run.used else ''}, {run.limits}"
+    return f"{run.variant}, {run.nodes:,} nodes{f', {run.used} used' if run.used else ''}, {_limits(run)}"
+
+
+def _limits(run: Run) -> str:
+    return f"{run.limits}{f', {run.percentage} % of nodes' if run.percentage else ''}"
 
 
 def _per_pod(counts: Mapping[str, float], key: str, pods: float) -> str:
