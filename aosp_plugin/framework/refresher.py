@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.aio import debounce, wait_any
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.host_calls import HostCalls
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-QUIET, CAP = 0.01, 0.25
-"""Seconds without an event that end a burst, and seconds after which a scan starts although the burst goes on: the
-kubelet writes and syncs its checkpoint at every message."""
-
-LONGEST_QUIET, LONGEST_CAP = 0.08, 2.0
-"""Upper limits of these two values, which double while events keep coming: a burst of any length leads to few messages,
-the last one soon after its end, and a device that flaps leads to one message in two seconds."""
-
-CALM = 0.25
-"""Seconds without an event after which the next event starts a new burst."""
 
 FULL_SCAN_FACTOR, LONGEST_FULL_SCAN_PAUSE = 1000, 600.0
 """The pause between periodic full scans, as a multiple of the duration of the last one, and its upper limit in seconds.
@@ -74,14 +63,8 @@ class Refresher:
         worker: Worker,
         stop: asyncio.Event,
         observer: Observer = NULL_OBSERVER,
-        *,
-        quiet: float = QUIET,
     ) -> None:
-        """``files`` is used by this object alone, in ``worker``; ``stop`` ends ``run``.
-
-        ``quiet``: seconds without an event that end a burst.
-        """
-        self._quiet = quiet
+        """``files``, which is paced, is used by this object alone, in ``worker``; ``stop`` ends ``run``."""
         self._backend = backend
         self._inventory = inventory
         self._files = files
@@ -92,9 +75,6 @@ class Refresher:
         self._full_scan_requested = True
         self._full_scan_due = 0.0
         self._scan_due: float | None = None
-        self._scans_in_a_row = 0
-        self._last_scan_end = -CALM
-        self._changed_since: float | None = None
         self._logged_truncated = 0
         self._logged_id_problems: Mapping[str, str] = {}
 
@@ -106,7 +86,7 @@ class Refresher:
     def trigger(self) -> None:
         """Request a full scan without a file event."""
         self._full_scan_requested = True
-        self._files.changed.set()
+        self._files.notify()
 
     def hold(self, *, held: bool) -> None:
         """Scan, but leave the host to another plugin of the resource while ``held``."""
@@ -120,11 +100,8 @@ class Refresher:
         directories, because links lead into them, another scan follows.
         """
         started = time.monotonic()
-        self._files.changed.clear()
-        first_change = self._files.first_change()
-        if self._changed_since is None:  # otherwise, a failed scan left an older change unpublished
-            self._changed_since = first_change
         full, self._full_scan_requested = self._full_scan_requested, False
+        self._files.release(everything=full)
         outcome: Literal["ok", "failed"] = "failed"
         try:
             result = await self._calls.run("device scan", partial(self._scan_all_directories, full=full), timeout)
@@ -137,7 +114,7 @@ class Refresher:
             self._observer.scanned(outcome, seconds)
         self._set_timers(result)
         self._log_id_problems(result.problems)
-        since, self._changed_since = self._changed_since, None
+        since = self._files.first_change()  # of a failed scan, if one left a change unpublished
         if self._inventory.publish(result.devices):
             self._observer.published(self._inventory.snapshot, since)
             self._log_change(self._inventory.snapshot, seconds)
@@ -161,15 +138,24 @@ class Refresher:
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
         while not self._stop.is_set():
-            if await wait_any(self._files.changed, self._stop, timeout=self._pause()):
-                await self._end_of_burst()
+            await self._until_due()
             self._request_due_scan()
             if self._stop.is_set():
                 return
             with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
                 await self.scan()
                 await self.update_host()
-            self._last_scan_end = time.monotonic()
+
+    async def _until_due(self) -> None:
+        """Wait until a scan is due, after changes or without any, or ``stop`` is set."""
+        end = time.monotonic() + self._pause()
+        while not self._stop.is_set():
+            self._files.changed.clear()
+            due = self._files.due()
+            seconds = (end if due is None else min(due, end)) - time.monotonic()
+            if seconds <= 0:
+                return
+            await wait_any(self._files.changed, self._stop, timeout=seconds)
 
     def _scan_all_directories(self, *, full: bool) -> ScanResult:
         """Scan until there are no further directories: the changed files, or everything. Runs in the worker thread."""
@@ -221,13 +207,6 @@ class Refresher:
         if self._scan_due is not None and now >= self._scan_due:
             self._scan_due = None
 
-    async def _end_of_burst(self) -> None:
-        """Wait until the burst of events is over, or must be scanned although it is not."""
-        calm = time.monotonic() - self._last_scan_end >= CALM
-        self._scans_in_a_row = 0 if calm else self._scans_in_a_row + 1
-        quiet, cap = pace(self._scans_in_a_row)
-        await debounce(self._files.changed, max(quiet, self._quiet), cap)
-
     def _log_id_problems(self, problems: Mapping[str, str]) -> None:
         """Log each new problem of a device that was skipped."""
         for device_id, problem in problems.items():
@@ -250,9 +229,3 @@ class Refresher:
         elif self._logged_truncated and not snapshot.truncated:
             LOG.info("device list no longer truncated", extra=counts)
         self._logged_truncated = snapshot.truncated
-
-
-def pace(scans_in_a_row: int) -> tuple[float, float]:
-    """Return how long events must pause before a scan, and the longest wait for such a pause, in seconds."""
-    growth = 2 ** min(scans_in_a_row, 10)
-    return min(QUIET * growth, LONGEST_QUIET), min(CAP * growth, LONGEST_CAP)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework import host_calls
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.events.pacing import QUIET, Pacing
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER
-from aosp_plugin.framework.refresher import QUIET, Refresher
+from aosp_plugin.framework.refresher import Refresher
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ class ScannedBackend:
         self._own_files = files is None
         self.files = files if files is not None else FileEvents()
         self._subscriptions: list[Subscription] = []
-        self.refresher = Refresher(backend, self.inventory, self.subscribe(), self.worker, stop, observer, quiet=quiet)
+        changes = self.subscribe(Pacing(quiet))
+        self.refresher = Refresher(backend, self.inventory, changes, self.worker, stop, observer)
         self._prepared = False
 
-    def subscribe(self) -> Subscription:
+    def subscribe(self, pacing: Pacing | None = None) -> Subscription:
         """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
-        subscription = self.files.subscribe()
+        subscription = self.files.subscribe(pacing)
         self._subscriptions.append(subscription)
         return subscription
 

@@ -20,13 +20,9 @@ import pytest
 import pytest_asyncio
 
 from aosp_plugin.framework.events import inotify
-from aosp_plugin.framework.events.file_events import (
-    MAX_CHANGED_PATHS,
-    POLL_INTERVAL,
-    SAFETY_INTERVAL,
-    FileEvents,
-    Subscription,
-)
+from aosp_plugin.framework.events.file_events import SAFETY_INTERVAL, FileEvents, Subscription
+from aosp_plugin.framework.events.pacing import MAX_CHANGED_PATHS
+from aosp_plugin.framework.events.polling_log import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,7 +11,9 @@ import pytest
 
 from aosp_plugin.framework import refresher
 from aosp_plugin.framework.errors import BackendError
+from aosp_plugin.framework.events import pacing
 from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.events.pacing import Pacing
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.listed import ListedDevices
 from aosp_plugin.framework.refresher import Refresher
@@ -155,7 +157,7 @@ async def refreshing(events: FileEvents, backend: RecordingBackend) -> AsyncIter
     """Run a refresher inside the context, after its first scan."""
     stop = asyncio.Event()
     worker = Worker("test")
-    refresher = Refresher(backend, Inventory(), events.subscribe(), worker, stop)
+    refresher = Refresher(backend, Inventory(), events.subscribe(Pacing()), worker, stop)
     await refresher.scan()
     backend.scanned.clear()
     running = asyncio.create_task(refresher.run())
@@ -269,24 +271,23 @@ async def test_pause_between_periodic_full_scans_has_a_limit(
     assert frozenset() in backend.scans
 
 
-async def test_scans_without_a_pause_between_them_are_counted(
+async def test_calm_device_is_scanned_while_a_flapping_one_is_withheld(
     events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts: list[int] = []
-
-    def pace(scans_in_a_row: int) -> tuple[float, float]:
-        counts.append(scans_in_a_row)
-        return 0.0, 0.0
-
-    monkeypatch.setattr(refresher, "pace", pace)
+    """When it is due, its state is read again."""
+    pace, withheld = Pacing._pace, [1]
+    monkeypatch.setattr(pacing, "CALM", 3600.0)
+    monkeypatch.setattr(Pacing, "_pace", lambda self, level: (3600.0,) * 2 if level in withheld else pace(self, level))
     backend = RecordingBackend(directory)
-    monkeypatch.setattr(refresher, "CALM", 1000.0)
+    flapping = directory / "flapping"
     async with refreshing(events, backend):
-        for name in "abc":
+        flapping.touch()
+        assert await backend.next_scan() == {str(flapping)}
+        flapping.unlink()
+        for name in ("calm0", "calm1", "calm2"):
             (directory / name).touch()
-            await backend.next_scan()
-        monkeypatch.setattr(refresher, "CALM", 0.0)
-        (directory / "d").touch()
-        await backend.next_scan()
-    assert counts[:2] == [0, 1]
-    assert counts[-1] == 0
+            assert await backend.next_scan() == {str(directory / name)}
+        withheld.clear()
+        (directory / "calm3").touch()
+        assert str(flapping) in (await backend.next_scan() or ())
+        assert "flapping" not in {device.id for device in backend.devices()}

@@ -13,6 +13,7 @@ import pytest
 from aosp_plugin.backend import BinderBackend
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.events import pacing
 from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
 
@@ -228,14 +229,9 @@ async def test_scan_without_changes_sends_and_logs_nothing(
 
 @pytest.mark.usefixtures("no_mount_events")
 async def test_burst_of_changes_is_one_message(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def debounce(changed: asyncio.Event, _quiet: float, _cap: float) -> None:
-        changed.clear()
-        if len(os.listdir(connection.devices.directory)) == 1:
-            connection.devices.add(1)
-            await changed.wait()
-
-    monkeypatch.setattr("aosp_plugin.framework.refresher.debounce", debounce)
+    monkeypatch.setattr(pacing, "QUIET", 0.2)
     connection.devices.add(0)
+    connection.devices.add(1)
     await listed(connection.kubelet, 2)
     assert connection.kubelet.resource(RESOURCE).messages == 2
 

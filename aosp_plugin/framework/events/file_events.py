@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,24 +15,18 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework.events.inotify import Inotify
 from aosp_plugin.framework.events.mount_events import MountEvents
 from aosp_plugin.framework.events.mount_table import MountTable
+from aosp_plugin.framework.events.pacing import ANY, CALM, MAX_CHANGED_PATHS, MOUNTS
+from aosp_plugin.framework.events.polling_log import POLL_INTERVAL, PollingLog
 from aosp_plugin.framework.events.watched_directories import WatchedDirectories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aosp_plugin.framework.events.inotify import DirectoryWatch
-
-LOG = logging.getLogger(__name__)
-
-POLL_INTERVAL = 1.0
-"""Seconds between two scans if inotify is not available, or a directory does not exist."""
+    from aosp_plugin.framework.events.pacing import Pacing
 
 SAFETY_INTERVAL = 60.0
 """Seconds between two scans if inotify is available; for changes without events."""
-
-
-MAX_CHANGED_PATHS = 4096
-"""Changed files that a subscription remembers. More count as any file, so that a scan that hangs costs no memory."""
 
 
 class FileEvents:
@@ -43,7 +36,7 @@ class FileEvents:
         """Watch the mount table. Raises OSError if the process has no free descriptors."""
         self._loop = asyncio.get_running_loop()
         self._subscriptions: tuple[Subscription, ...] = ()  # replaced by a single assignment
-        self._log = _PollingLog()
+        self._log = PollingLog()
         self._mounts = MountEvents(self._loop)
         self._mounts.subscribe(self._mounts_changed)
 
@@ -52,9 +45,9 @@ class FileEvents:
         """Whether inotify is not available for an existing directory. May be read in any thread."""
         return any(subscription.polling for subscription in self._subscriptions)
 
-    def subscribe(self) -> Subscription:
-        """Return a subscription without directories."""
-        subscription = Subscription(self._loop, self._log)
+    def subscribe(self, pacing: Pacing | None = None) -> Subscription:
+        """Return a subscription without directories. With ``pacing``, it is *paced*."""
+        subscription = Subscription(self._loop, self._log, pacing)
         self._subscriptions = (*self._subscriptions, subscription)
         return subscription
 
@@ -81,16 +74,20 @@ class Subscription:
     most cases. Each subscription has an inotify instance of its own: while ``watch`` hangs because a directory does,
     the thread of its instance stops, and other subscriptions must not depend on it. ``_lock`` guards what other threads
     note. It is never held across a system call.
+
+    A paced subscription withholds changes until they are ``due``, and then ``release`` is called in the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, log: _PollingLog) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: PollingLog, pacing: Pacing | None) -> None:
         self.changed = asyncio.Event()
-        """Set in the event loop after each change; the subscriber clears it there, before it calls ``changes``."""
+        """Set in the event loop after each change, or, if paced, when ``due`` may be earlier. The subscriber clears it
+        there, before it calls ``changes`` or ``due``."""
         self.interval = POLL_INTERVAL
         """Seconds after which to scan without a notification. May be read in any thread."""
         self.polling = False
         """Whether the interval is short because inotify is not available. May be read in any thread."""
-        self._lock = threading.Lock()  # for the next two
+        self._lock = threading.Lock()  # for the next three
+        self._pacing = pacing
         self._noted_paths: set[str] | None = set()
         self._first_change: float | None = None
         self._loop = loop
@@ -152,19 +149,33 @@ class Subscription:
 
         May be called in any thread. Cheap if a change is pending.
         """
-        with self._lock:
-            if path is None or (self._noted_paths is not None and len(self._noted_paths) >= MAX_CHANGED_PATHS):
-                self._noted_paths = None
-            elif self._noted_paths is not None:
-                self._noted_paths.add(path)
-        self._wake()
+        self._note(ANY if path is None else path)
 
     def notify_mounts(self) -> None:
         """Report a change of mounts; ``watch`` and ``changes`` find out which. May be called in any thread."""
-        self._wake()
+        self._note(MOUNTS)
+
+    def due(self) -> float | None:
+        """Return when to call ``release`` (``time.monotonic``); None if no change is withheld. For the event loop."""
+        with self._lock:
+            return None if self._pacing is None else self._pacing.due()
+
+    def release(self, *, everything: bool = False) -> None:
+        """Stop withholding the changes that are due, or all. For the event loop."""
+        if self._pacing is None:
+            return
+        with self._lock:
+            paths, first = self._pacing.take(time.monotonic(), everything=everything)
+            for path in paths:
+                self._add_noted(path, first)
+        if paths:
+            self._loop.call_later(CALM, self._forget)
 
     def first_change(self) -> float | None:
-        """Return the time of the first change since the last call (``time.monotonic``); None if there was none."""
+        """Return the time of the first change since the last call (``time.monotonic``); None if there was none.
+
+        Changes that are withheld do not count yet.
+        """
         with self._lock:
             first, self._first_change = self._first_change, None
         return first
@@ -178,13 +189,38 @@ class Subscription:
             self._inotify = None
         self._log.forget(self)
 
-    def _wake(self) -> None:
+    def _note(self, path: str) -> None:
+        now = time.monotonic()
         with self._lock:
-            if self._first_change is None:
-                self._first_change = time.monotonic()
-        if not self.changed.is_set():
+            if self._pacing is not None:
+                wake = self._pacing.note(path, now)
+            else:
+                self._add_noted(path, now)
+                wake = True
+        if wake and not self.changed.is_set():
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self.changed.set)
+
+    def _add_noted(self, path: str, now: float | None) -> None:
+        if self._first_change is None:
+            self._first_change = now
+        if path == ANY or (self._noted_paths is not None and len(self._noted_paths) >= MAX_CHANGED_PATHS):
+            self._noted_paths = None
+        elif self._noted_paths is not None and path != MOUNTS:
+            self._noted_paths.add(path)
+
+    def _forget(self) -> None:
+        """Forget which files were scanned recently."""
+        with self._lock:
+            if self._pacing is not None:
+                self._pacing.forget(time.monotonic())
+
+    def _add_found(self, path: str, *, again: bool = False) -> None:
+        """Add the change of a file that the scan has found, unless it is to be withheld."""
+        with self._lock:
+            admitted = self._pacing is None or self._pacing.admit(path, time.monotonic(), again=again)
+        if admitted:
+            self._add_change(path)
 
     def _collect(self) -> None:
         """Add what other threads have noted to the changes."""
@@ -231,12 +267,12 @@ class Subscription:
             return
         for point in points:
             if directories.has(point) or point in directories.watches or directories.is_above(point):
-                self._add_change(point)
+                self._add_found(point)
         for point in filter(directories.has, self._mounts.points()):
             if point not in directories.watches:  # then the end of its watch would be reported: ``MountTable.changes``
-                self._add_change(point)
+                self._add_found(point, again=True)
         for path in unsettled:
-            self._add_change(path)
+            self._add_found(path, again=True)
 
     def _start(self, path: str) -> DirectoryWatch | None:
         """Watch a directory; return None if that is not possible now."""
@@ -258,37 +294,3 @@ class Subscription:
             return None
         self._log.record(self, path, None)
         return watch
-
-
-class _PollingLog:
-    """Logs once when a directory has to be polled, and once when it is watched again. To be used in any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # for the next one
-        self._errors: dict[tuple[str, Subscription], str] = {}
-
-    def record(self, subscription: Subscription, path: str, error: OSError | None) -> None:
-        """Record that a subscription polls ``path`` (empty: every directory), or (None) watches it."""
-        with self._lock:
-            before = self._state(path)
-            if error is not None:
-                self._errors[path, subscription] = str(error)
-            else:
-                self._errors.pop((path, subscription), None)
-            after = self._state(path)
-        if after and after != before:
-            LOG.warning(
-                "inotify unavailable, falling back to polling",
-                extra={"path": path or "all", "error": "; ".join(after), "interval": POLL_INTERVAL},
-            )
-        elif before and not after:
-            LOG.info("inotify available again", extra={"path": path or "all"})
-
-    def forget(self, subscription: Subscription) -> None:
-        """Drop what was recorded for a subscription that ends."""
-        with self._lock:
-            self._errors = {key: text for key, text in self._errors.items() if key[1] is not subscription}
-
-    def _state(self, path: str) -> list[str]:
-        """Return the different errors of a path."""
-        return sorted({text for (other, _), text in self._errors.items() if other == path})
