@@ -9,7 +9,7 @@ from typing import IO
 
 import click
 
-from tests.bench import caller, contestants, fleet, growth, machine, measures, profile, report, soak
+from tests.bench import caller, changes, contestants, fleet, growth, machine, measures, profile, report, soak
 from tests.bench.run import FORMAT, Repetition, Run, as_json, read
 from tests.bench.samples import Samples
 from tests.bench.trial import Trial, trial
@@ -82,6 +82,8 @@ def measure(trials: list[Trial], samples: Samples, *, quick: bool) -> None:
         measures.preferences(busy, 4 // divisor, samples)
         say("hotplug")
         measures.hotplugs(busy, COUNT, 20 // divisor, samples)
+        changes.consecutive(busy, COUNT, 40 // divisor, samples)
+        changes.beside_flapping(busy, COUNT, 0.05, 10, 20 // divisor, samples)
         say("kubelet restarts")
         measures.restarts(busy, COUNT, 8 // divisor, samples)
     say("bursts")

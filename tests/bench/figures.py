@@ -61,6 +61,12 @@ FIGURES: Mapping[str, Figure] = {
     "appears": Figure("device appears to message", "ms", "appears", 1e3, Target(limit=20)),
     "appears_worst": Figure("device appears to message, worst", "ms", "appears", 1e3, Target(limit=100), "worst"),
     "vanishes": Figure("device disappears to message", "ms", "vanishes", 1e3, Target(limit=20)),
+    "consecutive": Figure("devices appear 150 ms apart: to message", "ms", "consecutive", 1e3, Target(limit=30)),
+    "consecutive_worst": Figure(
+        "devices appear 150 ms apart: to message, worst", "ms", "consecutive", 1e3, statistic="worst"
+    ),
+    "beside_flapping": Figure("... beside one that flaps every 50 ms", "ms", "beside_flapping", 1e3, Target(limit=30)),
+    "flapping_messages": Figure("messages of that one in 10 s", "", "flapping_messages", target=Target(limit=10)),
     "burst_messages": Figure("burst of 10,000 devices: messages", "", "burst_messages", target=Target(limit=10)),
     "burst_lag": Figure("burst: lag after the last device", "ms", "burst_lag", 1e3, Target(limit=300)),
     "burst_processor": Figure("burst: CPU time", "ms", "burst_processor", 1e3),
