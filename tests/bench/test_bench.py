@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from tests.bench import caller, contestants, measures
+from tests.bench import caller, changes, contestants, measures
 from tests.bench.figures import FIGURES
 from tests.bench.samples import Samples
 from tests.bench.trial import trial
@@ -111,6 +111,8 @@ def test_every_figure_of_this_plugin_is_measured_without_a_failure() -> None:
             measures.allocations(trials, 1, 5, samples)
             measures.preferences(busy, 1, samples)
             measures.hotplugs(busy, DEVICES, 1, samples)
+            changes.consecutive(busy, DEVICES, 1, samples)
+            changes.beside_flapping(busy, DEVICES, 0.05, 0.2, 1, samples)
             measures.restarts(busy, DEVICES, 1, samples)
         measures.burst(busy, DEVICES, samples)
         measures.many(trials, MORE, 1, samples)
