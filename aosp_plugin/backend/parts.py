@@ -1,27 +1,27 @@
-"""The parts of a backend, as the configuration of its resource determines them."""
+"""The parts of a backend, as the configuration of its resource determines them.
+
+Modules of phones, provisioning and recreation are imported for resources that have them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.backend.claimed_phones import ClaimedPhones
-from aosp_plugin.backend.phones import Phones
-from aosp_plugin.backend.provisioned_phones import ProvisionedPhones
-from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator, Recreator
 from aosp_plugin.binder.devices import sets
 from aosp_plugin.binder.devices.phones import PhoneLayout
 from aosp_plugin.binder.discovery.store import DeviceStore
-from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
-from aosp_plugin.binder.provision.phones import PhoneProvisioner
-from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec
 from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aosp_plugin.backend.holds import Holds
+    from aosp_plugin.backend.phones import Phones
+    from aosp_plugin.backend.recreation import Recreator
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner
+    from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
     from aosp_plugin.config import Resource
 
 
@@ -66,6 +66,8 @@ def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float
     provision = resource.provision
     if provision is None or resource.provisioned_by is ProvisionedBy.COMMAND:
         return None
+    from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec  # noqa: PLC0415 - see above
+
     spec = ProvisionSpec(
         directory=provision.directory,
         prefix=resource.device_prefix,
@@ -80,6 +82,9 @@ def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]
     """Return what mounts or finds the binderfs of each phone; None if the resource has no ``phones``."""
     if resource.phones is None:
         return None
+    from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner  # noqa: PLC0415 - see above
+
     kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
     return kind(resource.phones.directory, host, clock)
 
@@ -94,6 +99,11 @@ def phones(
     """Return what keeps the phones of the resource; None if it has no ``phones``."""
     if resource.phones is None or provisioner is None:
         return None
+    from aosp_plugin.backend.claimed_phones import ClaimedPhones  # noqa: PLC0415 - see above
+    from aosp_plugin.backend.phones import Phones  # noqa: PLC0415 - see above
+    from aosp_plugin.backend.provisioned_phones import ProvisionedPhones  # noqa: PLC0415 - see above
+    from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
+
     if isinstance(provisioner, ClaimedPhoneProvisioner):
         return ClaimedPhones(provisioner, store, resource.phones.count, holds)
     if resource.provisioned_by is ProvisionedBy.COMMAND:
@@ -108,6 +118,8 @@ def recreator(
 
     Under DRA, each claim gets a fresh phone anyway.
     """
-    if resource.recreate is Recreate.NEVER or isinstance(provisioner, ClaimedPhoneProvisioner):
+    if resource.recreate is Recreate.NEVER or (resource.phones is not None and resource.api is Api.DRA):
         return None
+    from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator  # noqa: PLC0415 - see above
+
     return DeviceRecreator(host, store) if provisioner is None else PhoneRecreator(provisioner, store)

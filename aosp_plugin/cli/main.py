@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
-from aosp_plugin.cli import nodes as nodes_command
 from aosp_plugin.cli.kubelet import kubelet, stand_in_kubelet
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aosp_plugin.config import Config
 
@@ -28,8 +27,48 @@ LOG = logging.getLogger(__name__)
 # other commands take to run.
 
 
+class _Commands(click.Group):
+    """The commands, of which ``nodes`` is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted([*super().list_commands(ctx), "nodes"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; None if there is none of this name."""
+        if cmd_name != "nodes":
+            return super().get_command(ctx, cmd_name)
+        from aosp_plugin.cli.nodes import nodes  # noqa: PLC0415 - see above
+
+        return nodes
+
+
+class _Configurable(click.Command):
+    """A command with --config and the flags of the configuration keys, which are created when it is used."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the flags."""
+        if not self.params:
+            file = click.Option(["--config", "file"], metavar="FILE", help="Configuration file (YAML, version: v1).")
+            self.params = [file, *(_flag(name, key) for name, key in config.KEYS.items() if key.flag)]
+        return super().get_params(ctx)
+
+
+def _flag(name: str, key: config.Key) -> click.Option:
+    default = config.DEFAULTS[name]
+    if isinstance(default, bool):
+        return click.Option([config.flag(name)], is_flag=True, default=None, help=key.help)
+    shown_default = "null" if default is None else default
+    # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
+    return click.Option(
+        [config.flag(name)], metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {shown_default}]"
+    )
+
+
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, invoke_without_command=True
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
 )
 @click.version_option(__version__, prog_name="aosp-plugin")
 @click.pass_context
@@ -42,27 +81,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-def _configurable(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --config and the flags of the configuration keys to a command."""
-    for name, key in reversed(list(config.KEYS.items())):
-        if key.flag:
-            command = _flag(name, key)(command)
-    return click.option("--config", "file", metavar="FILE", help="Configuration file (YAML, version: v1).")(command)
-
-
-def _flag(name: str, key: config.Key) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    default = config.DEFAULTS[name]
-    if isinstance(default, bool):
-        return click.option(config.flag(name), is_flag=True, default=None, help=key.help)
-    shown_default = "null" if default is None else default
-    # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
-    return click.option(
-        config.flag(name), metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {shown_default}]"
-    )
-
-
-@cli.command()
-@_configurable
+@cli.command(cls=_Configurable)
 def serve(file: str | None, **flags: Any) -> None:
     """Run the device plugin until SIGTERM or SIGINT.
 
@@ -80,8 +99,7 @@ def serve(file: str | None, **flags: Any) -> None:
     asyncio.run(run(load))
 
 
-@cli.command()
-@_configurable
+@cli.command(cls=_Configurable)
 def provision(file: str | None, **flags: Any) -> None:
     """Mount or create what the configuration orders, and exit.
 
@@ -98,8 +116,7 @@ def provision(file: str | None, **flags: Any) -> None:
     provision.provision(config.load(flags, os.environ, file)[0])
 
 
-@cli.command(name="config")
-@_configurable
+@cli.command(name="config", cls=_Configurable)
 def show_config(file: str | None, **flags: Any) -> None:
     """Print the configuration, with the source of each value.
 
@@ -183,9 +200,6 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
 
 
 cli.add_command(kubelet)
-
-
-cli.add_command(nodes_command.nodes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

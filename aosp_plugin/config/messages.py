@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import itertools
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +35,8 @@ def require_known(names: Iterable[Any], keys: Collection[str], place: str) -> No
 
 def similar(name: Any, keys: Iterable[str]) -> str | None:
     """Return the key that is most similar to ``name``, or None if no key is similar."""
+    import difflib  # noqa: PLC0415 - only for errors
+
     text = str(name)[:_MAX_COMPARED] if isinstance(name, str) else ""
     return next(iter(difflib.get_close_matches(text.lower().replace("-", "_"), keys, n=1)), None)
 
@@ -79,6 +79,8 @@ def _quoted(text: str) -> str:
     text = text[: _MAX_LENGTH + 1]
     if text.isprintable():
         return "'{}'".format(text.replace("'", "''"))
+    import json  # noqa: PLC0415 - only for errors
+
     # JSON leaves some control characters, separators and surrogates as they are.
     escaped = json.dumps(text, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in escaped)
@@ -92,5 +94,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > _MAX_DECIMAL_BITS:
         return hex(value)  # Python refuses to print a number of thousands of digits in decimal
     if value is None or isinstance(value, (bool, int, float)):
+        import json  # noqa: PLC0415 - only for errors
+
         return json.dumps(value)
     return str(value) if isinstance(value, datetime.date) else "!!binary ..."

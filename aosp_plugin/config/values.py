@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os.path
 import re
-import urllib.parse
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
@@ -94,8 +93,12 @@ def are_host_names(values: Iterable[str]) -> bool:
 
 def is_link(value: str) -> bool:
     """Return whether the text is an http or https URL without fragment, or empty. May raise ValueError instead."""
+    if not value:
+        return True
+    import urllib.parse  # noqa: PLC0415 - few configurations have a link
+
     parts = urllib.parse.urlsplit(value)
-    return not value or (parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.fragment
 
 
 def is_startup_taint(key: str) -> bool:

@@ -223,7 +223,7 @@ def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend])
     """Return the leak detector, or None if leak detection is off."""
     if not config.leak_scan_interval:
         return None
-    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - psutil takes a megabyte of memory
+    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - only where it is on
 
     return LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
 

@@ -1,4 +1,7 @@
-"""Scans for leaked devices at an interval and logs each leak once. ``leaks`` has the scan itself."""
+"""Scans for leaked devices at an interval and logs each leak once. ``leaks`` has the scan itself.
+
+It is imported with the first scan: psutil takes a megabyte, and ten milliseconds of the start.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import psutil
-
 from aosp_plugin.config import Api
-from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 from aosp_plugin.errors import HostError, WorkerTimeoutError
 from aosp_plugin.framework.dra.names import driver_name
@@ -28,10 +28,6 @@ LOG = logging.getLogger(__name__)
 
 SCAN_TIMEOUT = 60.0
 """Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s."""
-
-SURVIVED = (OSError, WorkerTimeoutError, psutil.Error, *leaks.UNEXPECTED_CONTENT)
-"""Errors after which the next scan may succeed: descriptors or memory ran out, a file system hangs, or /proc has
-unexpected content. Any other error is a bug, and ends the process."""
 
 
 class LeakDetector:
@@ -67,7 +63,9 @@ class LeakDetector:
                 await asyncio.sleep(self._interval)
                 try:
                     await self.scan()
-                except SURVIVED as error:
+                except Exception as error:
+                    if not _is_survived(error):
+                        raise
                     self._failed(str(error) or repr(error))
                 else:
                     self._recovered()
@@ -101,6 +99,8 @@ class LeakDetector:
                 for binder_device in device_set
             }
 
+        from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+
         return leaks.scan([device for device_set in device_sets.values() for device in device_set], owners)
 
     def _read_owners(self, resource: str, backend: BinderBackend) -> PodUids | None:
@@ -111,6 +111,8 @@ class LeakDetector:
         container with the host's PID namespace, without which leak detection is incomplete, reads it in the root of
         process 1.
         """
+        import psutil  # noqa: PLC0415 - see above
+
         ids, path = backend.ids, self._claims_checkpoint
         by_plugin = self._read(resource, [self._checkpoint], lambda text: parse_checkpoint(text, [resource]))
         by_claim = self._read(
@@ -145,6 +147,8 @@ class LeakDetector:
             LOG.info("leak scan recovered")
 
     def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:
+        from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+
         changes = leaks.compare(self._open_leaks.get(resource, ()), resource_leaks)
         self._open_leaks[resource] = changes.open
         for holder in changes.appeared:
@@ -157,6 +161,20 @@ class LeakDetector:
                 extra={"unreadable": resource_leaks.unreadable},
             )
         self._incomplete = resource_leaks.incomplete
+
+
+def _is_survived(error: Exception) -> bool:
+    """Return whether the next scan may succeed. Any other error is a bug, and ends the process.
+
+    Descriptors or memory ran out, a file system hangs, or /proc has unexpected content.
+    """
+    if isinstance(error, (OSError, WorkerTimeoutError)):
+        return True
+    import psutil  # noqa: PLC0415 - see above
+
+    from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+
+    return isinstance(error, (psutil.Error, *leaks.UNEXPECTED_CONTENT))
 
 
 def _log_fields(resource: str, holder: Holder) -> dict[str, object]:

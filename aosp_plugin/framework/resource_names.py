@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -42,6 +41,8 @@ def socket_name(resource_name: str) -> str:
     """
     name = resource_name.replace("/", "_")
     if len(name) > MAX_STEM_LENGTH:
+        import hashlib  # noqa: PLC0415 - loads OpenSSL, and names are rarely long
+
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: MAX_STEM_LENGTH - 9]}-{digest}"
     return f"aosp-{name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import re
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,11 +61,11 @@ class Layout(abc.ABC):
         return [entry]
 
 
-@dataclass(frozen=True)
 class Single(Layout):
     """Each binder device whose name begins with ``prefix`` is a device."""
 
-    prefix: str
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return a set for each name."""
@@ -77,7 +76,6 @@ class Single(Layout):
         return entry if entry.startswith(self.prefix) else None
 
 
-@dataclass(frozen=True)
 class Numbered(Single):
     """Sets of binder devices by number. A missing binder device does not change the other sets.
 
@@ -86,9 +84,9 @@ class Numbered(Single):
     numbers with leading zeros, are in no set. ``size`` and ``stride`` are at least 1, ``first`` is at least 0.
     """
 
-    size: int
-    stride: int | None = None
-    first: int = 0
+    def __init__(self, prefix: str, size: int, stride: int | None = None, first: int = 0) -> None:
+        super().__init__(prefix)
+        self.size, self.stride, self.first = size, stride, first
 
     def sets(self, names: Iterable[str]) -> list[DeviceSet]:
         """Return the sets. The ID of a set is the name of its first member, which may be missing."""

@@ -13,7 +13,6 @@ All functions here are pure; ``spec_file`` writes the file.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +85,8 @@ def annotation(resource_name: str, names: Sequence[str]) -> tuple[str, str]:
     The key is <vendor>.<class>_<hash>; different devices have different keys (pkg/cdi/annotations.go).
     """
     value = ",".join(names)
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only some CDI specs require
+
     unique = hashlib.sha256(f"{resource_name} {value}".encode()).hexdigest()[:16]
     plugin = resource_name.replace("/", ".")[: _MAX_ANNOTATION_LENGTH - len(unique) - 1]
     return f"cdi.k8s.io/{plugin}_{unique}", value

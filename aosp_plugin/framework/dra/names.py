@@ -5,7 +5,6 @@ The API server's rules are in pkg/apis/resource/validation/validation.go. All fu
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -133,4 +132,6 @@ def _is_label(text: str) -> bool:
 
 
 def _digest(text: str) -> str:
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only DRA requires
+
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
+import socket
 
 
 def listen_address(text: str) -> tuple[str, int] | None:
@@ -27,9 +27,11 @@ def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        address = socket.inet_pton(family, host)
+    except OSError:
         return False
+    return address[0] == 127 if family is socket.AF_INET else address == b"\0" * 15 + b"\1"  # noqa: PLR2004 - 127.0.0.0/8
 
 
 def conflicts(address: tuple[str, int], other: tuple[str, int]) -> bool:

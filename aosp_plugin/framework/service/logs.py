@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import logging
 import re
 import sys
@@ -135,12 +134,18 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
+        import json  # noqa: PLC0415 - loads what text requires for few events only
+
         return json.dumps(entry, default=str)
 
 
 def _quote(value: object) -> str:
     text = str(value)
-    return text if re.fullmatch(r"[^\s\"=]+", text) and text.isprintable() else json.dumps(text)
+    if re.fullmatch(r"[^\s\"=]+", text) and text.isprintable():
+        return text
+    import json  # noqa: PLC0415 - as above
+
+    return json.dumps(text)
 
 
 def _escape_newlines(text: str) -> str:
