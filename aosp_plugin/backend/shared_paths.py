@@ -65,8 +65,16 @@ class SharedPaths:
         """As of the last scan. Replaced by a single assignment."""
 
     def directories(self) -> frozenset[str]:
-        """Return the directories in which a change may add or remove a device, as paths of this process."""
-        return self._search.directories()
+        """Return the directories in which a change may add or remove a device, as paths of this process.
+
+        Before the first scan those that it will find, or all devices would be scanned again because of them.
+        """
+        if self._scanned:
+            return self._search.directories()
+        search = PathSearch(self._host)
+        for path in (*(device.path for device in self._shared), *self._spread):
+            self._files(path, search)
+        return search.directories()
 
     def reset(self) -> None:
         """Make the next full scan forget lost spread devices. To be called in one thread only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Resource, SharedDevice
+from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,6 +104,11 @@ def test_incremental_search_has_the_result_of_a_full_search(
             world.scan(incremental)
             full.scan()
             assert incremental.files == full.files
+            fresh = SharedPaths(Host(str(root)), resource)
+            before_first_scan = fresh.directories()
+            with contextlib.suppress(ConfigError):  # a directory in place of a device
+                fresh.scan()
+                assert fresh.directories() == before_first_scan, "a plugin that starts would scan all devices twice"
 
 
 _host_lstat = Host.lstat
