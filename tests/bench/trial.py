@@ -125,9 +125,13 @@ class DeviceDirectory:
         self.directory = directory
         self.kind = "char" if os.geteuid() == 0 else "file"
 
+    def name(self, number: int) -> str:
+        """Return the name of a device."""
+        return f"{PREFIX}{number}"
+
     def path(self, number: int) -> str:
         """Return the path of a device."""
-        return os.path.join(self.directory, f"{PREFIX}{number}")
+        return os.path.join(self.directory, self.name(number))
 
     def make(self, number: int) -> float:
         """Create a device; return the time."""
