@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.backend.holds import Holds
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.history import TrackedDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
 
@@ -48,14 +47,14 @@ class ClaimedPhones(Phones):
         phone = name.partition("/")[0]
         return phone in self._offered or phone in self._phones or (phone in self._holds.ids and is_phone(phone))
 
-    def reason(self, name: str, known: TrackedDevice | None) -> Reason | None:
+    def reason(self, name: str, reason: Reason | None) -> Reason | None:
         """Return why no container may get the phone with the binder device ``name``; None if one may.
 
         The binder devices of a phone that is not prepared need not exist: they are replaced by fresh ones anyway.
         """
         phone = name.partition("/")[0]
         if phone in self._phones:
-            return super().reason(name, known)
+            return super().reason(name, reason)
         return Reason.FOREIGN_MOUNT if phone in self._provisioner.foreign else None
 
     def problem(self, phone: str) -> Problem | None:

@@ -21,7 +21,7 @@ from aosp_plugin.backend.driver_kind import driver_of
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
 from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
-from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery import reader
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
@@ -74,8 +74,9 @@ class ClaimsBackend(BinderBackend):
         """Read the host; see ``HostDevices``."""
         super().scan(changed)
         if not self._driver:
-            found = [known.device for known in self._store.tracked.values()]
-            self._driver = driver_of(self._host, found) if self._claimed is None else self._claimed.driver
+            self._driver = (
+                driver_of(self._host, self._store.tracked.places()) if self._claimed is None else self._claimed.driver
+            )
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
         """Mount those of the phones ``ids`` that have no binderfs; return what a container gets with each device.
@@ -156,7 +157,7 @@ class ClaimsBackend(BinderBackend):
         return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
 
     def _require_available(self, group: DeviceSet) -> None:
-        problem = self._problem(group, self._scanned.shared)
+        problem = self._health.problem(group, self._scanned.shared)
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
 
@@ -213,7 +214,7 @@ class ClaimsBackend(BinderBackend):
                 status = self._host.lstat(self._host.resolve(path))
             except (OSError, HostError) as error:
                 raise UnhealthyDeviceError(f"{parameters.sources['devices']}: {path}: {error}") from error
-            if scanner.kind_of(status, driver) is not Kind.STAND_IN and not stat.S_ISBLK(status.st_mode):
+            if reader.kind_of(status, driver) is not Kind.STAND_IN and not stat.S_ISBLK(status.st_mode):
                 raise InvalidRequestError(
                     f"{parameters.sources['devices']}: {path} is not allowed; allowed: character and block devices "
                     "that are not binder devices"

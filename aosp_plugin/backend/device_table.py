@@ -1,25 +1,33 @@
-"""The devices of a resource: grouped from binder devices, completely after a full scan, incrementally otherwise."""
+"""The devices of a resource: grouped from binder devices, completely after a full scan, incrementally otherwise.
+
+Most devices are healthy, have no NUMA node, and are never asked for. So the table has an ID for each, and more for the
+others only.
+"""
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.binder.devices import sets
-from aosp_plugin.binder.discovery import health
+from aosp_plugin.binder.devices.sets import DeviceSets
 from aosp_plugin.binder.discovery.names import name_problem, natural_key, should_merge
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.devices import Device, Devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.numa import NumaMap
     from aosp_plugin.binder.devices.sets import DeviceSet, Layout
+    from aosp_plugin.binder.devices.spread import Spread
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Problem, Reason
-    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.binder.discovery.health import Problem
+    from aosp_plugin.binder.discovery.history import TrackedDevices
 
 T = TypeVar("T")
 
@@ -33,7 +41,7 @@ class DeviceTable(NamedTuple):
     """IDs of the device sets in natural order, without replicas."""
     sets: Mapping[str, DeviceSet] = {}
     """Device sets by ID."""
-    devices: Sequence[Device] = ()
+    devices: Devices = Devices(())
     """Advertised devices in the order of the sets, one for each replica."""
     numa_nodes: Mapping[str, tuple[int, ...]] = {}
     """NUMA nodes by ID, of the device sets that have any."""
@@ -43,7 +51,7 @@ class Scanned(NamedTuple):
     """The result of a scan. Immutable: shared by all threads."""
 
     table: DeviceTable
-    tracked: Mapping[str, TrackedDevice]
+    tracked: TrackedDevices
     """The binder devices by name."""
     shared: SharedFiles
     """What containers get besides binder devices."""
@@ -57,10 +65,28 @@ class Scanned(NamedTuple):
         return ids
 
 
-def existing(group: DeviceSet, tracked: Mapping[str, TrackedDevice]) -> list[BinderDevice]:
+def existing(group: DeviceSet, tracked: TrackedDevices) -> list[BinderDevice]:
     """Return the binder devices of a device set that exist and respond."""
-    members = [tracked[name].device for name in group.members if name in tracked]
-    return [device for device in members if device.identity is not None]
+    return [tracked.device(name) for name in group.members if name in tracked and tracked.found[name][0].exists]
+
+
+class ExistingBinderDevices(Mapping[str, "list[BinderDevice]"]):
+    """The existing binder devices of each device by its ID, without replicas, as of one scan. Made on demand."""
+
+    def __init__(self, scanned: Scanned) -> None:
+        self._scanned = scanned
+
+    def __getitem__(self, device_id: str) -> list[BinderDevice]:
+        """Return the existing binder devices of a device. Raises KeyError."""
+        return existing(self._scanned.table.sets[device_id], self._scanned.tracked)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the IDs in natural order."""
+        return iter(self._scanned.table.order)
+
+    def __len__(self) -> int:
+        """Return the number of devices."""
+        return len(self._scanned.table.order)
 
 
 class DeviceTableBuilder:
@@ -72,65 +98,105 @@ class DeviceTableBuilder:
         numa: NumaMap,
         replicas: int,
         *,
-        reason: Callable[[str], Reason | None],
         exists: Callable[[str], bool],
-        shared: Callable[[], SharedFiles],
+        spread: Callable[[], Spread],
         problem: Callable[[DeviceSet], Problem | None],
+        suspects: Callable[[], Collection[str] | None],
     ) -> None:
-        """``reason`` returns why a binder device is unhealthy, ``exists`` whether it is to be listed.
+        """``exists`` returns whether a binder device is to be listed, ``spread`` the present spread devices.
 
-        ``shared`` returns what containers get besides binder devices, ``problem`` why a whole device is unhealthy.
+        ``problem`` returns why a device is unhealthy. ``suspects`` returns the IDs of all unhealthy devices whose
+        members were found, and perhaps others; None if any may be unhealthy.
         """
         self._layout = layout
         self._numa = numa
         self._replicas = replicas
-        self._reason = reason
         self._exists = exists
-        self._shared = shared
+        self._spread = spread
         self._problem = problem
+        self._suspects = suspects
         self._skipped: set[str] = set()
 
-    def build(self, names: Sequence[str], previous: DeviceTable) -> DeviceTable:
-        """Return the table for the binder devices ``names``, in natural order; ``previous`` if nothing has changed."""
-        by_id = {group.id: group for group in self._layout.sets(names) if not self._is_too_long(group.id)}
-        numa_nodes = {group.id: nodes for group in by_id.values() if (nodes := self._numa_nodes(group))}
-        devices = [device for group in by_id.values() for device in self._devices(group, numa_nodes.get(group.id, ()))]
-        if devices == previous.devices and by_id == previous.sets:
-            return previous
-        return DeviceTable(list(by_id), by_id, devices, numa_nodes)
-
-    def update(self, table: DeviceTable, changed: Collection[str], names: Sequence[str]) -> DeviceTable:
-        """Return the table after a change of the binder devices ``changed``; ``names`` are all binder devices."""
-        if not should_merge(changed, names):
-            return self.build(names, table)
-        order, devices = list(table.order), list(table.devices)
-        new_sets: dict[str, DeviceSet | None] = {}
-        new_numa_nodes: dict[str, tuple[int, ...] | None] = {}
-        for group in self._layout.sets(changed):
-            keep = any(map(self._exists, group.members)) and not self._is_too_long(group.id)
+    def build(self, names: Sequence[str], known: AbstractSet[str]) -> DeviceTable:
+        """Return the table for the binder devices ``names``, in natural order; ``known`` has the same names."""
+        order = self._layout.ids(names)
+        alone = order is names
+        if self._replicas > 1:
+            order = [set_id for set_id in order if not self._is_too_long(set_id)]
+        known_ids = known if order is names else frozenset(order)
+        special: dict[str, Device] = {}
+        all_numa_nodes: dict[str, tuple[int, ...]] = {}
+        for group in self._not_plain(order, known_ids, frozenset() if alone else frozenset(names)):
             numa_nodes = self._numa_nodes(group)
-            index = bisect_left(order, natural_key(group.id), key=natural_key)
-            old = group.id in table.sets
-            order[index : index + old] = [group.id] if keep else []
-            first, last = index * self._replicas, (index + old) * self._replicas
-            devices[first:last] = self._devices(group, numa_nodes) if keep else []
-            new_sets[group.id] = group if keep else None
-            new_numa_nodes[group.id] = numa_nodes if keep and numa_nodes else None
-        return DeviceTable(order, _updated(table.sets, new_sets), devices, _updated(table.numa_nodes, new_numa_nodes))
+            if numa_nodes:
+                all_numa_nodes[group.id] = numa_nodes
+            special.update(self._special(group, numa_nodes))
+        ids = order if self._replicas == 1 else [*chain.from_iterable(map(self._replica_ids, order))]
+        devices = Devices(ids, special, known_ids if ids is order else None)
+        return DeviceTable(order, DeviceSets(self._layout, known_ids), devices, all_numa_nodes)
+
+    def update(
+        self, table: DeviceTable, changed: Collection[str], names: Sequence[str], known: AbstractSet[str]
+    ) -> DeviceTable:
+        """Return the table after a change of the binder devices ``changed``; the others are those of ``build``."""
+        if not should_merge(changed, names):
+            return self.build(names, known)
+        alone = self._replicas == 1 and self._layout.ids(names) is names
+        order, ids = ([], []) if alone else ([*table.order], [*table.devices.ids])
+        new_special: dict[str, Device | None] = {}
+        new_numa_nodes: dict[str, tuple[int, ...] | None] = {}
+        for group in self._layout.sets([*changed]):
+            keep = any(map(self._exists, group.members)) and not self._is_too_long(group.id)
+            if not alone:
+                self._insert_or_delete(order, ids, group.id, keep=keep)
+            numa_nodes = self._numa_nodes(group) if keep else ()
+            new_special.update(dict.fromkeys(self._replica_ids(group.id)))
+            new_special.update(self._special(group, numa_nodes) if keep else {})
+            new_numa_nodes[group.id] = numa_nodes or None
+        special = _updated(table.devices.special, new_special)
+        all_numa_nodes = _updated(table.numa_nodes, new_numa_nodes)
+        if alone:
+            return DeviceTable(names, DeviceSets(self._layout, known), Devices(names, special, known), all_numa_nodes)
+        return DeviceTable(order, DeviceSets(self._layout, frozenset(order)), Devices(ids, special), all_numa_nodes)
+
+    def _not_plain(self, order: Sequence[str], known: AbstractSet[str], names: frozenset[str]) -> Iterable[DeviceSet]:
+        """Return the devices that may be unhealthy, or on a NUMA node.
+
+        ``order`` and ``known`` have the IDs of all devices, ``names`` the binder devices if devices have several.
+        """
+        suspects = None if self._numa.ranges or self._spread().numa_nodes else self._suspects()
+        if suspects is None:
+            return map(self._layout.set_of, order)
+        suspicious = [self._layout.set_of(set_id) for set_id in suspects if set_id in known]
+        if not names:
+            return suspicious
+        incomplete = (group for group in map(self._layout.set_of, order) if not names.issuperset(group.members))
+        return chain(suspicious, incomplete)
+
+    def _insert_or_delete(self, order: list[str], ids: list[str], set_id: str, *, keep: bool) -> None:
+        """Insert a device and its replicas, or delete them, unless they are as they have to be."""
+        index = bisect_left(order, natural_key(set_id), key=natural_key)
+        old = order[index : index + 1] == [set_id]
+        if old is not keep:
+            order[index : index + old] = [set_id] if keep else []
+            first = index * self._replicas
+            ids[first : first + old * self._replicas] = self._replica_ids(set_id) if keep else []
+
+    def _replica_ids(self, set_id: str) -> list[str]:
+        return sets.replica_ids(set_id, self._replicas)
 
     def _numa_nodes(self, group: DeviceSet) -> tuple[int, ...]:
         numa_nodes = self._numa.of(group.numbered) if self._numa.ranges else ()
-        spread = self._shared().spread
+        spread = self._spread()
         return numa_nodes or (spread.numa_node(group.number) if spread.numa_nodes else ())
 
-    def _devices(self, group: DeviceSet, numa_nodes: tuple[int, ...]) -> list[Device]:
-        reasons = [*map(self._reason, group.members)]
+    def _special(self, group: DeviceSet, numa_nodes: tuple[int, ...]) -> dict[str, Device]:
+        """Return the replicas of a device by ID; nothing if it is healthy and on no NUMA node."""
         problem = self._problem(group)
-        if any(reasons):
-            members = list(zip(group.members, reasons, strict=True))
-            problem = health.first(health.aggregate(group.id, members), problem)
+        if problem is None and not numa_nodes:
+            return {}
         reason, detail = problem or ("", "")
-        return [Device(id_, reason, numa_nodes, detail) for id_ in sets.replica_ids(group.id, self._replicas)]
+        return {id_: Device(id_, reason, numa_nodes, detail) for id_ in self._replica_ids(group.id)}
 
     def _is_too_long(self, device_id: str) -> bool:
         """Return whether the IDs of a device's replicas are too long. Logged once per device."""

@@ -12,7 +12,7 @@ from aosp_plugin.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, Place
     from aosp_plugin.binder.driver.host import Host
 
 _LISTED = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
@@ -34,7 +34,7 @@ def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
     return DriverKind(str(kind), driver_of(host, devices))
 
 
-def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
+def driver_of(host: Host, devices: Collection[BinderDevice] | Collection[Place]) -> str:
     """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
 
     Reads the host: for a worker thread.

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from aosp_plugin.backend import parts
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
-from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Scanned, existing
+from aosp_plugin.backend.device_health import DeviceHealth
+from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, ExistingBinderDevices, Scanned
 from aosp_plugin.backend.holds import Holds
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, sets
-from aosp_plugin.binder.discovery import health
-from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.config import Api, Recreate
 from aosp_plugin.errors import (
@@ -40,14 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aosp_plugin.backend.phones import Allocated
-    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Problem
-    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.binder.discovery.health import Reason
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
-    from aosp_plugin.framework.devices import Device
+    from aosp_plugin.framework.devices import Devices
 
 LOG = logging.getLogger(__name__)
 
@@ -76,21 +73,22 @@ class HostDevices(Backend):
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
         self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
-        self._sources = [source for source in (self._recreator, self._spec, self._phones) if source is not None]
         self._shared_paths = SharedPaths(host, resource)
-        self._scanned = Scanned(DeviceTable(), {}, self._shared_paths.files)
+        self._scanned = Scanned(DeviceTable(), self._store.tracked, self._shared_paths.files)
         self._full = True
+        layout = parts.layout(resource)
+        self._health = DeviceHealth(layout, self._phones, self._recreator, self._spec, self._holds)
         self._table_builder = DeviceTableBuilder(
-            parts.layout(resource),
+            layout,
             numa.parse(resource.numa),
             resource.replicas,
-            reason=self._reason,
             exists=self._is_listed,
-            shared=lambda: self._shared_paths.files,
-            problem=lambda group: self._problem(group, self._shared_paths.files),
+            spread=lambda: self._shared_paths.files.spread,
+            problem=lambda group: self._health.of(group, self._store.tracked, self._shared_paths.files),
+            suspects=lambda: self._health.suspects(self._store.tracked, self._shared_paths.files),
         )
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Devices:
         """Return the devices in natural order."""
         return self._scanned.table.devices
 
@@ -100,7 +98,7 @@ class HostDevices(Backend):
 
     def seconds_until_scan(self) -> float | None:
         """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
-        if self._is_stale():
+        if self._health.is_stale:
             return 0.0
         due = self._store.seconds_until_scan()
         return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
@@ -122,12 +120,13 @@ class HostDevices(Backend):
         self._full |= names is None
         shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
         concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
-        stale = self._take_stale()
+        stale = self._health.take_stale(self._scanned.table.sets)
         table = self._scanned.table
         if names is None or concerns_all:
-            table = self._table_builder.build(self._names(), table)
+            table = self._table_builder.build(self._names(), self._store.tracked.keys())
         elif names or stale:
-            table = self._table_builder.update(table, {*names, *stale}, self._names())
+            changed_names = {*names, *stale}
+            table = self._table_builder.update(table, changed_names, self._names(), self._store.tracked.keys())
         self._scanned = Scanned(table, self._store.tracked, shared)
 
     def update_host(self) -> None:
@@ -187,12 +186,9 @@ class HostDevices(Backend):
         self._store.reset()
         self._shared_paths.reset()
 
-    def binder_devices(self) -> dict[str, Sequence[BinderDevice]]:
-        """Return the existing binder devices of each device, by ID without replicas."""
-        scanned = self._scanned
-        return {
-            device_id: existing(scanned.table.sets[device_id], scanned.tracked) for device_id in scanned.table.order
-        }
+    def binder_devices(self) -> Mapping[str, Sequence[BinderDevice]]:
+        """Return the existing binder devices of each device, by ID without replicas, as of the last scan."""
+        return ExistingBinderDevices(self._scanned)
 
     @property
     def ids(self) -> Sequence[str]:
@@ -242,33 +238,12 @@ class HostDevices(Backend):
             set_ids.add(set_id)
         return [known[set_id] for set_id in natural_sort([*set_ids])]
 
-    def _reason(self, name: str, tracked: Mapping[str, TrackedDevice] | None = None) -> Reason | None:
-        """Return why a binder device is unhealthy, according to ``tracked``, or the store."""
-        known = (self._store.tracked if tracked is None else tracked).get(name)
-        if self._phones is not None:
-            reason = self._phones.reason(name, known)
-        else:
-            reason = Reason.MISSING if known is None else known.reason
-        if known is None:
-            return reason
-        if reason is None and self._recreator is not None:
-            reason = self._recreator.reason(known.device)
-        if reason is None and self._spec is not None and name in self._spec.lacking:
-            reason = Reason.NOT_IN_CDI_SPEC
-        return reason
-
-    def _problem(self, group: DeviceSet, shared: SharedFiles) -> Problem | None:
-        """Return why a device as a whole is unhealthy, whatever its binder devices are."""
-        phones = None if self._phones is None else self._phones.problem(group.id)
-        return health.first(shared.problem(group), self._holds.problem(group), phones)
-
     def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
         """Return what a container gets with a device. Raises UnhealthyDeviceError."""
-        reasons = [(name, self._reason(name, scanned.tracked)) for name in group.members]
-        problem = health.first(health.aggregate(group.id, reasons), self._problem(group, scanned.shared))
+        problem = self._health.of(group, scanned.tracked, scanned.shared)
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
-        members = [scanned.tracked[name].device for name in group.members]
+        members = [scanned.tracked.device(name) for name in group.members]
         return AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number))
 
     def _names(self) -> Sequence[str]:
@@ -277,18 +252,6 @@ class HostDevices(Backend):
 
     def _is_listed(self, name: str) -> bool:
         return name in self._store.tracked if self._phones is None else self._phones.is_listed(name)
-
-    def _is_stale(self) -> bool:
-        """Return whether the health of a device has changed since the last scan, without a change of its files."""
-        return self._holds.changed or any(source.changed for source in self._sources)
-
-    def _take_stale(self) -> set[str]:
-        """Return the binder devices whose health has changed in this way, and forget them."""
-        stale: set[str] = set().union(*(source.changed for source in self._sources))
-        for source in self._sources:
-            source.changed = set()
-        groups = (self._scanned.table.sets.get(device_id) for device_id in self._holds.take())
-        return stale.union(*(group.members for group in groups if group is not None))
 
     def _provision(self) -> None:
         """Create the binder devices and phones that are missing. Raises HostError."""

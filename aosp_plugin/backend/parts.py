@@ -33,8 +33,8 @@ def expected_devices(resource: Resource) -> int | None:
     if provision is None:
         return None
     numbers = range(provision.first, provision.first + provision.count)
-    device_sets = layout(resource).sets(f"{resource.device_prefix}{number}" for number in numbers)
-    return len(device_sets) * resource.replicas
+    ids = layout(resource).ids([f"{resource.device_prefix}{number}" for number in numbers])
+    return len(ids) * resource.replicas
 
 
 def layout(resource: Resource) -> Layout:

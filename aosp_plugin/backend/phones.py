@@ -12,12 +12,12 @@ from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.backend.holds import Holds
     from aosp_plugin.binder.discovery.health import Problem
-    from aosp_plugin.binder.discovery.history import TrackedDevice
+    from aosp_plugin.binder.discovery.history import TrackedDevices
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
@@ -70,17 +70,15 @@ class Phones:
         """Whether there are phones beyond the configured count. May be read in any thread."""
         return bool(self._surplus_since)
 
-    def reason(self, name: str, known: TrackedDevice | None) -> Reason | None:
+    def reason(self, name: str, reason: Reason | None) -> Reason | None:
         """Return why no container may get the phone with the binder device ``name``; None if one may.
 
-        ``known`` is the binder device as of the last scan, None if that has not found it.
+        ``reason`` is why the binder device is unhealthy according to the last scan.
         """
         phone = name.partition("/")[0]
         if phone in self._provisioner.foreign:
             return Reason.FOREIGN_MOUNT
-        if known is None:
-            return Reason.MISSING
-        return known.reason or (None if phone in self._phones else Reason.SURPLUS)
+        return reason or (None if phone in self._phones else Reason.SURPLUS)
 
     def problem(self, phone: str) -> Problem | None:  # noqa: ARG002 - for subclasses
         """Return why a phone is not offered, whatever its binder devices are; None if it is."""
@@ -156,16 +154,16 @@ class Phones:
             self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
-    def _incomplete(self, tracked: Mapping[str, TrackedDevice]) -> list[str]:
+    def _incomplete(self, tracked: TrackedDevices) -> list[str]:
         """Return the phones that lack a healthy binder device, or had an obstacle."""
-        healthy = {name for name, known in tracked.items() if known.reason is None}
+        healthy = tracked.keys() - tracked.unhealthy()
         obstacles = self._provisioner.obstacles
         return [phone for phone, names in self._phones.items() if phone in obstacles or not healthy.issuperset(names)]
 
 
-def replaced_phones(tracked: Mapping[str, TrackedDevice]) -> set[str]:
+def replaced_phones(tracked: TrackedDevices) -> set[str]:
     """Return the phones whose binder devices are on another file system than before."""
-    return {name.partition("/")[0] for name, known in tracked.items() if known.reason is Reason.REPLACED}
+    return {name.partition("/")[0] for name, reason in tracked.unhealthy().items() if reason is Reason.REPLACED}
 
 
 def binder_devices(phones: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.discovery.binder_device import Kind
     from aosp_plugin.binder.discovery.health import Reason
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.driver.host import Host
@@ -42,9 +42,9 @@ class Recreator(ABC):
         for part in self._parts(group):
             self._recreate_part(part)
 
-    def reason(self, device: BinderDevice) -> Reason | None:
+    def reason(self, name: str, kind: Kind) -> Reason | None:
         """Return NOT_RECREATED if the binder device could not be recreated, or never can be; otherwise None."""
-        return health.evaluate_recreation(device, failed=self._part_of(device.name) in self._failed)
+        return health.evaluate_recreation(kind, failed=self._part_of(name) in self._failed)
 
     def retry(self) -> None:
         """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed."""
@@ -138,8 +138,7 @@ class DeviceRecreator(Recreator):
 
     def _sweep(self) -> None:
         """Remove temporary devices, once per binderfs."""
-        devices = [known.device for known in self._store.tracked.values()]
-        directories = {device.directory for device in devices if device.directory}
+        directories = {place.directory for place in self._store.tracked.places() if place.directory}
         for directory in directories - self._swept:
             self._swept.add(directory)
             try:

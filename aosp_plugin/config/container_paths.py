@@ -139,7 +139,7 @@ def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
         layout = Named(sets.names, sets.pattern)
         parents = itertools.accumulate(relative.split("/"), "{}/{}".format)
         # Without the digit, {name}{set} would match /dev/binderfs: the set "fs".
-        if any(re.search("[0-9]", group.id) for group in layout.sets(parents)):
+        if any(re.search("[0-9]", set_id) for set_id in layout.ids([*parents])):
             return f"{_DEVICE_DIRECTORY}/{sets.pattern}"
     elif relative != path and not phones:
         name = relative.partition("/")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import re
+from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,8 @@ from aosp_plugin.binder.discovery.names import last_number, name_problem, natura
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
 
 class DeviceSet(NamedTuple):
@@ -45,12 +47,20 @@ class Layout(abc.ABC):
     nested = False
     """Whether each set has a directory of its own in the device directory."""
 
-    @abc.abstractmethod
-    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return each set that has a member among ``names``, once.
+    def sets(self, names: Sequence[str]) -> list[DeviceSet]:
+        """Return each set that has a member among ``names``, once, as ``ids`` does."""
+        return [self.set_of(set_id) for set_id in self.ids(names)]
 
-        If ``names`` are in natural order, so are the IDs of the sets.
+    @abc.abstractmethod
+    def ids(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the ID of each set that has a member among ``names``, once.
+
+        If ``names`` are in natural order, so are the IDs.
         """
+
+    @abc.abstractmethod
+    def set_of(self, set_id: str) -> DeviceSet:
+        """Return the set with an ID that ``ids`` has returned."""
 
     @abc.abstractmethod
     def id_part(self, entry: str) -> str | None:
@@ -67,9 +77,13 @@ class Single(Layout):
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
-    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return a set for each name."""
-        return [DeviceSet(name, (name,)) for name in names]
+    def ids(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names, the same object: there may be a hundred thousand."""
+        return names
+
+    def set_of(self, set_id: str) -> DeviceSet:
+        """Return the set of the binder device with this name."""
+        return DeviceSet(set_id, (set_id,))
 
     def id_part(self, entry: str) -> str | None:
         """Return the name if it begins with the prefix."""
@@ -88,10 +102,17 @@ class Numbered(Single):
         super().__init__(prefix)
         self.size, self.stride, self.first = size, stride, first
 
-    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets. The ID of a set is the name of its first member, which may be missing."""
+    def ids(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the IDs of the sets: the name of the first member of each, which may be missing."""
         matches = map(re.compile(re.escape(self.prefix) + "(0|[1-9][0-9]*)").fullmatch, names)
-        return [self._set(first) for first in sorted(self._firsts(int(match[1]) for match in matches if match))]
+        firsts = self._firsts(int(match[1]) for match in matches if match)
+        return [f"{self.prefix}{first}" for first in sorted(firsts)]
+
+    def set_of(self, set_id: str) -> DeviceSet:
+        """Return the set whose first member has this name."""
+        first, step = int(set_id.removeprefix(self.prefix)), self.stride or 1
+        members = [f"{self.prefix}{number}" for number in range(first, first + self.size * step, step)]
+        return DeviceSet(set_id, tuple(members))
 
     def _firsts(self, numbers: Iterable[int]) -> set[int]:
         """Return the first numbers of the sets that contain ``numbers``."""
@@ -99,11 +120,6 @@ class Numbered(Single):
             return {number - (number - self.first) % self.size for number in numbers if number >= self.first}
         valid = range(self.first, self.first + self.size * self.stride)
         return {self.first + (number - self.first) % self.stride for number in numbers if number in valid}
-
-    def _set(self, first: int) -> DeviceSet:
-        step = self.stride or 1
-        members = [f"{self.prefix}{number}" for number in range(first, first + self.size * step, step)]
-        return DeviceSet(members[0], tuple(members))
 
 
 class Named(Layout):
@@ -120,11 +136,14 @@ class Named(Layout):
         self._affixes = _affixes(pattern, names)
         self._entry_affixes = _affixes(entry, names)
 
-    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
-        """Return the sets. The ID of a set is the value of {set}; one that is no valid ID is skipped."""
+    def ids(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the IDs of the sets: the values of {set}; one that is no valid ID is skipped."""
         values = {value for name in names if (value := _placeholder_value(self._affixes, name))}
-        ids = natural_sort([value for value in values if name_problem(value) is None])
-        return [DeviceSet(id_, tuple([prefix + id_ + suffix for prefix, suffix in self._affixes])) for id_ in ids]
+        return natural_sort([value for value in values if name_problem(value) is None])
+
+    def set_of(self, set_id: str) -> DeviceSet:
+        """Return the set with this value of {set}."""
+        return DeviceSet(set_id, tuple([prefix + set_id + suffix for prefix, suffix in self._affixes]))
 
     def id_part(self, entry: str) -> str | None:
         """Return the value of {set}."""
@@ -133,6 +152,34 @@ class Named(Layout):
     def names_in(self, entry: str) -> list[str]:
         """Return the names in the set's directory, or the name itself if sets have none."""
         return [f"{entry}/{file}" for file in self._files] if self.nested else [entry]
+
+
+class DeviceSets(Mapping[str, DeviceSet]):
+    """The device sets of a layout by ID, which are made on demand. Immutable; for any thread."""
+
+    __slots__ = ("_ids", "_layout")
+
+    def __init__(self, layout: Layout, ids: AbstractSet[str]) -> None:
+        self._layout = layout
+        self._ids = ids
+
+    def __getitem__(self, set_id: str) -> DeviceSet:
+        """Return a device set. Raises KeyError."""
+        if set_id not in self._ids:
+            raise KeyError(set_id)
+        return self._layout.set_of(set_id)
+
+    def __contains__(self, set_id: object) -> bool:
+        """Return whether there is a device set with this ID."""
+        return set_id in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the IDs, in any order."""
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        """Return the number of device sets."""
+        return len(self._ids)
 
 
 def _affixes(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from aosp_plugin.binder.devices.sets import Layout
-    from aosp_plugin.binder.discovery.scanner import DeviceReader, Scan
+    from aosp_plugin.binder.discovery.reader import DeviceReader
+    from aosp_plugin.binder.discovery.scanner import Scan
     from aosp_plugin.binder.driver.host import Host
 
 

@@ -1,6 +1,6 @@
 """Why a device is unhealthy: the reasons, and the rules that produce them.
 
-``evaluate`` derives the health of one binder device from a scan, ``evaluate_recreation`` that of a device that must be
+``evaluate`` derives the health of binder devices from a scan, ``evaluate_recreation`` that of a device that must be
 recreated first, and ``aggregate`` the health of a device set from its members. All are functions of their arguments;
 ``store`` keeps the results from scan to scan.
 """
@@ -16,7 +16,7 @@ from aosp_plugin.binder.errors import NotRespondingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
+    from aosp_plugin.binder.discovery.binder_device import FileSystem, Place
 
 
 class Reason(enum.StrEnum):
@@ -78,38 +78,36 @@ class Problem(NamedTuple):
     """The reason and, for a set of several binder devices, the names of the affected ones."""
 
 
-def evaluate(
-    device: BinderDevice,
-    verify: Verify,
-    file_system: FileSystem | None,
-    probe: Callable[[BinderDevice], bool] | None = None,
-) -> Reason | None:
-    """Return why a binder device is unhealthy, or None if it is healthy.
+def evaluate(place: Place, verify: Verify, file_system: FileSystem | None) -> Reason | None:
+    """Return why the binder devices of a place are unhealthy, or None if they are healthy, unless a probe fails.
 
-    ``file_system`` is the one it must be on (None: any). ``probe`` opens the device and queries its driver. It is
-    called at level ``Verify.PROBE`` only, and last, because it costs more than a scan. It may raise NotRespondingError.
+    ``file_system`` is the one they must be on (None: any).
     """
-    if device.identity is None:
-        return Reason.SCAN_TIMEOUT if device.kind is Kind.TIMED_OUT else Reason.MISSING
-    if device.kind is Kind.OTHER or (device.kind is Kind.FILE and verify is not Verify.FILE):
+    if not place.exists:
+        return Reason.SCAN_TIMEOUT if place.kind is Kind.TIMED_OUT else Reason.MISSING
+    if place.kind is Kind.OTHER or (place.kind is Kind.FILE and verify is not Verify.FILE):
         return Reason.NOT_A_DEVICE
-    if verify in {Verify.BINDER, Verify.PROBE} and device.kind in {Kind.STAND_IN, Kind.FILE}:
+    if verify in {Verify.BINDER, Verify.PROBE} and place.kind in {Kind.STAND_IN, Kind.FILE}:
         return Reason.NOT_BINDER
-    if file_system is not None and file_system != device.identity.file_system:
+    if file_system is not None and file_system != place.file_system:
         return Reason.REPLACED
-    return _evaluate_probe(device, probe) if verify is Verify.PROBE and probe is not None else None
+    return None
 
 
-def _evaluate_probe(device: BinderDevice, probe: Callable[[BinderDevice], bool]) -> Reason | None:
+def evaluate_probe(probe: Callable[[str], bool], name: str) -> Reason | None:
+    """Return why the binder device ``name`` is unhealthy although its place is healthy, or None if it is healthy.
+
+    For the level ``Verify.PROBE``. ``probe`` opens the device and queries its driver. It may raise NotRespondingError.
+    """
     try:
-        return None if probe(device) else Reason.PROBE_FAILED
+        return None if probe(name) else Reason.PROBE_FAILED
     except NotRespondingError:
         return Reason.SCAN_TIMEOUT
 
 
-def evaluate_recreation(device: BinderDevice | None, *, failed: bool) -> Reason | None:
+def evaluate_recreation(kind: Kind, *, failed: bool) -> Reason | None:
     """Return NOT_RECREATED if the last recreation of a device ``failed``, or if its kind cannot be recreated."""
-    unsupported = device is not None and device.kind not in {Kind.BINDERFS, Kind.ABSENT, Kind.TIMED_OUT}
+    unsupported = kind not in {Kind.BINDERFS, Kind.ABSENT, Kind.TIMED_OUT}
     return Reason.NOT_RECREATED if failed or unsupported else None
 
 

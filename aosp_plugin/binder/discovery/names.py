@@ -15,6 +15,9 @@ LONGEST_NAME = 63
 MERGE_FACTOR = 50
 """One insertion into a sorted list takes about as long as sorting this many names."""
 
+_SUSPICIOUS, _RESERVED = frozenset(" /,"), frozenset({"", ".", ".."})
+"""Characters that no name contains, and names that are not valid; see ``name_problem``."""
+
 _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 
 _DIGITS = re.compile(r"([0-9]+)")
@@ -59,6 +62,17 @@ def merge_sorted(names: Sequence[str], new: Collection[str]) -> Sequence[str]:
     for name in new:
         insort(merged, name, key=natural_key)
     return merged
+
+
+def name_problems(names: Collection[str]) -> dict[str, str]:
+    """Return ``name_problem`` of those of the names that have one; fast if there is none."""
+    joined = "".join(names)
+    suspicious = (
+        not joined.isprintable() or not _SUSPICIOUS.isdisjoint(joined) or max(map(len, names), default=0) > LONGEST_NAME
+    )
+    if not suspicious and not _RESERVED.intersection(names):
+        return {}
+    return {name: problem for name in names if (problem := name_problem(name)) is not None}
 
 
 def name_problem(name: str) -> str | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.binder_device import TIMED_OUT
 from aosp_plugin.binder.discovery.dependencies import Dependencies
-from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.binder.discovery.history import TrackedDevice, expiries, track
+from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.history import TrackedDevices, expiries, track
 from aosp_plugin.binder.discovery.names import merge_sorted, natural_sort
+from aosp_plugin.binder.discovery.reader import DeviceReader
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.errors import BinderfsError, DeviceDirectoryError, NotPermittedError, NotRespondingError
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from aosp_plugin.binder.devices.sets import Layout
-    from aosp_plugin.binder.discovery.binder_device import FileSystem
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Found, Place
     from aosp_plugin.binder.discovery.dependencies import Affected
-    from aosp_plugin.binder.discovery.health import Verify
     from aosp_plugin.binder.driver.host import Host
 
 LOG = logging.getLogger(__name__)
@@ -57,12 +58,13 @@ class DeviceStore:
         """``missing_device_ttl`` is in seconds. ``require_directory``: the first scan requires the device directory."""
         self._host = host
         self._directory = os.path.normpath(directory)
+        self._path_prefix = self._directory.rstrip("/") + "/"
         self._layout = layout
         self._verify = verify
         self._missing_device_ttl = missing_device_ttl
         self._require_directory = require_directory
         self._clock = clock
-        self.tracked: Mapping[str, TrackedDevice] = {}
+        self.tracked = TrackedDevices(self._path_prefix)
         """The binder devices by name."""
         self._scanned = False
         self._skipped: set[str] = set()
@@ -134,21 +136,19 @@ class DeviceStore:
         """
         renewed = frozenset(names)
         self._renewed |= renewed
-        known = {name: self.tracked[name]._replace(file_system=None) for name in renewed & self.tracked.keys()}
-        if known:
-            self.tracked = {**self.tracked, **known}
+        self.tracked = self.tracked.on_any_file_system(renewed)
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget binder devices that the caller has removed: they would count as missing."""
         dropped = frozenset(names)
-        self.tracked = {name: known for name, known in self.tracked.items() if name not in dropped}
+        self.tracked = self.tracked.without(dropped)
         self.names = [name for name in self.names if name not in dropped]
         self._expiries = {name: expiry for name, expiry in self._expiries.items() if name not in dropped}
 
     def device(self, name: str) -> BinderDevice | None:
         """Return a binder device as of the last scan, or None if no scan has found it."""
-        tracked = self.tracked.get(name)
-        return tracked.device if tracked is not None else None
+        tracked = self.tracked
+        return tracked.device(name) if name in tracked else None
 
     def _affected(self, changed: Collection[str], driver: Driver) -> set[str] | None:
         """Return the names of the binder devices to read: those that depend on these files, and those that are due.
@@ -170,7 +170,7 @@ class DeviceStore:
         """Yield the names of the binder devices that are affected, and log the files that are skipped."""
         usable, skipped = scanner.usable_entries(affected.entries, self._layout)
         if skipped and self._layout.nested:
-            skipped = scanner.directories_among(skipped, scanner.DeviceReader(self._host, driver, self._directory))
+            skipped = scanner.directories_among(skipped, DeviceReader(self._host, driver, self._directory))
         self._log_skipped(skipped)
         for entry in usable:
             yield from self._layout.names_in(entry)
@@ -181,33 +181,33 @@ class DeviceStore:
 
     def _scan_all(self, driver: Driver, *, reset: bool) -> None:
         try:
-            scan = scanner.scan(self._host, driver, self._directory, self._layout)
+            scan = scanner.scan(self._host, driver, self._directory, self._layout, self.tracked.found)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self._scanned and self._require_directory:
                 raise DeviceDirectoryError(f"cannot read the device directory {self._directory}: {error}") from error
-            scan = scanner.Scan((), {}, frozenset({self._directory}))
+            scan = scanner.Scan({}, {}, frozenset({self._directory}))
         links: set[str] = set()
         directory = self._host.process_path(self._host.resolve(self._directory, links))
         self._dependencies.replace(scan)
         self._skipped &= scan.skipped.keys()
         self._log_skipped(scan.skipped)
-        devices = (*scan.devices, *self._missed_by_listing(scan, driver))
-        tracked = self._track({} if reset else self.tracked, devices)
-        names = [device.name for device in scan.devices]
+        names = [*scan.found]
+        found = {**scan.found, **missed} if (missed := self._missed_by_listing(scan, driver)) else scan.found
+        tracked = self._track(TrackedDevices(self._path_prefix) if reset else self.tracked, found)
         self._driver = driver
         files = (directory, *map(self._host.process_path, links))
         self._directory_guarded = any(map(self._host.may_hang, files))
         self._guarded = scan.may_hang
-        self.names = names if len(tracked) == len(names) else natural_sort(list(tracked))
+        if tracked.found is not self.tracked.found:
+            self.names = names if len(tracked) == len(names) else natural_sort(list(tracked))
         self.tracked = tracked
         self._expiries = expiries(tracked, self._missing_device_ttl)
 
     def _directory_hangs(self) -> None:
         """Keep the binder devices, as those that timed out. Missing ones are still missing."""
-        present = {name: known for name, known in self.tracked.items() if known.reason is not Reason.MISSING}
-        devices = [BinderDevice(name, known.device.path, Kind.TIMED_OUT) for name, known in present.items()]
+        present = [name for name in self.tracked if self.tracked.reason(name) is not Reason.MISSING]
         self._directory_guarded = True
-        self.tracked = self._track(self.tracked, devices)
+        self.tracked = self._track(self.tracked, dict.fromkeys(present, TIMED_OUT))
         self.names = natural_sort(list(self.tracked))
         self._expiries = expiries(self.tracked, self._missing_device_ttl)
 
@@ -224,16 +224,13 @@ class DeviceStore:
         self._driver = driver
         if not names:
             return
-        reader = scanner.DeviceReader(self._host, driver, self._directory)
-        before = self.tracked
-        history = {name: before[name] for name in names if name in before}
-        after = self._track(history, reader.read_all(names))
-        tracked = {**before, **after}
-        expired = history.keys() - after.keys()
-        for name in expired:
-            del tracked[name]
+        reader = DeviceReader(self._host, driver, self._directory)
+        before = self.tracked.some(names)
+        after = self._track(before, reader.read_all(names))
+        expired = before.keys() - after.keys()
         remaining = [name for name in self.names if name not in expired] if expired else self.names
         added = after.keys() - before.keys()
+        tracked = self.tracked.replaced_by(before.keys(), after)
         self._dependencies.add(reader, names)
         self._guarded = (self._guarded - frozenset(names)) | reader.may_hang
         self.names = merge_sorted(remaining, added) if added else remaining
@@ -241,33 +238,36 @@ class DeviceStore:
         others = {name: expiry for name, expiry in self._expiries.items() if name not in names}
         self._expiries = {**others, **expiries(after, self._missing_device_ttl)}
 
-    def _track(self, history: Mapping[str, TrackedDevice], devices: Iterable[BinderDevice]) -> dict[str, TrackedDevice]:
-        def evaluate(device: BinderDevice, file_system: FileSystem | None) -> Reason | None:
-            return health.evaluate(device, self._verify, file_system, self._probe)
+    def _track(self, before: TrackedDevices, found: dict[str, Found]) -> TrackedDevices:
+        def evaluate(place: Place, file_system: FileSystem | None) -> Reason | None:
+            return health.evaluate(place, self._verify, file_system)
 
-        return track(history, devices, self._clock(), self._missing_device_ttl, evaluate)
+        probe = partial(health.evaluate_probe, self._probe) if self._verify is Verify.PROBE else None
+        return track(before, found, self._clock(), self._missing_device_ttl, evaluate, probe)
 
-    def _missed_by_listing(self, scan: scanner.Scan, driver: Driver) -> Sequence[BinderDevice]:
+    def _missed_by_listing(self, scan: scanner.Scan, driver: Driver) -> Mapping[str, Found]:
         """Read each known binder device that the listing lacks, before it counts as missing.
 
         The kernel lists a binderfs in several steps (fs/libfs.c ``dcache_readdir``): a device that is recreated between
         two of them may be in none.
         """
-        missing = self.tracked.keys() - {device.name for device in scan.devices}
+        missing = [name for name in self.tracked if name not in scan.found]
         if not missing:
-            return ()
-        reader = scanner.DeviceReader(self._host, driver, self._directory)
-        devices = reader.read_all(missing)
-        self._dependencies.add(reader, [device.name for device in devices])
-        return devices
+            return {}
+        reader = DeviceReader(self._host, driver, self._directory)
+        found = reader.read_all(missing)
+        self._dependencies.add(reader, found)
+        return found
 
-    def _probe(self, device: BinderDevice) -> bool:
+    def _probe(self, name: str) -> bool:
         """Return whether the driver of a device responds; assume so if this process may not open the device.
 
         Raises NotRespondingError.
         """
         try:
-            version = self._host.call(binderfs.binder_version, self._host.process_path(self._host.resolve(device.path)))
+            version = self._host.call(
+                binderfs.binder_version, self._host.process_path(self._host.resolve(self._path_prefix + name))
+            )
         except NotPermittedError as error:
             if not self._probe_denied:
                 self._probe_denied = True

@@ -19,7 +19,7 @@ from aosp_plugin.binder.driver import mounts
 from aosp_plugin.binder.driver.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -45,6 +45,11 @@ class Driver(NamedTuple):
     """Major numbers of out-of-tree binder modules, from /proc/devices."""
     misc_minors: frozenset[int] = frozenset()
     """Minor numbers of binder's misc devices, on a kernel without binderfs."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether ``owns`` is true for any device number."""
+        return bool(self.majors or self.misc_minors)
 
     def owns(self, number: int) -> bool:
         """Return whether the device number ``number`` (st_rdev) belongs to the binder driver."""
@@ -72,6 +77,23 @@ class Host:
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of ``path``. Only its last component may be a link. Raises OSError."""
         return self._guard.call(os.lstat, self._root + path)
+
+    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the status of each file with one of these names in ``directory``, in their order, if it exists.
+
+        ``directory`` is a path without links. Raises OSError if it cannot be opened. Not for file systems that may hang
+        (see ``guarded``).
+        """
+        descriptor = os.open(self._root + directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            for name in names:
+                try:
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                except OSError:
+                    continue
+                yield name, status
+        finally:
+            os.close(descriptor)
 
     def readlink(self, path: str) -> str:
         """Return the target of the link at ``path``. Only its last component may be a link.

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.discovery.scanner import DeviceReader
+from aosp_plugin.binder.discovery.reader import DeviceReader
 from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.binder.driver.implementation import implementation
@@ -55,7 +55,7 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         with self._errors():
             driver = Driver(frozenset({self._devices[phone]}))
             reader = DeviceReader(self._host, driver, self._host_directory)
-            return reader.read_all([f"{phone}/{name}" for name in PHONE_BINDER_DEVICES])
+            return reader.devices([f"{phone}/{name}" for name in PHONE_BINDER_DEVICES])
 
     def driver(self) -> str:
         """Return the implementation of the driver, c or rust; empty if unknown. Raises HostError.

@@ -15,20 +15,19 @@ The bytes are written without protobuf's objects, which take ten times as long. 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
-
-from aosp_plugin.framework.devices import MAX_ID_LENGTH, Devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.framework.devices import Device
+    from aosp_plugin.framework.devices import Device, Devices
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """The two states that the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
 
 CHUNK = 1000
-"""Devices in a chunk, which take 50 us to encode, or a millisecond if they have NUMA nodes."""
+"""Devices in a chunk, which take a tenth of a millisecond to encode."""
 
 _FIELD_1, _FIELD_2, _FIELD_3 = b"\x0a", b"\x12", b"\x1a"
 """Tags of fields whose value has a length: the number of the field, and wire type 2."""
@@ -96,11 +95,12 @@ def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
     count = 0
     for chunk in all_chunks:
         if chunk.max_size > limit:
-            for device in Devices(chunk.ids, chunk.special):
-                limit -= _max_size(device)
+            for device_id in chunk.ids:
+                device = _chunk([device_id], chunk.special)
+                limit -= device.max_size
                 if limit < 0:
                     break
-                parts.append(encode([device]))
+                parts.append(device.data)
                 count += 1
             break
         limit -= chunk.max_size
@@ -109,58 +109,46 @@ def fitting(all_chunks: Iterable[Chunk], limit: int) -> tuple[bytes, int]:
     return b"".join(parts), count
 
 
-def encode(devices: Iterable[Device]) -> bytes:
+def encode(devices: Devices) -> bytes:
     """Return the ListAndWatchResponse of ``devices``."""
-    return b"".join([_field(_FIELD_1, _content(device, _state(device))) for device in devices])
+    return _chunk(devices.ids, devices.special).data
 
 
 def _chunk(ids: Sequence[str], special: Mapping[str, Device]) -> Chunk:
-    if not special and (data := _encode_alike(ids)):
-        return Chunk(ids, special, data, len(data) + len(ids) * (len(UNHEALTHY) - len(HEALTHY)))
-    devices = Devices(ids, special)
-    return Chunk(ids, special, encode(devices), sum(map(_max_size, devices)))
+    """Encode devices, at once all those in a row whose bytes differ in the ID only."""
+
+    def kind(device_id: str) -> tuple[bool, tuple[int, ...]]:
+        device = special.get(device_id)
+        return _PLAIN if device is None else (not device.reason, device.numa_nodes)
+
+    parts: list[bytes] = []
+    max_size = 0
+    for (healthy, numa_nodes), run in groupby(ids, kind) if special else [(_PLAIN, iter(ids))]:
+        end, unhealthy_end = _end(HEALTHY if healthy else UNHEALTHY, numa_nodes), _end(UNHEALTHY, numa_nodes)
+        for length, group in groupby(map(str.encode, run), len):
+            names = [*group]
+            start = _start(length, len(end))
+            parts += (start, (end + start).join(names), end)
+            max_size += len(names) * (len(_start(length, len(unhealthy_end))) + length + len(unhealthy_end))
+    return Chunk(ids, special, b"".join(parts), max_size)
 
 
-def _encode_alike(ids: Sequence[str]) -> bytes:
-    """Return the message for healthy devices without NUMA nodes if their IDs have the same length; otherwise nothing.
-
-    Then, what is between two IDs is the same everywhere. Only ASCII characters are one byte each.
-    """
-    lengths = {len(device_id) for device_id in ids}
-    if len(lengths) != 1 or (length := lengths.pop()) > MAX_ID_LENGTH:
-        return b""
-    after = _string(_FIELD_2, HEALTHY)
-    before = _FIELD_1 + _varint(2 + length + len(after)) + _FIELD_1 + _varint(length)
-    text = (after + before).decode("ascii").join(ids)
-    return before + text.encode("ascii") + after if text.isascii() else b""
-
-
-def _max_size(device: Device) -> int:
-    """Return the bytes of a device if it is unhealthy."""
-    return len(_field(_FIELD_1, _content(device, UNHEALTHY)))
-
-
-def _state(device: Device) -> str:
-    return UNHEALTHY if device.reason else HEALTHY
-
-
-def _content(device: Device, health: str) -> bytes:
-    """Return the fields of a device."""
-    return _string(_FIELD_1, device.id) + _string(_FIELD_2, health) + _topology(device.numa_nodes)
+_PLAIN: tuple[bool, tuple[int, ...]] = (True, ())
+"""Healthy, without NUMA nodes."""
 
 
 @lru_cache
-def _topology(numa_nodes: tuple[int, ...]) -> bytes:
-    """Return the field with the NUMA nodes; nothing if there are none. A node of number 0 is an empty message."""
-    if not numa_nodes:
-        return b""
-    nodes = [_INT64_FIELD_1 + _varint(node) if node else b"" for node in numa_nodes]
-    return _field(_FIELD_3, b"".join([_field(_FIELD_1, node) for node in nodes]))
+def _start(length: int, end: int) -> bytes:
+    """Return what precedes the ID of a device: ``length`` and ``end`` are the bytes of the ID and those after it."""
+    id_tag = _FIELD_1 + _varint(length) if length else b""
+    return _FIELD_1 + _varint(len(id_tag) + length + end) + id_tag
 
 
-def _string(tag: bytes, text: str) -> bytes:
-    """Return a field with text; nothing if that is empty."""
-    return _field(tag, text.encode()) if text else b""
+@lru_cache
+def _end(health: str, numa_nodes: tuple[int, ...]) -> bytes:
+    """Return what follows the ID of a device. Without NUMA nodes, there is no topology; node 0 is an empty message."""
+    nodes = [_field(_FIELD_1, _INT64_FIELD_1 + _varint(node) if node else b"") for node in numa_nodes]
+    return _field(_FIELD_2, health.encode()) + (_field(_FIELD_3, b"".join(nodes)) if nodes else b"")
 
 
 def _field(tag: bytes, value: bytes) -> bytes:

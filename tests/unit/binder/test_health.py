@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.discovery.binder_device import Kind, Place
 from aosp_plugin.binder.discovery.health import (
     Problem,
     Reason,
     Verify,
     aggregate,
     evaluate,
+    evaluate_probe,
     evaluate_recreation,
     first,
     requirement_missing,
@@ -20,12 +21,6 @@ from aosp_plugin.binder.discovery.health import (
 from aosp_plugin.binder.errors import NotRespondingError
 
 FS, NEW_FS = (70, 1), (70, 2)
-
-
-def binder_device(kind: Kind = Kind.BINDERFS, file_system: FileSystem = FS) -> BinderDevice:
-    """Return a binder device; it has an identity unless it does not exist or could not be read."""
-    identity = None if kind in {Kind.ABSENT, Kind.TIMED_OUT} else Identity(file_system[0], 1, 2, file_system[1])
-    return BinderDevice("b1", "/dev/b1", kind, identity)
 
 
 LEVELS = {
@@ -44,34 +39,26 @@ LEVELS = {
 def test_evaluate_applies_the_level_to_the_kind(kind: Kind) -> None:
     """The kind takes precedence over the file system."""
     for file_system in (None, FS, NEW_FS):
-        reasons = [evaluate(binder_device(kind), verify, file_system, lambda _device: True) for verify in Verify]
+        reasons = [evaluate(Place(kind, *FS), verify, file_system) for verify in Verify]
         replaced = Reason.REPLACED if file_system == NEW_FS else None
         assert reasons == [reason or replaced for reason in LEVELS[kind]]
 
 
 @pytest.mark.parametrize("verify", Verify)
-def test_only_level_probe_opens_the_device(verify: Verify) -> None:
-    """A scan that finds the device on another file system does not."""
-    probed: list[BinderDevice] = []
-
-    def probe(device: BinderDevice) -> bool:
-        probed.append(device)
-        return False
-
-    assert evaluate(binder_device(), verify, FS) is None
-    assert evaluate(binder_device(file_system=NEW_FS), verify, FS, probe) is Reason.REPLACED
-    assert evaluate(binder_device(), verify, (0, 0), probe) is Reason.REPLACED, "only None means any file system"
-    assert probed == []
-    reason = evaluate(binder_device(), verify, None, probe)
-    assert reason is (Reason.PROBE_FAILED if verify is Verify.PROBE else None)
-    assert probed == ([binder_device()] if verify is Verify.PROBE else [])
+def test_device_on_another_file_system_is_replaced(verify: Verify) -> None:
+    assert evaluate(Place(Kind.BINDERFS, *FS), verify, FS) is None
+    assert evaluate(Place(Kind.BINDERFS, *NEW_FS), verify, FS) is Reason.REPLACED
+    assert evaluate(Place(Kind.BINDERFS), verify, FS) is Reason.REPLACED
+    assert evaluate(Place(Kind.BINDERFS, *FS), verify, (0, 0)) is Reason.REPLACED, "only None means any file system"
 
 
-def test_probe_on_a_file_system_that_hangs_is_a_scan_timeout() -> None:
-    def probe(device: BinderDevice) -> bool:
-        raise NotRespondingError(device.path)
+def test_probe_that_fails_or_hangs_is_a_reason() -> None:
+    def hang(name: str) -> bool:
+        raise NotRespondingError(name)
 
-    assert evaluate(binder_device(), Verify.PROBE, FS, probe) is Reason.SCAN_TIMEOUT
+    assert evaluate_probe(lambda _name: True, "b1") is None
+    assert evaluate_probe(lambda _name: False, "b1") is Reason.PROBE_FAILED
+    assert evaluate_probe(hang, "b1") is Reason.SCAN_TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -89,7 +76,7 @@ def test_probe_on_a_file_system_that_hangs_is_a_scan_timeout() -> None:
 def test_device_that_failed_or_cannot_be_recreated_is_not_recreated(
     kind: Kind, *, failed: bool, reason: Reason | None
 ) -> None:
-    assert evaluate_recreation(binder_device(kind), failed=failed) is reason
+    assert evaluate_recreation(kind, failed=failed) is reason
 
 
 @pytest.mark.parametrize(

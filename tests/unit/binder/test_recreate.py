@@ -14,9 +14,9 @@ import pytest
 
 from aosp_plugin.binder.devices.sets import Single
 from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Found, Kind, binder_device
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.discovery.history import track
+from aosp_plugin.binder.discovery.history import TrackedDevices, track
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
@@ -25,10 +25,9 @@ from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotP
 from aosp_plugin.binder.provision.recreate import TEMPORARY_PREFIX, recreate_device, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from aosp_plugin.binder.discovery.history import TrackedDevice
     from tests.fake_binderfs import FakeBinderfs
 
 TEMPORARY = f"{TEMPORARY_PREFIX}a1"
@@ -38,6 +37,10 @@ OPERATIONS = ("lstat", "unlink", "chmod", "rename")
 
 class DeviceHost(Host):
     """Reports plain files as character devices, with the inode as the number, so that the tests need no root."""
+
+    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the status of each file, which exists."""
+        return ((name, self.lstat(f"{directory}/{name}")) for name in names)
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of the file."""
@@ -67,10 +70,14 @@ class Place:
         self.kernel.add_device(str(self.run), name)
         (self.run / name).chmod(mode)
 
-    def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
+    def found(self, directory: str = "/dev") -> dict[str, Found]:
         """Scan for devices."""
         driver = Driver(frozenset({self.run.stat().st_dev}))
-        return scanner.scan(self.host, driver, directory, Single("a")).devices
+        return scanner.scan(self.host, driver, directory, Single("a")).found
+
+    def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
+        """Scan for devices."""
+        return tuple(binder_device(f"{directory}/", name, entry) for name, entry in self.found(directory).items())
 
     def device(self, name: str = "a1") -> BinderDevice:
         """Scan for one device."""
@@ -173,22 +180,21 @@ def test_recreation_replaces_the_file_behind_links(place: Place) -> None:
 
 def test_health_never_changes_during_a_recreation(place: Place) -> None:
     """A scan before and after every operation finds the device healthy."""
-    tracked: Mapping[str, TrackedDevice] = {}
+    tracked = TrackedDevices("/dev/")
     scanned: list[str] = []
 
     def scan(point: str) -> None:
         nonlocal tracked
-        devices = (*place.scan(), *place.scan("/run"))
-        assert [device.name for device in devices] == ["a1", "a1"], point
-        tracked = track(
-            tracked,
-            devices,
-            float(len(scanned)),
-            300.0,
-            lambda device, expected: health.evaluate(device, Verify.BINDER, expected),
-        )
-        states = [(known.device.kind, known.reason, known.since) for known in tracked.values()]
-        assert states == [(Kind.BINDERFS, None, 0.0)]
+        for directory in ("/dev", "/run"):
+            tracked = track(
+                tracked,
+                place.found(directory),
+                float(len(scanned)),
+                300.0,
+                lambda found, expected: health.evaluate(found, Verify.BINDER, expected),
+            )
+            states = [(name, known.device.kind, known.reason) for name, known in tracked.items()]
+            assert (states, tracked.past) == ([("a1", Kind.BINDERFS, None)], {}), point
         scanned.append(point)
 
     expected = points(place)

@@ -14,11 +14,13 @@ import pytest
 
 from aosp_plugin.binder.devices.sets import Layout, Named, Single
 from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
-from aosp_plugin.binder.discovery.scanner import DeviceReader, Scan, kind_of
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind, binder_device
+from aosp_plugin.binder.discovery.reader import DeviceReader, kind_of
+from aosp_plugin.binder.discovery.scanner import Scan
 from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 FLAT = Single("aosp_binder")
@@ -77,6 +79,13 @@ class Tree(Host):
         values = (file.mode | 0o600, inode, file.device, 1, 0, 0, 0, 0, 0, 0)
         return os.stat_result(values, {"st_rdev": file.number, "st_mtime_ns": MOUNTED})
 
+    def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the status of files."""
+        for name in names:
+            path = posixpath.join(directory, name)
+            if path in self.files:
+                yield name, self.lstat(path)
+
     def resolve(self, path: str, links: set[str] | None = None) -> str:
         """Follow links of whole paths only."""
         for _ in range(40):
@@ -97,7 +106,11 @@ def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
 
 
 def names(result: Scan) -> list[str]:
-    return [device.name for device in result.devices]
+    return [*result.found]
+
+
+def devices(result: Scan, directory: str = "/dev") -> list[BinderDevice]:
+    return [binder_device(f"{directory}/", name, found) for name, found in result.found.items()]
 
 
 @pytest.fixture
@@ -140,8 +153,12 @@ def test_link_has_the_identity_of_its_target(tree: Tree) -> None:
     tree.char("/run/binderfs/a", BINDERFS, BINDER)
     tree.link("/dev/aosp_binder7", "/run/binderfs/a")
     identity = Identity(BINDERFS, BINDER, tree.lstat("/run/binderfs/a").st_ino, MOUNTED)
-    assert scan(tree) == Scan(
-        (BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs"),),
+    result = scan(tree)
+    assert devices(result) == [
+        BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs")
+    ]
+    assert result == Scan(
+        result.found,
         {},
         frozenset({"/dev", "/run/binderfs"}),
         {"/run/binderfs/a": ["aosp_binder7"]},
@@ -154,7 +171,7 @@ def test_device_directory_may_be_a_link(tree: Tree) -> None:
     tree.link("/binders/current", "/run/binderfs")
     tree.files["/binders/current/aosp_binder1"] = tree.files["/run/binderfs/aosp_binder1"]
     result = scan(tree, directory="/binders/current")
-    (device,) = result.devices
+    (device,) = devices(result, "/binders/current")
     assert (device.path, device.directory) == ("/binders/current/aosp_binder1", "/run/binderfs")
     assert device.identity is not None
     assert device.identity.inode == tree.lstat("/run/binderfs/aosp_binder1").st_ino
@@ -186,7 +203,7 @@ def test_each_link_on_the_path_to_a_device_is_watched(
     for link, target in itertools.pairwise(["/dev/aosp_binder1", *links]):
         tree.link(link, target)
     result = scan(tree)
-    assert [(device.name, device.kind) for device in result.devices] == [("aosp_binder1", kind)]
+    assert [(device.name, device.kind) for device in devices(result)] == [("aosp_binder1", kind)]
     assert result.directories == {"/dev", *watched}
     assert attributed is None or result.links == {path: ["aosp_binder1"] for path in attributed}
 
@@ -229,7 +246,7 @@ def test_binderfs_directory_is_that_of_the_device_itself(tree: Tree) -> None:
     tree.char("/dev/aosp_binder3", OTHER_BINDERFS, BINDER)
     tree.link("/dev/aosp_binder4", "/run/binderfs/c")
     tree.char("/dev/aosp_binder5", DEV, MISC_BINDER)
-    assert [(device.directory, device.identity and device.identity.file_system) for device in scan(tree).devices] == [
+    assert [(device.directory, device.identity and device.identity.file_system) for device in devices(scan(tree))] == [
         ("/run/binderfs", (BINDERFS, MOUNTED)),
         ("/dev/binderfs", (OTHER_BINDERFS, MOUNTED)),
         ("", (OTHER_BINDERFS, 0)),
@@ -245,7 +262,7 @@ def test_directory_without_its_own_binder_control_is_no_binderfs_directory(tree:
     del tree.files["/run/binderfs/binder-control"]
     if control is not None:
         tree.char("/run/binderfs/binder-control", control, CONTROL)
-    (device,) = scan(tree).devices
+    (device,) = devices(scan(tree))
     assert (device.kind, device.directory) == (Kind.BINDERFS, "")
     assert device.identity is not None
     assert device.identity.since == 0
@@ -257,15 +274,15 @@ def test_root_of_a_binderfs_may_be_the_device_directory(tree: Tree) -> None:
     tree.char("/binder-control", BINDERFS, CONTROL)
     tree.char("/aosp_binder1", BINDERFS, BINDER)
     tree.directory("/features", BINDERFS)
-    devices = scan(tree, Single(""), directory="/").devices
-    assert [(device.path, device.directory) for device in devices] == [("/aosp_binder1", "/")]
+    found = devices(scan(tree, Single(""), directory="/"), "")
+    assert [(device.path, device.directory) for device in found] == [("/aosp_binder1", "/")]
 
 
 def test_binderfs_directory_is_read_once(tree: Tree) -> None:
     for number in range(4):
         tree.char(f"/run/binderfs/a{number}", BINDERFS, BINDER)
         tree.link(f"/dev/aosp_binder{number}", f"/run/binderfs/a{number}")
-    assert {device.directory for device in scan(tree).devices} == {"/run/binderfs"}
+    assert {device.directory for device in devices(scan(tree))} == {"/run/binderfs"}
     assert tree.calls.count("/run/binderfs") == 1
 
 
@@ -274,7 +291,7 @@ def test_nested_devices_are_named_by_directory_and_file(phones: Tree) -> None:
     phones.directory("/dev/phones/phone1", DEV)
     phones.directory("/dev/phones/phone1/binder", DEV)
     result = scan_phones(phones)
-    assert [(device.path, device.directory) for device in result.devices] == [
+    assert [(device.path, device.directory) for device in devices(result, "/dev/phones")] == [
         (f"/dev/phones/{directory}/{name}", f"/dev/phones/{directory}")
         for directory in ("phone9", "phone10")
         for name in ("binder", "hwbinder")
@@ -295,7 +312,7 @@ def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
     phones.char("/run/binderfs/binder", BINDERFS, BINDER)
     result = scan_phones(phones)
     identity = Identity(BINDERFS, BINDER, phones.lstat("/run/binderfs/binder").st_ino, MOUNTED)
-    assert result.devices[0] == BinderDevice(
+    assert devices(result, "/dev/phones")[0] == BinderDevice(
         "phone1/binder", "/dev/phones/phone1/binder", Kind.BINDERFS, identity, "/run/binderfs"
     )
     assert result.directories == {"/dev/phones", "/run", "/run/binderfs", "/run/later"}
@@ -310,7 +327,7 @@ def test_files_are_no_directories_of_sets(phones: Tree) -> None:
     phones.link("/dev/phones/link", "/dev/phones/phone9/binder")
     phones.link("/dev/phones/loop", "/dev/phones/loop")
     result = scan_phones(phones)
-    assert len(result.devices) == 4
+    assert len(result.found) == 4
     assert result.skipped == {}
     assert result.directories == {"/dev/phones", "/dev/phones/phone9"}
     assert result.sets == {"phone9", "phone10"}
@@ -333,15 +350,15 @@ def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree)
 def test_binder_control_is_neither_directory_nor_device_of_a_set(phones: Tree) -> None:
     phones.directory("/dev/phones/binder-control", DEV)
     phones.char("/dev/phones/binder-control/binder", DEV, NULL)
-    assert len(scan_phones(phones).devices) == 4
+    assert len(scan_phones(phones).found) == 4
     phones.link("/dev/phones/phone1", "/run/binderfs")
     phones.link("/run/binderfs/binder", "/run/binderfs/binder-control")
-    assert scan_phones(phones).devices[0].kind is Kind.OTHER
+    assert devices(scan_phones(phones), "/dev/phones")[0].kind is Kind.OTHER
 
 
 def test_reader_returns_the_same_nested_device_as_a_scan(phones: Tree) -> None:
     reader = DeviceReader(phones, DRIVER, "/dev/phones")
-    assert reader.read("phone9/hwbinder") == scan_phones(phones).devices[1]
+    assert reader.devices(["phone9/hwbinder"]) == devices(scan_phones(phones), "/dev/phones")[1:2]
     assert reader.read("phone9/vndbinder") is None
     assert reader.read("phone1/binder") is None
 

@@ -60,7 +60,7 @@ def test_numbered_sets_depend_on_numbers_and_not_on_positions(
 ) -> None:
     """Missing members are included, also the first one, whose name is the ID."""
     expected = [DeviceSet(id_, tuple(f"b{number}" for number in numbers)) for id_, numbers in sets.items()]
-    assert layout.sets(f"b{number}" for number in known) == expected
+    assert layout.sets([f"b{number}" for number in known]) == expected
 
 
 @pytest.mark.parametrize("name", ["b", "b07", "b00", "b-1", "b1x", "xb1", "b²", "b٣", "b1\n", "B1", ""])

@@ -73,7 +73,7 @@ def test_any_sets_are_spread_evenly(size: int, count: int, first: int, strided: 
     """As many spread devices as a set has members must not give all sets the same one."""
     phones = 4 * count
     layout = Numbered("n", size, phones if strided else None, first)
-    groups = layout.sets(f"n{number}" for number in range(first, first + size * phones))
+    groups = layout.sets([f"n{number}" for number in range(first, first + size * phones)])
     spread = Spread(tuple(f"/dev/gpu{number}" for number in range(count)))
     assert len(groups) == phones
     assert set(Counter(spread.device(group.number) for group in groups).values()) == {4}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.discovery.binder_device import ABSENT, FileSystem, Found, Kind, Place
 from aosp_plugin.binder.discovery.health import Reason, Verify, evaluate
-from aosp_plugin.binder.discovery.history import TrackedDevice, track
+from aosp_plugin.binder.discovery.history import Past, TrackedDevices, track
 
 TTL = 300.0
 FS, NEW_FS = (70, 1), (70, 2)
@@ -15,29 +15,34 @@ HEALTHY: dict[str, Reason | None] = {"b1": None}
 DROPPED: dict[str, Reason | None] = {}
 
 
-def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> BinderDevice:
-    """Return a binder device; it exists unless its kind is ABSENT."""
-    identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
-    return BinderDevice(name, f"/dev/{name}", kind, identity)
+Entries = dict[str, Found]
 
 
-PRESENT, REMOUNTED = [binder_device()], [binder_device(file_system=NEW_FS)]
-DANGLING, FILE = [binder_device(Kind.ABSENT)], [binder_device(Kind.FILE)]
-GONE: list[BinderDevice] = []
+def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> Entries:
+    """Return what a scan finds of a binder device."""
+    return {name: (Place(kind, *file_system), 1, 2)}
+
+
+PRESENT, REMOUNTED = binder_device(), binder_device(file_system=NEW_FS)
+DANGLING, FILE = {"b1": ABSENT}, binder_device(Kind.FILE)
+GONE: Entries = {}
 
 
 class Tracker:
     """Consecutive scans of a host at level char."""
 
     def __init__(self, ttl: float = TTL) -> None:
-        self.tracked: dict[str, TrackedDevice] = {}
+        self.tracked = TrackedDevices("/dev/")
         self._ttl = ttl
 
-    def scan(self, now: float, devices: list[BinderDevice]) -> dict[str, Reason | None]:
+    def scan(self, now: float, found: Entries) -> dict[str, Reason | None]:
         """Scan at this time and return the reasons."""
         self.tracked = track(
-            self.tracked, devices, now, self._ttl, lambda device, expected: evaluate(device, Verify.CHAR, expected)
+            self.tracked, {**found}, now, self._ttl, lambda place, expected: evaluate(place, Verify.CHAR, expected)
         )
+        assert {name: self.tracked.reason(name) for name in self.tracked if self.tracked.reason(name)} == {
+            **self.tracked.unhealthy()
+        }
         return {name: known.reason for name, known in self.tracked.items()}
 
 
@@ -65,26 +70,63 @@ class Tracker:
     ],
 )
 def test_reason_depends_on_the_scans_before(
-    scans: list[tuple[float, list[BinderDevice]]], reasons: dict[str, Reason | None]
+    scans: list[tuple[float, Entries]], reasons: dict[str, Reason | None]
 ) -> None:
     """Until the TTL has expired, running containers may have devices of the old binderfs."""
     tracker = Tracker()
     assert [tracker.scan(now, devices) for now, devices in scans][-1] == reasons
 
 
-def test_healthy_device_has_its_file_system_and_the_time_of_the_last_change() -> None:
+def test_unhealthy_device_has_its_file_system_and_the_time_of_the_last_change() -> None:
+    """A healthy one has no history, and is the same object after each scan: there are a hundred thousand of them."""
     tracker = Tracker()
-    for now, devices, since in ((7.0, PRESENT, 7.0), (8.0, PRESENT, 7.0), (9.0, GONE, 9.0), (10.0, PRESENT, 10.0)):
-        tracker.scan(now, devices)
-        assert (tracker.tracked["b1"].since, tracker.tracked["b1"].file_system) == (since, FS)
+    for now, found, since in ((7.0, PRESENT, None), (9.0, GONE, 9.0), (10.0, GONE, 9.0), (11.0, REMOUNTED, 11.0)):
+        tracker.scan(now, found)
+        past = tracker.tracked.past.get("b1")
+        assert past == (None if since is None else Past(FS, tracker.tracked.reason("b1"), since))
+    tracker.scan(12.0, PRESENT)
+    before = tracker.tracked
+    tracker.scan(13.0, PRESENT)
+    assert (before.past, tracker.tracked.past) == ({}, {})
+    assert tracker.tracked.found is before.found
+
+
+def test_device_is_accepted_on_any_file_system_once() -> None:
+    tracker = Tracker()
+    tracker.scan(0.0, PRESENT)
+    tracker.tracked = tracker.tracked.on_any_file_system(["b1", "b2"])
+    assert {name: known.reason for name, known in tracker.tracked.items()} == HEALTHY
+    assert tracker.scan(1.0, REMOUNTED) == HEALTHY
+    assert tracker.scan(2.0, PRESENT) == REPLACED
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_probe_decides_about_devices_that_are_healthy_otherwise(fails_at: int) -> None:
+    tracker, probed = Tracker(), list[str]()
+
+    def scan(now: int, found: Entries) -> Reason | None:
+        def probe(name: str) -> Reason | None:
+            probed.append(name)
+            return Reason.PROBE_FAILED if now == fails_at else None
+
+        tracker.tracked = track(
+            tracker.tracked, {**found}, now, TTL, lambda place, expected: evaluate(place, Verify.PROBE, expected), probe
+        )
+        return tracker.tracked.reason("b1")
+
+    expected = [Reason.PROBE_FAILED if now == fails_at else None for now in range(3)]
+    assert [scan(now, PRESENT) for now in range(3)] == expected
+    assert scan(3, REMOUNTED) is Reason.REPLACED
+    assert scan(4, FILE) is Reason.NOT_A_DEVICE
+    assert probed == ["b1"] * 3
 
 
 def test_ttl_is_that_of_each_device() -> None:
     """A TTL of zero drops a missing device at the next scan."""
     tracker = Tracker(ttl=0.0)
     b2 = binder_device(name="b2")
-    tracker.scan(0.0, [*PRESENT, b2])
-    assert tracker.scan(1.0, [b2]) == {"b1": Reason.MISSING, "b2": None}
+    tracker.scan(0.0, {**PRESENT, **b2})
+    assert tracker.scan(1.0, b2) == {"b1": Reason.MISSING, "b2": None}
     assert tracker.scan(1.0, GONE) == {"b2": Reason.MISSING}
 
 
