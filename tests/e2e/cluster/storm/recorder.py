@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.e2e.cluster.api import BrokenAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,12 +45,18 @@ class StageRecorder:
 
     def times(self, stage: str, pods: Iterable[str]) -> dict[str, float]:
         """Return the time at which each of these pods reached a stage, without those that have not."""
-        assert self._thread.is_alive(), "the watch on pods has ended"
+        if not self._thread.is_alive():
+            raise RuntimeError("the watch on pods has ended")
         found = self._times.get(stage, {})
         return {pod: found[pod] for pod in pods if pod in found}
 
     def _record(self) -> None:
-        for event in self._api.watch(self._path, _RUN):
-            at = time.time()
-            for stage in stages(event):
-                self._times.setdefault(stage, {}).setdefault(event["object"]["metadata"]["name"], at)
+        """Watch until the run ends, and go on where the API server has ended the watch of a client that is too slow."""
+        query: dict[str, str] = {}
+        while True:
+            with contextlib.suppress(BrokenAnswerError):
+                for event in self._api.watch(self._path, _RUN, **query):
+                    at, metadata = time.time(), event["object"]["metadata"]
+                    for stage in stages(event):
+                        self._times.setdefault(stage, {}).setdefault(metadata["name"], at)
+                    query["resourceVersion"] = metadata["resourceVersion"]
