@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import threading
 import time
 from functools import partial
@@ -17,7 +16,6 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
-from aosp_plugin.daemon.problems import problems
 from aosp_plugin.daemon.report import Known, Report
 from aosp_plugin.daemon.resource_report import resource_report
 from aosp_plugin.daemon.servers import node_name
@@ -106,6 +104,10 @@ class StatusRoute:
             return self._answer
 
     def _encode(self, watching: str, status: NodeStatus) -> Answer:
+        import gzip  # noqa: PLC0415 - with the first report, as ``problems``
+
+        from aosp_plugin.daemon.problems import problems  # noqa: PLC0415 - as above
+
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
         allocations = Known(not status.allocations.problem, status.allocations.problem)
         report = Report(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.daemon.node_problem import NodeProblem
 from aosp_plugin.daemon.servers import node_name
 from aosp_plugin.framework.worker import Worker
 
@@ -75,6 +74,7 @@ class NodeTasks:
         if not self._config.node_events or self._api is None:
             return []
         from aosp_plugin.daemon.node_events import NodeEvents  # noqa: PLC0415 - only where required
+        from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - as above
         from aosp_plugin.daemon.node_watch import ResourceWatch, watch  # noqa: PLC0415 - as above
 
         events = NodeEvents(self._api, node_name(), NodeProblem("events", metrics.problem))
@@ -85,13 +85,15 @@ class NodeTasks:
         key = self._config.startup_taint
         if not key or self._api is None:
             return []
-        from aosp_plugin.daemon.node_taint import StartupTaint  # noqa: PLC0415 - only where required
+        from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - only where required
+        from aosp_plugin.daemon.node_taint import StartupTaint  # noqa: PLC0415 - as above
 
         problem = NodeProblem("startup_taint", metrics.problem)
         return [StartupTaint(self._api, node_name(), key, self._servers, problem).run()]
 
     def _feature_file(self, metrics: NodeMetrics) -> Coroutine[None, None, None]:
         from aosp_plugin.daemon.node_features import Feature, FeatureFile  # noqa: PLC0415 - only where required
+        from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - as above
 
         host = Host(self._config.host_root)
         features = [Feature(server, self._backends[server.resource_name], host) for server in self._servers]

@@ -65,8 +65,12 @@ FIGURES: Mapping[str, Figure] = {
     "consecutive_worst": Figure(
         "devices appear 150 ms apart: to message, worst", "ms", "consecutive", 1e3, statistic="worst"
     ),
-    "beside_flapping": Figure("... beside one that flaps every 50 ms", "ms", "beside_flapping", 1e3, Target(limit=30)),
-    "flapping_messages": Figure("messages of that one in 10 s", "", "flapping_messages", target=Target(limit=10)),
+    "beside_flapping": Figure(
+        "devices appear beside one that flaps every 50 ms", "ms", "beside_flapping", 1e3, Target(limit=30)
+    ),
+    "flapping_messages": Figure(
+        "a device flaps every 50 ms: messages in 10 s", "", "flapping_messages", target=Target(limit=10)
+    ),
     "burst_messages": Figure("burst of 10,000 devices: messages", "", "burst_messages", target=Target(limit=10)),
     "burst_lag": Figure("burst: lag after the last device", "ms", "burst_lag", 1e3, Target(limit=300)),
     "burst_processor": Figure("burst: CPU time", "ms", "burst_processor", 1e3),

@@ -28,7 +28,7 @@ WARM_UP = 20
 SETTLE = 2.0
 """Seconds after which a plugin is idle after a start or a change."""
 
-MAX_SECONDS = 20.0
+MAX_SECONDS = 12.0
 """The time limit for the samples of one figure of one plugin, because plugins that poll are slow."""
 
 

@@ -97,6 +97,22 @@ def test_a_failed_call_is_an_error(program: Path, tmp_path: Path) -> None:
         caller.call(program, plugin.socket, "Allocate", [b"request", b"fail", b"request"])
 
 
+def test_the_kubelet_of_the_benchmark_confirms_all_devices() -> None:
+    """Otherwise this plugin would register again, and not be idle."""
+    with trial(contestants.PLUGIN) as running, measures.running([running], DEVICES):
+        metrics = running.exercise()
+    assert f'aosp_plugin_kubelet_allocatable{{resource="aosp.io/binder"}} {DEVICES}.0' in metrics
+
+
+def test_a_plugin_that_fails_a_measure_is_recorded_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.bench.kubelet.PATIENCE", 5.0)
+    samples = Samples()
+    with trial(contestants.Contestant("ends", "true")) as first, trial(contestants.EMPTY_HANDLERS[1]) as second:
+        measures.memory([first, second], DEVICES, samples)
+    assert list(samples.summaries()) == [contestants.EMPTY_HANDLERS[1].name]
+    assert samples.failures()["ends"][f"rss_{DEVICES}"].startswith("TimeoutError")
+
+
 @pytest.mark.timeout(240)
 def test_every_figure_of_this_plugin_is_measured_without_a_failure() -> None:
     samples = Samples()

@@ -70,19 +70,22 @@ class Trial:
             )
         return started
 
-    def exercise(self) -> None:
-        """Wait until the plugin has queried the podresources API and has answered a scrape, if it does so at all.
+    def exercise(self) -> str:
+        """Wait until the plugin has queried the podresources API, and scrape it, if it does so at all.
 
-        Its memory is then that of a plugin in use. Raises TimeoutError or OSError.
+        Return its metrics. Its memory is then that of a plugin in use. Raises TimeoutError or OSError.
         """
         if "{pod_resources}" in self.contestant.command:
             self.kubelet.queried()
         if "{port}" in self.contestant.command:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as response:
-                response.read()
+                return str(response.read(), "utf-8")
+        return ""
 
     def stop(self) -> float:
-        """Stop the plugin with SIGTERM; return the seconds until its exit."""
+        """Stop the plugin with SIGTERM; return the seconds until its exit, 0 if it has ended by itself."""
+        if self.process.poll() is not None:
+            return 0.0
         started = time.perf_counter()
         self.process.terminate()
         self.process.wait(30)
@@ -122,9 +125,13 @@ class DeviceDirectory:
         self.directory = directory
         self.kind = "char" if os.geteuid() == 0 else "file"
 
+    def name(self, number: int) -> str:
+        """Return the name of a device."""
+        return f"{PREFIX}{number}"
+
     def path(self, number: int) -> str:
         """Return the path of a device."""
-        return os.path.join(self.directory, f"{PREFIX}{number}")
+        return os.path.join(self.directory, self.name(number))
 
     def make(self, number: int) -> float:
         """Create a device; return the time."""

@@ -22,6 +22,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Resource
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.events.pacing import Pacing
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.refresher import Refresher
 from aosp_plugin.framework.worker import Worker
@@ -221,6 +222,13 @@ class Backend(BinderBackend):
         return super().directories() | {self.barriers}
 
 
+class AlwaysDue(Pacing):
+    """Withholds files that keep changing, but only from one scan to the next."""
+
+    def _pace(self, _number: int) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
 class World:
     """A host and two backends. The refresher scans one of them after events; the other one scans everything."""
 
@@ -237,7 +245,7 @@ class World:
         self.incremental.barriers = str(barriers)
         self._events = FileEvents()
         self._worker = Worker("test")
-        subscription = self._events.subscribe()
+        subscription = self._subscription = self._events.subscribe(AlwaysDue())
         self._refresher = Refresher(self.incremental, Inventory(), subscription, self._worker, asyncio.Event())
         self._barrier = barriers / "barrier"
         self._passed = asyncio.Event()
@@ -255,8 +263,10 @@ class World:
         subscription.notify = recorded  # type: ignore[method-assign]
 
     async def scan(self) -> None:
-        """Scan after the events that have been reported so far."""
+        """Scan after the events that have been reported so far; again if files that keep changing were withheld."""
         await self._refresher.scan(TIMEOUT)
+        while self._subscription.due() is not None:
+            await self._refresher.scan(TIMEOUT)
 
     async def scan_all_events(self) -> None:
         """Scan once, after all events have been reported."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import pkgutil
 import posixpath
 from functools import partial
@@ -86,4 +85,6 @@ def _content(name: str) -> bytes:
 
 
 def _answer(name: str, content: bytes) -> Answer:
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which only the page requires
+
     return Answer(_TYPES[posixpath.splitext(name)[1]], content, tag=hashlib.sha256(content).hexdigest()[:16])

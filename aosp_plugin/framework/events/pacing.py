@@ -24,8 +24,11 @@ CALM = 0.1
 """Seconds after the scan of a file after which its next change does not raise its level. More than the longest quiet: a
 file that changes more seldom is scanned after each change, and a higher level would only delay that."""
 
+FEW, BURST_CALM = 10, 0.25
+"""A scan of more files belongs to a burst, which is over after so many seconds without a scan of calm files."""
+
 FREE_SCANS, PERIOD = 8, 1.0
-"""Scans of calm files in so many seconds that do not count as a burst: devices that appear one after another."""
+"""Scans of calm files in so many seconds that are no burst either: devices that appear one after another."""
 
 MAX_CHANGED_PATHS = 4096
 """Changed files that are remembered. More count as any file, so that a scan that hangs costs no memory."""
@@ -77,8 +80,8 @@ class Pacing:
         """The level and the time of the scan of each path that was scanned recently. Scans share their tuples."""
         self._scans: deque[float] = deque()
         """The times of the scans of level 0 within ``PERIOD``."""
-        self._forced = 0
-        """How many of the last ones were due to the cap, in a row."""
+        self._bursts = 0
+        """How many of the last ones belonged to a burst, less the others."""
         self._busy = 0
         """How often quiet and cap of level 0 are doubled, because calm files change one after another."""
 
@@ -127,7 +130,8 @@ class Pacing:
         for number in due:
             level = self._levels[number]
             if number == 0:
-                self._forced = self._forced + 1 if now < level.last + self._pace(0)[0] else 0
+                is_burst = len(level.paths) > FEW or now < level.last + self._pace(0)[0]
+                self._bursts = min(self._bursts + 1, LEVELS) if is_burst else max(self._bursts - 1, 0)
                 self._scans.append(now)
             taken |= level.paths
             first.append(level.first)
@@ -157,11 +161,11 @@ class Pacing:
         return min(level + 1, LEVELS - 1) if now - at < CALM else 0
 
     def _count_busy(self, now: float) -> int:
-        if self._scans and now - self._scans[-1] >= CALM:
-            self._forced = 0
+        if self._scans and now - self._scans[-1] >= BURST_CALM:
+            self._bursts = 0
         while self._scans and now - self._scans[0] >= PERIOD:
             self._scans.popleft()
-        return self._forced + max(0, len(self._scans) - FREE_SCANS)
+        return self._bursts + max(0, len(self._scans) - FREE_SCANS)
 
     def _due(self, number: int) -> float:
         quiet, cap = self._pace(number)

@@ -144,6 +144,22 @@ def test_burst_of_many_devices_causes_few_scans_the_last_one_soon(count: int, pa
     assert max(len(scan.paths) for scan in scans) <= MAX_CHANGED_PATHS + 1
 
 
+@pytest.mark.parametrize("pause", [0.015, 0.03, 0.06])
+def test_burst_with_pauses_causes_few_scans(pause: float) -> None:
+    """As on a busy host, where the process that creates the devices has to wait for a processor."""
+    chunks = [every(0.0001, 200, f"{chunk}-{{}}", start=chunk * (0.02 + pause)) for chunk in range(50)]
+    changes = [change for chunk in chunks for change in chunk]
+    scans = scans_after(changes)
+    assert len(scans) <= 8
+    assert scans[-1].at - changes[-1].at <= LONGEST_QUIET + SCAN + ROUNDING
+
+
+def test_devices_that_appear_after_a_burst_are_soon_scanned_at_once() -> None:
+    changes = every(0.15, 20, start=1.03)
+    scans = scans_after([*every(0.0001, 10_000, "burst{}"), *changes])
+    assert max(waits(changes, scans)[4:]) <= QUIET + ROUNDING
+
+
 def test_too_many_changes_become_one_of_any_file() -> None:
     pacing = Pacing()
     for number in range(MAX_CHANGED_PATHS + 5):
