@@ -10,6 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from aosp_plugin.backend.encoded_edits import EncodedEditsBuilder
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.backend.container_edits import AllocatedDevice
+    from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
@@ -36,16 +38,19 @@ class BinderBackend(HostDevices):
     ) -> None:
         """See ``HostDevices``."""
         super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
+        self._encoded_edits = EncodedEditsBuilder(resource)
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container gets for the devices ``ids``, as of the last scan. Raises AllocationError."""
         scanned = self._scanned
-        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
-        if self._recreator is None:
-            self._log_reuse(allocated)
-        return self._edits.for_container(allocated, scanned.shared)
+        return self._edits.for_container(self._allocated(ids, scanned), scanned.shared)
+
+    def allocate_encoded(self, ids: Sequence[str]) -> bytes:
+        """Return the same, encoded. Raises AllocationError."""
+        scanned = self._scanned
+        return self._encoded_edits.encoded(self._allocated(ids, scanned), scanned.shared)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
@@ -75,6 +80,12 @@ class BinderBackend(HostDevices):
                 self._spec.rewrite()
             except (OSError, HostError, CdiError) as error:
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
+
+    def _allocated(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
+        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
+        if self._recreator is None:
+            self._log_reuse(allocated)
+        return allocated
 
     def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""

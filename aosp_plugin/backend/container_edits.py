@@ -65,6 +65,7 @@ class EditsBuilder:
         self._resource = resource
         self._has_phones = resource.phones is not None
         self._shared_mounts = [shared_path(text) for text in resource.shared_mounts]
+        self._common_environment = {"PATH": resource.path_env} if resource.path_env else {}
         self.needs_spec = not CDI.isdisjoint(resource.device_list)
         """Whether containers refer to devices of a CDI spec."""
         self.by_cdi_only = self.needs_spec and DeviceList.VOLUME_MOUNTS not in resource.device_list
@@ -81,8 +82,7 @@ class EditsBuilder:
             raise InvalidRequestError(f"a container can have one phone, not {len(devices)} ({ids}): request 1")
         members = [member for device in devices for member in device.members]
         edits = self._edits(devices, shared, self._resource.container_paths)
-        names = map(self._visible_name, members)
-        edits = edits._replace(environment={**self._visible_devices(names), **edits.environment})
+        edits = edits._replace(environment=self._environment(members))
         if not self.needs_spec:
             return edits
         remaining = self._mounts_without_cdi(devices, edits, shared)
@@ -157,7 +157,7 @@ class EditsBuilder:
         nodes += [self._node(host_path, path) for host_path, path in shared.devices]
         nodes += map(self._node, dict.fromkeys(device.spread_device for device in devices if device.spread_device))
         mounts += self._shared_mounts_of(members, shared)
-        return ContainerEdits(nodes, mounts, {"PATH": self._resource.path_env} if self._resource.path_env else {})
+        return ContainerEdits(nodes, mounts, self._common_environment)
 
     def _node(self, host_path: str, path: str = "") -> DeviceNode:
         return DeviceNode(host_path, path or host_path, self._resource.permissions)
@@ -166,19 +166,23 @@ class EditsBuilder:
         return [self._node(member.path, device_node_path(member)) for member in members]
 
     def _mounts_of(self, members: Sequence[BinderDevice], container_paths: Sequence[str]) -> list[Mount]:
-        mounts = [
+        return self._own_mounts_of(members) + self._path_mounts_of(members, container_paths)
+
+    def _own_mounts_of(self, members: Iterable[BinderDevice]) -> list[Mount]:
+        return [
             Mount(member.path, path)
             for member in members
             if member.kind is Kind.BINDERFS
             for path in self._own_paths(member)
         ]
+
+    def _path_mounts_of(self, members: Iterable[BinderDevice], container_paths: Iterable[str]) -> list[Mount]:
         # A container with fewer binder devices than paths gets the first paths; further devices get no path.
-        mounts += [
+        return [
             Mount(member.path, path)
             for member, path in zip(members, container_paths, strict=False)
             if path != container_path(member)
         ]
-        return mounts
 
     def _shared_mounts_of(self, members: Sequence[BinderDevice], shared: SharedFiles) -> list[Mount]:
         """Return the shared mounts: read-only, or root in any container could unlink every tenant's binder devices."""
@@ -199,6 +203,10 @@ class EditsBuilder:
         """Return the container paths of a binder device in a binderfs, without the configured ones."""
         path = device_node_path(member)
         return (path,) if self._has_phones else dict.fromkeys([path, container_path(member)])
+
+    def _environment(self, members: Sequence[BinderDevice]) -> dict[str, str]:
+        """Return the variables of a container with these binder devices."""
+        return {**self._visible_devices(map(self._visible_name, members)), **self._common_environment}
 
     def _visible_devices(self, names: Iterable[str]) -> dict[str, str]:
         """Return the variable with the names of a container's binder devices; nothing if it is off."""

@@ -236,7 +236,7 @@ class HostDevices(Backend):
             if set_id is None or set_id not in known:
                 raise UnknownDeviceError(f"unknown device {device_id!r}")
             set_ids.add(set_id)
-        return [known[set_id] for set_id in natural_sort([*set_ids])]
+        return [known[set_id] for set_id in (natural_sort([*set_ids]) if len(set_ids) > 1 else set_ids)]
 
     def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
         """Return what a container gets with a device. Raises UnhealthyDeviceError."""
@@ -244,7 +244,8 @@ class HostDevices(Backend):
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
         members = [scanned.tracked.device(name) for name in group.members]
-        return AllocatedDevice(group.id, members, scanned.shared.spread.device(group.number))
+        spread = scanned.shared.spread
+        return AllocatedDevice(group.id, members, spread.device(group.number) if spread.known else "")
 
     def _names(self) -> Sequence[str]:
         """Return the names of the binder devices whose devices are listed, in natural order."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from aosp_plugin.framework.deviceplugin import answers
 from aosp_plugin.framework.edits import ContainerEdits
 from aosp_plugin.framework.errors import InvalidRequestError
 
@@ -48,7 +49,7 @@ class Backend(ABC):
     ``retain``, ``close``
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
-    ``allocate``, ``prefer``                             threads of the gRPC server, also several at once, at any time,
+    ``allocate``, ``allocate_encoded``, ``prefer``       threads of the gRPC server, also several at once, at any time,
                                                          also while the worker thread runs another method
     ``attributes``                                       the event loop, at any time likewise
     ==================================================== ==============================================================
@@ -138,6 +139,13 @@ class Backend(ABC):
         Each ID was advertised as Healthy a moment ago, and occurs once. The method must be idempotent: the kubelet may
         ask for the same ID again, and never reports that a device is released. Raises AllocationError.
         """
+
+    def allocate_encoded(self, ids: Sequence[str]) -> bytes:
+        """Return what ``allocate`` returns, as a ContainerAllocateResponse of the device plugin API.
+
+        For backends that join parts which they have encoded before (``deviceplugin.answers``). Raises AllocationError.
+        """
+        return answers.encode(self.allocate(ids))
 
     def directories(self) -> frozenset[str]:
         """Return the directories, as paths of this process, in which a change of files requires a scan."""

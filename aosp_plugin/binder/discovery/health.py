@@ -119,7 +119,8 @@ def requirement_missing(paths: Sequence[str]) -> Problem | None:
 
 def first(*problems: Problem | None) -> Problem | None:
     """Return the problem with the earliest reason in ``Reason``; None if there is no problem."""
-    return min(filter(None, problems), key=lambda problem: list(Reason).index(problem.reason), default=None)
+    found = [problem for problem in problems if problem is not None]
+    return min(found, key=lambda problem: list(Reason).index(problem.reason)) if found else None
 
 
 def aggregate(set_id: str, members: Sequence[tuple[str, Reason | None]]) -> Problem | None:

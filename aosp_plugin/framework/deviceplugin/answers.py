@@ -1,21 +1,91 @@
-"""ContainerEdits encoded as the kubelet's ContainerAllocateResponse."""
+"""ContainerEdits encoded as the kubelet's ContainerAllocateResponse.
+
+Encoded by hand, because a kubelet waits, and building objects of protobuf takes as long as finding the devices.
+Concatenating encoded messages concatenates their lists and merges their maps, so parts of an answer can be encoded in
+advance, and joined. The numbers of the fields are those in ``api/deviceplugin.proto``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-
 if TYPE_CHECKING:
-    from aosp_plugin.framework.edits import ContainerEdits
+    from collections.abc import Iterable, Mapping
+
+    from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+
+# The tags of the fields with these numbers, all of which have a length: number << 3 | 2.
+_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH = b"\x0a", b"\x12", b"\x1a", b"\x22", b"\x2a"
+_READ_ONLY = b"\x18\x01"
 
 
-def container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
-    """Return the response for one container of an Allocate request."""
-    return pb.ContainerAllocateResponse(
-        envs=edits.environment,
-        mounts=[pb.Mount(**mount._asdict()) for mount in edits.mounts],
-        devices=[pb.DeviceSpec(**device._asdict()) for device in edits.devices],
-        annotations=edits.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+def encode(edits: ContainerEdits) -> bytes:
+    """Return a ContainerAllocateResponse."""
+    return b"".join(
+        (
+            environment(edits.environment),
+            mounts(edits.mounts),
+            devices(edits.devices),
+            _map(_FOURTH, edits.annotations),
+            *[_field(_FIFTH, _text(_FIRST, name)) for name in edits.cdi_devices],
+        )
     )
+
+
+def environment(variables: Mapping[str, str]) -> bytes:
+    """Return a ContainerAllocateResponse with these environment variables."""
+    return _map(_FIRST, variables)
+
+
+def mounts(items: Iterable[Mount]) -> bytes:
+    """Return a ContainerAllocateResponse with these mounts."""
+    return b"".join(
+        [
+            _field(
+                _SECOND,
+                _text(_FIRST, mount.container_path)
+                + _text(_SECOND, mount.host_path)
+                + (_READ_ONLY if mount.read_only else b""),
+            )
+            for mount in items
+        ]
+    )
+
+
+def devices(items: Iterable[DeviceNode]) -> bytes:
+    """Return a ContainerAllocateResponse with these device nodes."""
+    return b"".join(
+        [
+            _field(
+                _THIRD,
+                _text(_FIRST, node.container_path) + _text(_SECOND, node.host_path) + _text(_THIRD, node.permissions),
+            )
+            for node in items
+        ]
+    )
+
+
+def response(containers: Iterable[bytes]) -> bytes:
+    """Return the AllocateResponse with these ContainerAllocateResponses."""
+    return b"".join([_field(_FIRST, container) for container in containers])
+
+
+def _map(tag: bytes, values: Mapping[str, str]) -> bytes:
+    return b"".join([_field(tag, _text(_FIRST, key) + _text(_SECOND, value)) for key, value in values.items()])
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    return _field(tag, text.encode())
+
+
+def _field(tag: bytes, data: bytes) -> bytes:
+    return tag + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """Encode seven bits a byte, the lowest first; all bytes but the last have the eighth bit."""
+    encoded = b""
+    while rest := number >> 7:
+        encoded += bytes((number & 0x7F | 0x80,))
+        number = rest
+    return encoded + bytes((number,))

@@ -18,8 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.deviceplugin import preference_request
-from aosp_plugin.framework.deviceplugin.answers import container_response
+from aosp_plugin.framework.deviceplugin import answers, preference_request
 from aosp_plugin.framework.deviceplugin.streams import Streams
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -153,9 +152,7 @@ class Servicer:
         requests = _ids_per_container(container.devices_ids for container in request.container_requests)
         for ids in requests:
             self._check(ids)
-        return pb.AllocateResponse(
-            container_responses=[container_response(self._backend.allocate(ids)) for ids in requests]
-        ).SerializeToString()
+        return answers.response(map(self._backend.allocate_encoded, requests))
 
     def _prefer(self, data: bytes) -> bytes:
         return pb.PreferredAllocationResponse(
