@@ -40,7 +40,7 @@ class SocketServer(Protocol):
         """Create the socket at an address of gRPC. Raises RuntimeError."""
 
     async def start(self) -> None:
-        """Accept connections."""
+        """Accept connections. Raises RuntimeError."""
 
     async def stop(self, grace: float) -> None:
         """Accept no further request, give pending ones ``grace`` seconds, and remove the socket."""
@@ -97,7 +97,7 @@ async def serving(
         raise RegistrationFailedError(f"cannot listen in {directory}: {cause}") from error
     try:
         await monitor.restrict(bound)
-        await server.start()
+        await _start(server)
         if hidden:
             await _show(bound, path, monitor)
         yield
@@ -107,6 +107,13 @@ async def serving(
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
         await asyncio.wait({stopping}, timeout=grace + REMOVE_TIMEOUT)
+
+
+async def _start(server: SocketServer) -> None:
+    try:
+        await server.start()
+    except RuntimeError as error:
+        raise RegistrationFailedError(f"cannot start a gRPC server: {error}") from error
 
 
 async def _show(bound: str, path: str, monitor: DirectoryMonitor) -> None:

@@ -340,7 +340,7 @@ async def test_refused_allocations_are_counted_and_logged(
 class FailingDevices(ListedDevices):
     """A device whose requests raise an error."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(RESOURCE, lambda: ["/dev/a"])
         self._error = error
 
@@ -358,20 +358,27 @@ class FailingDevices(ListedDevices):
     [
         (BackendError("no room"), grpc.StatusCode.INTERNAL, "error"),
         (OSError(5, "no room"), grpc.StatusCode.INTERNAL, "error"),
+        (BackendError("no room \udcff"), grpc.StatusCode.INTERNAL, "error"),
         (KeyError("no room"), grpc.StatusCode.UNKNOWN, ""),
+        (ValueError("no room \udcff"), grpc.StatusCode.UNKNOWN, ""),
+        (StopIteration("no room"), grpc.StatusCode.UNKNOWN, ""),
+        (SystemExit("no room"), grpc.StatusCode.UNKNOWN, ""),
     ],
 )
 async def test_failing_requests_are_counted_and_logged(
-    kubelet: Kubelet, log: LogLines, error: Exception, code: grpc.StatusCode, level: str
+    kubelet: Kubelet, log: LogLines, error: BaseException, code: grpc.StatusCode, level: str
 ) -> None:
-    """An error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it."""
+    """An error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it.
+
+    Each is answered, even one whose text is not UTF-8: the kubelet sets no deadline for Allocate.
+    """
     async with registered(FailingDevices(error), kubelet, 1, log) as observer:
         async with stub(kubelet) as plugin:
             with pytest.raises(grpc.aio.AioRpcError, match="no room") as raised:
-                await plugin.Allocate(allocate("a"))
+                await plugin.Allocate(allocate("a"), timeout=PATIENCE)
             assert raised.value.code() is code
             with pytest.raises(grpc.aio.AioRpcError, match="no room") as raised:
-                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+                await plugin.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]), timeout=PATIENCE)
             assert raised.value.code() is code
         assert observer.values("allocations_total", "code") == {code.name: 1}
         assert observer.values("recreations_total", "result") == {"failed": 1}

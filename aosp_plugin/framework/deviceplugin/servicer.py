@@ -135,13 +135,16 @@ class Servicer:
                 code, error = rejection.code, str(rejection)
             except (OSError, PluginError) as failure:
                 code, error = "INTERNAL", str(failure)
+            except BaseException as bug:
+                # gRPC would never answer if its text is not UTF-8, or it is SystemExit; and Allocate has no deadline.
+                raise RuntimeError(ascii(bug)) from bug
             finally:
                 seconds = time.perf_counter() - started
                 self._observer.answered(rpc, code, seconds)
             if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
                 _log(rpc, code, error, _ids_in(rpc, request), seconds)
             if code != "OK":
-                context.abort(grpc.StatusCode[code], error)
+                context.abort(grpc.StatusCode[code], error.encode(errors="backslashreplace").decode())
             return reply
 
         return grpc.unary_unary_rpc_method_handler(handle)
@@ -152,7 +155,7 @@ class Servicer:
         requests = _ids_per_container(container.devices_ids for container in request.container_requests)
         for ids in requests:
             self._check(ids)
-        return answers.response(map(self._backend.allocate_encoded, requests))
+        return answers.response([self._backend.allocate_encoded(ids) for ids in requests])
 
     def _prefer(self, data: bytes) -> bytes:
         return pb.PreferredAllocationResponse(
