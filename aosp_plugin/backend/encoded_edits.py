@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aosp_plugin.config import Resource
 
 MAX_ENCODED = 20_000
-"""Devices whose encoding is kept, in about 500 bytes each; those that pods had last, as a host may lose devices."""
+"""Devices whose encoding is kept, in about 500 bytes each. With one more, all are dropped: a host may lose devices."""
 
 
 class EncodedEditsBuilder(EditsBuilder):

@@ -81,9 +81,9 @@ async def serving(
     ``make_server`` may raise OSError and RuntimeError. ``finish`` is called at the end and must end all streams. With
     ``hidden``, the socket appears only when the server answers: until then, its name begins with a dot.
 
-    gRPC creates the socket in the event loop, and an ``AioServer`` removes it there: the only accesses to files of the
-    host. If the directory hangs, the server stops when it answers again. Raises RegistrationFailedError if the server
-    cannot start.
+    The event loop waits while gRPC creates the socket, and an ``AioServer`` removes it there: the only accesses to
+    files of the host. If the directory hangs, the server stops when it answers again. Raises RegistrationFailedError if
+    the server cannot start.
     """
     bound = os.path.join(os.path.dirname(path), "." + os.path.basename(path)) if hidden else path
     try:

@@ -32,7 +32,8 @@ class _Stream:
 
     def wake(self) -> None:
         """Let ``wait`` return, if it waits now, and otherwise the next time. For any thread."""
-        self._wakes.put(None)
+        if self._wakes.empty():  # a client that does not read would otherwise collect one for each snapshot
+            self._wakes.put(None)
 
     def wait(self) -> None:
         """Wait until something may have to be done."""
