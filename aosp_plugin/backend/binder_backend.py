@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend.encoded_edits import EncodedEditsBuilder
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
+from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework.deviceplugin.preference_request import AvailableIds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.device_table import Scanned
+    from aosp_plugin.binder.discovery.names import NaturalKey
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
@@ -39,8 +41,15 @@ class BinderBackend(HostDevices):
         """See ``HostDevices``."""
         super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
         self._encoded_edits = EncodedEditsBuilder(resource)
+        # The healthy devices that were requested since the last scan, by ID, with what sorts them.
+        self._requested: tuple[Scanned, dict[str, tuple[NaturalKey, AllocatedDevice]]] = (self._scanned, {})
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
+
+    def scan(self, changed: Collection[str] | None = None) -> None:
+        """See ``HostDevices.scan``."""
+        super().scan(changed)
+        self._requested = (self._scanned, {})
 
     def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Return what a container gets for the devices ``ids``, as of the last scan. Raises AllocationError."""
@@ -82,16 +91,33 @@ class BinderBackend(HostDevices):
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
     def _allocated(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
-        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
-        if self._recreator is None:
+        if self._health.only_scans_change_it:
+            allocated = self._as_of_scan(ids, scanned)
+        else:
+            allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
+        if self._recreator is None and not self._reuse_logged:
             self._log_reuse(allocated)
         return allocated
+
+    def _as_of_scan(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
+        """Return the devices with these IDs, each once, in natural order. Raises AllocationError."""
+        requested_since, requested = self._requested
+        if requested_since is not scanned:  # a scan is ending in the worker thread
+            requested = {}
+        found = {}
+        for device_id in ids:
+            known = requested.get(device_id)
+            if known is None:
+                (group,) = self._sets_of([device_id], scanned.table)
+                known = requested[device_id] = (natural_key(group.id), self._usable(group, scanned))
+            found[known[0]] = known[1]
+        return [found[key] for key in sorted(found)] if len(found) > 1 else [*found.values()]
 
     def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""
         reused = [device.id for device in devices if device.id in self._allocated_before]
         self._allocated_before.update(device.id for device in devices)
-        if reused and not self._reuse_logged:
+        if reused:
             self._reuse_logged = True
             LOG.info(
                 "device allocated again without recreation, a context manager of another user gets EPERM",

@@ -61,6 +61,11 @@ class DeviceHealth:
         return {*self._layout.ids([*tracked.unhealthy(), *lacking]), *self._holds.ids}
 
     @property
+    def only_scans_change_it(self) -> bool:
+        """Whether the health of all devices is as of the last scan. That of phones may change between two scans."""
+        return self._phones is None and self._recreator is None and not self.is_stale
+
+    @property
     def is_stale(self) -> bool:
         """Whether the health of a device has changed since the last scan, without a change of its files."""
         return self._holds.changed or any(source.changed for source in self._sources)

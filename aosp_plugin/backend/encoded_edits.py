@@ -27,6 +27,7 @@ class EncodedEditsBuilder(EditsBuilder):
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource)
+        self._common_part = answers.environment(self._common_environment)
         # Each value is replaced as a whole, with what it was made of.
         self._devices: dict[str, tuple[Sequence[BinderDevice], bytes]] = {}
         self._shared: tuple[SharedFiles | None, str, bytes] = (None, "", b"")
@@ -36,16 +37,14 @@ class EncodedEditsBuilder(EditsBuilder):
         if self.needs_spec or (self._has_phones and len(devices) > 1):
             return answers.encode(self.for_container(devices, shared))
         members = [member for device in devices for member in device.members]
-        spread = dict.fromkeys(device.spread_device for device in devices if device.spread_device)
-        return b"".join(
-            (
-                answers.environment(self._environment(members)),
-                *map(self._device, devices),
-                answers.mounts(self._path_mounts_of(members, self._resource.container_paths)),
-                self._shared_part(members, shared),
-                answers.devices(map(self._node, spread)),
-            )
-        )
+        parts = [answers.environment(self._visible_devices(map(self._visible_name, members))), self._common_part]
+        parts += [self._device(device) for device in devices]
+        if self._resource.container_paths:
+            parts.append(answers.mounts(self._path_mounts_of(members, self._resource.container_paths)))
+        parts.append(self._shared_part(members, shared))
+        if spread := dict.fromkeys([device.spread_device for device in devices if device.spread_device]):
+            parts.append(answers.devices(map(self._node, spread)))
+        return b"".join(parts)
 
     def _device(self, device: AllocatedDevice) -> bytes:
         known = self._devices.get(device.id)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
 MAX_ID_LENGTH = 63
@@ -77,6 +77,14 @@ class Devices(Sequence[Device]):
         """Return the device with this ID; None if there is none."""
         device = self.special.get(device_id)
         return device if device is not None or device_id not in self.known else Device(device_id)
+
+    def all_healthy(self, ids: Collection[str]) -> bool:
+        """Return whether all of these IDs are those of healthy devices."""
+        special, known = self.special, self.known
+        for device_id in ids:
+            if device_id not in known or (device_id in special and special[device_id].reason):
+                return False
+        return True
 
     def among(self, ids: Iterable[str]) -> dict[str, Device]:
         """Return those of ``special`` that are among these IDs, in their order."""

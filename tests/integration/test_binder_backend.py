@@ -235,6 +235,36 @@ def test_allocation_rejects_a_device_that_the_last_scan_found_unhealthy(
         backend.allocate(["aosp_binder2", "aosp_binder1"])
 
 
+def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_was_allocated_before(dev: Path) -> None:
+    create(dev, 0, 1)
+    backend = binder_backend(dev)
+    scan(backend)
+    before = backend.allocate_encoded(["aosp_binder0"])
+    backend.set_held({"aosp_binder0"})
+    with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
+        backend.allocate_encoded(["aosp_binder0"])
+    backend.set_held(())
+    assert backend.allocate_encoded(["aosp_binder0"]) == before
+
+
+@needs_root
+def test_answer_is_that_of_the_last_scan_although_the_device_was_allocated_before(dev: Path, tmp_path: Path) -> None:
+    """The shared file appears between two requests, and the device changes from one of a driver to a plain file."""
+    create_nodes(dev, "aosp_binder0")
+    shared = tmp_path / "shared"
+    backend = binder_backend(dev, verify=Verify.CHAR, shared_mounts=(str(shared),))
+    scan(backend)
+    assert str(shared).encode() not in backend.allocate_encoded(["aosp_binder0"])
+    shared.mkdir()
+    scan(backend)
+    assert str(shared).encode() in backend.allocate_encoded(["aosp_binder0"])
+    (dev / "aosp_binder0").unlink()
+    create(dev, 0)
+    scan(backend)
+    with pytest.raises(UnhealthyDeviceError):
+        backend.allocate_encoded(["aosp_binder0"])
+
+
 def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One that is not found is logged when it is first missed; the container's own binderfs is no path."""
     caplog.set_level(logging.INFO)

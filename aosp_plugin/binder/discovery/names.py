@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from typing import TypeAlias
+
+    NaturalKey: TypeAlias = tuple[tuple[str | int, ...], str]
+    """Sorts in natural order; see ``natural_key``."""
 
 LONGEST_NAME = 63
 """Maximum number of characters of a device ID (comment on ``Device.ID`` in the kubelet's api.proto)."""
@@ -23,7 +27,7 @@ _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
+def natural_key(name: str) -> NaturalKey:
     """Return a sort key that orders aosp_binder9 before aosp_binder10. Only equal names have equal keys.
 
     Text and numbers alternate in the first part, so a comparison of two keys never compares text with a number. The

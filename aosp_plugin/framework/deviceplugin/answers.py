@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # The tags of the fields with these numbers, all of which have a length: number << 3 | 2.
 _FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH = b"\x0a", b"\x12", b"\x1a", b"\x22", b"\x2a"
 _READ_ONLY = b"\x18\x01"
+_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+"""The encoded numbers of one byte: nearly all lengths."""
 
 
 def encode(edits: ContainerEdits) -> bytes:
@@ -84,6 +86,8 @@ def _field(tag: bytes, data: bytes) -> bytes:
 
 def _varint(number: int) -> bytes:
     """Encode seven bits a byte, the lowest first; all bytes but the last have the eighth bit."""
+    if number < len(_ONE_BYTE):
+        return _ONE_BYTE[number]
     encoded = b""
     while rest := number >> 7:
         encoded += bytes((number & 0x7F | 0x80,))

@@ -32,7 +32,7 @@ from aosp_plugin.framework.errors import (
 from aosp_plugin.framework.observer import NULL_OBSERVER, RESOURCE, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.inventory import Inventory
@@ -180,8 +180,10 @@ class Servicer:
             raise
         return b""
 
-    def _check(self, ids: Iterable[str]) -> None:
+    def _check(self, ids: Collection[str]) -> None:
         known = self._inventory.snapshot.devices
+        if known.all_healthy(ids):
+            return
         for device_id in ids:
             device = known.get(device_id)
             if device is None:
