@@ -366,12 +366,19 @@ class FailingDevices(ListedDevices):
     ],
 )
 async def test_failing_requests_are_counted_and_logged(
-    kubelet: Kubelet, log: LogLines, error: BaseException, code: grpc.StatusCode, level: str
+    kubelet: Kubelet,
+    log: LogLines,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: grpc.StatusCode,
+    level: str,
 ) -> None:
     """An error of the host is INTERNAL. A bug of the plugin is UNKNOWN, and gRPC logs it.
 
     Each is answered, even one whose text is not UTF-8: the kubelet sets no deadline for Allocate.
     """
+    # pytest-xdist cannot send a captured line whose text is not UTF-8.
+    monkeypatch.setattr(logging.getLogger("grpc._server"), "propagate", False)
     async with registered(FailingDevices(error), kubelet, 1, log) as observer:
         async with stub(kubelet) as plugin:
             with pytest.raises(grpc.aio.AioRpcError, match="no room") as raised:
