@@ -431,17 +431,21 @@ async def test_phones_keep_their_gpus_over_restarts_and_are_spread_again_after_s
     file.write_text(f"version: v1\nspread_devices: ['{dri.pattern}']\nshared_devices: []\n")
     flags = ["--config", str(file), "--listen", f"127.0.0.1:{port}"]
 
-    async def gpus() -> dict[str, str]:
-        """Return the GPU of each phone, in short; the metrics have the same numbers."""
+    async def status() -> dict[str, str]:
+        """Return the GPU of each phone."""
         _, _, body = await http_get(port, "/status")
         devices = json.loads(body)["resources"][0]["devices"]
-        by_phone = {device["id"]: device["spread_device"] for device in devices}
+        return {device["id"]: device["spread_device"] for device in devices}
+
+    async def gpus() -> dict[str, str]:
+        """Return the GPU of each phone, in short; the metrics have the same numbers."""
+        by_phone = await status()
         _, _, metrics = await http_get(port, "/metrics")
         for number in (128, 129, 130):
             count = list(by_phone.values()).count(dri.path(number))
             series = f'aosp_plugin_spread_devices{{device="{dri.path(number)}",resource="{RESOURCE}"}} {count:.1f}\n'
             assert (series in metrics) == (count > 0)
-        return {device["id"][-1]: device["spread_device"][-3:] for device in devices}
+        return {phone[-1]: gpu[-3:] for phone, gpu in by_phone.items()}
 
     before = {str(n): str(128 + n % 3) for n in range(6)}
     async with Kubelet(kubelet_dir) as kubelet:
@@ -465,5 +469,6 @@ async def test_phones_keep_their_gpus_over_restarts_and_are_spread_again_after_s
             await listed(kubelet, 7)
             # The GPU has gone and come back, so its change may be withheld longer than that of the new phone.
             async with asyncio.timeout(PATIENCE):
-                while await gpus() != {**before, "6": "128"}:
+                while dri.path(129) not in (await status()).values():
                     pass
+            assert await gpus() == {**before, "6": "128"}
