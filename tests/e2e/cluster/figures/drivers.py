@@ -18,6 +18,7 @@ from tests.e2e.cluster.control_plane import PORT
 from tests.e2e.cluster.figures.accounts import Account
 from tests.e2e.cluster.figures.recorder import SLICES
 from tests.e2e.cluster.sandbox import ADDRESS
+from tests.e2e.common.report import say
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.processes import EnteredDaemon
 from tests.e2e.kubelet.waiting import PATIENCE, until
@@ -32,6 +33,16 @@ KUBELET: Final = Path("/run/kubelet")
 """A short path to the machine's kubelet directory, because the path of a socket has at most 107 bytes."""
 _NUMBERS: Final = itertools.count(1)
 _CONNECTED: Final = re.compile(r"I(\d{4} [\d:.]+) .*\"Connection changed\" .*driverName=\"(\S+)\" .*connected=true")
+
+_TAIL: Final = 15
+"""Lines of each log that are printed after a failure."""
+
+
+def print_logs(cluster: Cluster) -> None:
+    """Print the ends of the logs of the control plane, the drivers and the kubelet."""
+    for log in [*cluster.directory.glob("*.log"), cluster.machine.kubelet.log]:
+        lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
+        say("\n".join([f"# end of {log.name}:", *(line[:400] for line in lines)]))
 
 
 class Driver:

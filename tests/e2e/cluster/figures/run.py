@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _PODS: Final = 5
 """Pods of each driver."""
-_TAIL: Final = 15
-"""Lines of each log that are printed after a failure."""
 FOUND: Final = "found"
 PHONES: Final = "phones"
 
@@ -39,7 +37,7 @@ def main() -> int:
     try:
         run.run()
     except BaseException:
-        _print_logs(cluster)
+        drivers.print_logs(cluster)
         raise
     finally:
         say(f"{run.results.table()}\n\n{run.parts.table()}")
@@ -158,12 +156,6 @@ class _Run:
             self.parts.add(f"{part}: calls", driver.title, calls)
             self.parts.add(f"{part}: p50, ms", driver.title, median)
             self.parts.add(f"{part}: p99, ms", driver.title, p99)
-
-
-def _print_logs(cluster: Cluster) -> None:
-    for log in [*cluster.directory.glob("*.log"), cluster.machine.kubelet.log]:
-        lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        say("\n".join([f"# end of {log.name}:", *(line[:400] for line in lines)]))
 
 
 def _options() -> argparse.Namespace:

@@ -20,8 +20,6 @@ from tests.e2e.cluster.storm.recorder import StageRecorder
 from tests.e2e.cluster.storm.scenes import SCENES, Stage
 from tests.e2e.common.report import FAILED, PASSED, describe, say
 
-_TAIL: Final = 15
-"""Lines of each log that are printed after a failure."""
 _SHOWN: Final = 5
 """Failures of a storm that are printed."""
 
@@ -37,7 +35,7 @@ def main() -> int:
     try:
         failed = _rounds(cluster, names, options, results)
     except BaseException:
-        _print_logs(cluster)
+        drivers.print_logs(cluster)
         raise
     finally:
         say(results.table())
@@ -85,12 +83,6 @@ def _prepare(cluster: Cluster, options: argparse.Namespace) -> None:
         machine.configuration |= settings
         machine.start_kubelet()
         cluster.wait_node(machine, ready=True)
-
-
-def _print_logs(cluster: Cluster) -> None:
-    for log in [*cluster.directory.glob("*.log"), cluster.machine.kubelet.log]:
-        lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        say("\n".join([f"# end of {log.name}:", *(line[:400] for line in lines)]))
 
 
 def _options() -> argparse.Namespace:
