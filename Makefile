@@ -12,7 +12,7 @@ PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
-  bench-scheduler bench-storm docs chart version release release-twice test-workflows proto lock image audit clean
+  bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,10 @@ bench-fleet: $(VENV)/.installed ## Measure kubectl phones with 200 nodes: BENCH_
 BENCH_SCHEDULER ?=
 bench-scheduler: $(VENV)/.installed ## Measure the scheduler with 200 and 1,000 nodes: BENCH_SCHEDULER="--nodes 200"; requires root, Debian and Go
 	@$(BIN)/python -m tests.e2e.scheduler $(BENCH_SCHEDULER)
+
+MATRIX ?=
+matrix: $(VENV)/.installed ## Run the compatibility matrix and write docs/compatibility.md: MATRIX="--column pythons", MATRIX=list
+	@$(BIN)/python -m tests.matrix $(MATRIX)
 
 docs: $(VENV)/.installed ## Generate docs/configuration.md and the JSON schemas from the code
 	$(BIN)/python -m hack.configuration_docs

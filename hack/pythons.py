@@ -2,21 +2,27 @@
 """Run ``make test`` with each Python that the package supports: ``make test-pythons``.
 
 The versions are the classifiers in pyproject.toml. Each interpreter is searched in PATH and in pyenv's directory, and
-has a virtual environment of its own, such as .venv-3.12. A version that is not installed is reported, and an error with
-``--all``.
+has a virtual environment of its own, such as .venv-3.12. Each target that ``make test`` consists of has a line with its
+result, such as ``ok 1 - Python 3.12: lint``. A version that is not installed is skipped, and an error with ``--all``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TARGETS = ("lint", "types", "layers", "tests")
+"""What ``make test`` consists of; tests/unit/test_pythons.py compares them."""
+
+_numbers = itertools.count(1)
 
 
 def supported(settings: str) -> list[str]:
@@ -36,30 +42,58 @@ def interpreter(version: str) -> str | None:
     return next((path for path in candidates if path and _version(path) == version), None)
 
 
-def _version(path: str) -> str:
+def _version(path: str, digits: int = 2) -> str:
     """Return the version that an interpreter reports; pyenv's shims of other versions report none."""
-    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    program = f"import sys; print('.'.join(map(str, sys.version_info[:{digits}])))"
     return subprocess.run([path, "-c", program], capture_output=True, text=True, check=False).stdout.strip()
 
 
+def run(version: str, python: str) -> bool:
+    """Run the tests with an interpreter, print a line for each target, and return whether all passed."""
+    print(f"# version Python: {_version(python, digits=3)}", flush=True)
+    passed = True
+    for target in TARGETS:
+        started = time.monotonic()
+        problems = _make(target, f"PYTHON={python}", f"VENV=.venv-{version}")
+        passed = passed and problems is None
+        if problems is None:
+            print(f"ok {next(_numbers)} - Python {version}: {target} ({time.monotonic() - started:.0f} s)", flush=True)
+        else:
+            print(f"not ok {next(_numbers)} - Python {version}: {target} : {problems}", flush=True)
+    return passed
+
+
+def _make(*arguments: str) -> str | None:
+    """Run make and print its output; return the lines that name a failed test or an error if it fails."""
+    problems = []
+    with subprocess.Popen(
+        ["make", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            if re.match(r"FAILED |ERROR |.*\berror:|.*BROKEN", line):
+                problems.append(line.strip())
+    code = process.returncode
+    return "; ".join(problems) or f"exit code {code}" if code else None
+
+
 def main() -> int:
-    """Run the tests, print a line for each version, and return the exit code."""
+    """Run the tests with each version, and return the exit code."""
     parser = argparse.ArgumentParser(prog="make test-pythons", description="Run make test with each supported Python.")
     parser.add_argument("versions", nargs="*", help="default: all that the package supports")
     parser.add_argument("--all", action="store_true", help="fail if one is not installed")
     options = parser.parse_args()
-    results = {}
-    for version in options.versions or supported((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
+    versions = options.versions or supported((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    failed, missing = [], []
+    for version in versions:
         python = interpreter(version)
         if python is None:
-            results[version] = "not installed"
-            continue
-        make = ["make", "test", f"PYTHON={python}", f"VENV=.venv-{version}"]
-        results[version] = "failed" if subprocess.run(make, cwd=ROOT, check=False).returncode else "passed"
-    for version, result in results.items():
-        print(f"Python {version}: {result}")
-    missing = "not installed" in results.values() and (options.all or bool(options.versions))
-    return int("failed" in results.values() or "passed" not in results.values() or missing)
+            missing.append(version)
+            print(f"ok {next(_numbers)} - Python {version}: make test # skip: Python {version} is not installed")
+        elif not run(version, python):
+            failed.append(version)
+    print(f"failed: {', '.join(failed) or 'none'}; not installed: {', '.join(missing) or 'none'}")
+    return int(bool(failed or (missing and options.all)))
 
 
 if __name__ == "__main__":

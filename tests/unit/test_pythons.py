@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import tomllib
 from typing import TYPE_CHECKING
 
-from hack.pythons import ROOT, interpreter, supported
+from hack.pythons import ROOT, TARGETS, interpreter, supported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +37,16 @@ def test_an_interpreter_is_found_in_pyenv_s_directory_by_the_version_that_it_rep
         program.parent.mkdir(parents=True)
         program.symlink_to(sys.executable)
         assert (interpreter(minor) == str(program)) is (name == version)
+
+
+def test_the_targets_are_those_of_make_test() -> None:
+    (targets,) = re.findall(r"^test: (.*?) ##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(targets.split()) == TARGETS
+
+
+def test_a_version_that_is_not_installed_is_skipped_and_an_error_if_all_are_required() -> None:
+    command = [sys.executable, "-m", "hack.pythons", "3.99"]
+    for arguments, code in ((command, 0), ([*command, "--all"], 1)):
+        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - this repository's program
+        assert "ok 1 - Python 3.99: make test # skip: Python 3.99 is not installed" in done.stdout
+        assert done.returncode == code

@@ -1,0 +1,12 @@
+"""The compatibility matrix: commands that try the plugin on one combination each, and the page made from their results.
+
+``make matrix`` runs them. README.md in this directory says how to add a cell:
+
+    cell          one combination, and the command that tries it
+    columns       the columns, one module each: kernels, architectures, kubelets, runtimes, pythons, distributions
+    output        what a command prints: items, versions
+    runner        runs a cell's command; keeps log and result in the cache
+    results       results.json, which the page is made from
+    page          docs/compatibility.md: the tables, page.template around them
+    explanations  what explanations.toml says about failed items
+"""

@@ -1,0 +1,113 @@
+"""``python -m tests.matrix``: run the compatibility matrix, and write docs/compatibility.md from its results.
+
+Without a command, it runs all cells that have no current result in the cache, which may take hours. It may be
+interrupted at any time, and continues with the next cell when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from tests.e2e.common.report import say
+from tests.matrix import columns, page, results, runner
+from tests.matrix.cell import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.matrix.cell import Cell
+
+_LOG_LINES = 60
+"""Lines of a failed command's log that ``one`` prints."""
+
+
+def main() -> int:
+    """Run the command of the arguments, and return the exit code: 1 if a cell failed."""
+    options = _arguments()
+    # As after Ctrl-C, the cell's command ends with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    cells = dict(columns.cells())
+    if options.command == "list":
+        return _list(cells)
+    if options.command == "render":
+        return _render(cells)
+    if options.command == "one":
+        return _one(cells, options.date)
+    return _run(_selected(cells, options.column, options.cell), cells, again=options.again)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    choices = ("run", "list", "render", "one")
+    texts = "run cells (default); list them; write results.json and the page from the cache; run a cheap one by date"
+    parser.add_argument("command", nargs="?", default="run", choices=choices, help=texts)
+    parser.add_argument("--column", action="append", default=[], choices=columns.NAMES, help="only this column")
+    parser.add_argument("--cell", action="append", default=[], metavar="COLUMN/NAME", help="only this cell")
+    parser.add_argument("--again", action="store_true", help="run cells that have a current result, too")
+    today = datetime.datetime.now(datetime.UTC).date()
+    parser.add_argument("--date", type=datetime.date.fromisoformat, default=today, help="of `one`: YYYY-MM-DD")
+    return parser.parse_args()
+
+
+def _selected(cells: Mapping[str, Cell], chosen_columns: list[str], names: list[str]) -> Mapping[str, Cell]:
+    """Return the cells that the options name, or all."""
+    if unknown := [name for name in names if name not in cells]:
+        raise SystemExit(f"unknown cells: {', '.join(unknown)}; `list` prints their names")
+    if not chosen_columns and not names:
+        return cells
+    return {name: cell for name, cell in cells.items() if name in names or name.split("/")[0] in chosen_columns}
+
+
+def _list(cells: Mapping[str, Cell]) -> int:
+    """Print each cell with its state in results.json."""
+    known = results.published()
+    for name, cell in cells.items():
+        say(f"{name:34} {page.state(cell, known.get(name)):18} {' '.join(cell.command)}")
+    return 0
+
+
+def _render(cells: Mapping[str, Cell]) -> int:
+    """Write results.json and the page."""
+    results.publish(cells)
+    page.PAGE.write_text(page.render(columns.load(), results.published()), encoding="utf-8")
+    return 0
+
+
+def _run(selected: Mapping[str, Cell], cells: Mapping[str, Cell], *, again: bool) -> int:
+    """Run the selected cells that have no current result, and publish each result at once."""
+    failed = []
+    for name, cell in selected.items():
+        result = results.cached(name, cell)
+        if not cell.command:
+            continue
+        if again or not runner.is_current(result):
+            say(f"# {name}: python -m {' '.join(cell.command)}")
+            result = runner.run(name, cell)
+            _render(cells)
+        assert result is not None
+        say(f"{name}: {result.state}, {result.passed} passed, {len(result.failures)} failed, {result.date}")
+        failed += [name] if result.state == State.FAILED else []
+    return int(bool(failed))
+
+
+def _one(cells: Mapping[str, Cell], date: datetime.date) -> int:
+    """Run the cheap cell whose turn it is on a date; results.json and the page stay as they are."""
+    cheap = [name for name, cell in cells.items() if cell.cheap]
+    if not cheap:
+        say("# no cell is cheap")
+        return 0
+    name = cheap[date.toordinal() % len(cheap)]
+    say(f"# {name}: python -m {' '.join(cells[name].command)}")
+    result = runner.run(name, cells[name])
+    if result.state == State.FAILED:
+        say(runner.last_lines(name, _LOG_LINES))
+    say(f"{result.passed} passed, {len(result.failures)} failed, {sum(result.skipped.values())} skipped")
+    return int(result.state == State.FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""docs/compatibility.md: a table for each column, and the text of page.template around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.matrix import explanations
+from tests.matrix.cell import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.matrix.cell import Cell
+    from tests.matrix.results import Result
+
+TEMPLATE: Final = Path(__file__).with_name("page.template")
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/compatibility.md"
+
+
+def render(columns: Mapping[str, Sequence[Cell]], results: Mapping[str, Result]) -> str:
+    """Return the page: the template, with each ``{{column NAME}}`` replaced by the table of that column."""
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for column, cells in columns.items():
+        table = "\n".join([*_table(column, cells, results), *_details(column, cells, results)])
+        text = text.replace(f"{{{{column {column}}}}}", table)
+    return text
+
+
+def _table(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
+    yield "| cell | what | state | items | date | versions | notes |"
+    yield "|---|---|---|---|---|---|---|"
+    for cell in cells:
+        result = results.get(f"{column}/{cell.name}")
+        fields = (f"`{column}/{cell.name}`", cell.title, state(cell, result), *_measured(result), _notes(cell, result))
+        yield f"| {' | '.join(field.replace('|', chr(92) + '|') for field in fields)} |"
+
+
+def state(cell: Cell, result: Result | None) -> State:
+    """Return the state of a cell: that of its result, or what the cell says if it has no command."""
+    if result:
+        return result.state
+    return State.REFUSED if cell.refused and not cell.command else State.NOT_RUN
+
+
+def _measured(result: Result | None) -> tuple[str, str, str]:
+    """Return items, date and versions."""
+    if not result:
+        return "", "", ""
+    total = result.passed + len(result.failures)
+    skipped = f", {sum(result.skipped.values())} skipped" if result.skipped else ""
+    items = f"{result.passed} of {total}{skipped}" if total else ""
+    versions = ", ".join(f"{name} {value}" for name, value in result.versions.items())
+    return items, f"{result.date}, plugin {result.plugin}", versions
+
+
+def _notes(cell: Cell, result: Result | None) -> str:
+    notes = [cell.note, cell.refused, cell.not_run]
+    if result and result.state == State.NOT_RUN:
+        notes += result.skipped
+    elif cell.command and not result:
+        notes.append("not run yet")
+    return "; ".join(filter(None, notes))
+
+
+def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the failed items of each cell with their explanations, and the reasons for skipped ones."""
+    known = explanations.load()
+    for cell in cells:
+        name = f"{column}/{cell.name}"
+        result = results.get(name)
+        if not result or result.state == State.NOT_RUN or not (result.failures or result.skipped):
+            continue
+        yield ""
+        yield f"`{name}`:"
+        yield ""
+        for failure in result.failures:
+            yield f"- failed: `{failure.replace('`', chr(39))}`"
+            yield f"  **{explanations.explain(failure, known.get(name, {})) or 'Not explained yet.'}**"
+        for reason, count in result.skipped.items():
+            yield f"- skipped, {count} items: {reason}"

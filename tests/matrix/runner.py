@@ -1,0 +1,149 @@
+"""Runs the command of a cell, keeps its log and its result in the cache, and decides its state."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.common import cache
+from tests.e2e.common.report import say
+from tests.matrix import results
+from tests.matrix.cell import State
+from tests.matrix.output import Output, without_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.matrix.cell import Cell
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_GRACE: Final = 60.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+
+def sources() -> str:
+    """Return a digest of the package, which is what the matrix is about."""
+    return cache.key([ROOT / "aosp_plugin"])
+
+
+def is_current(result: results.Result | None) -> bool:
+    """Return whether a run may take this result over: the command ran without a failure, with today's package."""
+    return result is not None and result.state in {State.PASSED, State.REFUSED} and result.sources == sources()
+
+
+def run(name: str, cell: Cell) -> results.Result:
+    """Run the command of a cell, save its result in the cache, and return it."""
+    with cache.exclusive(f"matrix-{name.replace('/', '-')}"):
+        before, plugin, started = sources(), _plugin(), time.time()
+        output = Output()
+        code = _execute(cell, results.directory(name) / "log", output)
+        result = results.Result(
+            state=judge(cell, output, code),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            finished=round(time.time(), 1),
+            command=list(cell.command),
+            plugin=plugin,
+            sources=before,
+            seconds=round(time.time() - started),
+            passed=output.passed,
+            failures=output.failures,
+            skipped=output.skipped,
+            versions=dict(sorted(output.versions.items())),
+        )
+        results.save(name, result)
+        return result
+
+
+def judge(cell: Cell, output: Output, code: int) -> State:
+    """Return the state of a cell whose command has ended, and add what only the whole output shows to the failures."""
+    if code and not output.failures:
+        output.failures.append(f"the command : exit code {code} without a failed item")
+    if not output.failures and not output.passed:
+        if output.skipped:
+            return State.NOT_RUN
+        output.failures.append("the command : no item was reported")
+    for name, beginning in cell.expect.items():
+        version = output.versions.get(name, "no version")
+        if not version.startswith(beginning):
+            output.failures.append(f"the command : ran {name} {version} instead of {beginning}")
+    if output.failures:
+        return State.FAILED
+    return State.REFUSED if cell.refused else State.PASSED
+
+
+def _execute(cell: Cell, log: Path, output: Output) -> int:
+    """Run the command, write its lines to the log, print those of the report, and return the exit code."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    # A session of its own, so that a time limit ends what the command has started, too.
+    process = subprocess.Popen(  # noqa: S603 - the commands are those of the cells
+        [sys.executable, "-m", *cell.command],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    limited = _limited(process, cell.hours * 3600, output)
+    with log.open("w", encoding="utf-8") as file, process.stdout, limited:
+        for line in process.stdout:
+            file.write(line)
+            file.flush()
+            if output.read(line.rstrip("\n")):
+                say(line.rstrip("\n"))
+        return process.wait()
+
+
+@contextlib.contextmanager
+def _limited(process: subprocess.Popen[str], seconds: float, output: Output) -> Iterator[None]:
+    """End the process at its time limit, and on the way out if it still runs."""
+
+    def end() -> None:
+        output.failures.append(f"the command : ended at its time limit of {seconds / 3600:g} hours")
+        _terminate(process)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            _terminate(process)
+
+
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """End the process and all of its session, with SIGKILL if SIGTERM is not sufficient."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _plugin() -> str:
+    """Return the last commit that changed the package, with ``+`` if it has uncommitted changes."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments, "--", "aosp_plugin"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 - only git
+        return done.stdout.strip()
+
+    return git("log", "-1", "--format=%h", "--abbrev=7") + ("+" if git("status", "--porcelain") else "")
+
+
+def last_lines(name: str, number: int) -> str:
+    """Return the end of a cell's log."""
+    text = (results.directory(name) / "log").read_text(encoding="utf-8", errors="replace")
+    return without_places("\n".join(text.splitlines()[-number:]))

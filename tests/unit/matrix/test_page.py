@@ -1,0 +1,106 @@
+"""docs/compatibility.md is what the results of the matrix render to, and results.json fits the cells."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.matrix import columns, explanations, page, results
+from tests.matrix.cell import Cell, State
+from tests.matrix.results import Result
+
+CELLS = dict(columns.cells())
+RESULTS = results.published()
+
+
+def result(state: State, **fields: object) -> Result:
+    """Return a result with some fields."""
+    values = {"date": "2026-11-22", "finished": 1.0, "command": ["x"], "plugin": "abc", "sources": "1", "seconds": 1}
+    return Result.from_json({**values, "state": state, "passed": 0, **fields})
+
+
+def test_the_committed_page_is_rendered_from_the_committed_results() -> None:
+    text = page.render(columns.load(), RESULTS)
+    assert page.PAGE.read_text(encoding="utf-8") == text, "run `make matrix MATRIX=render`"
+    assert "{{" not in text
+
+
+def test_each_result_belongs_to_a_cell_and_to_its_command_of_today() -> None:
+    assert {name for name, found in RESULTS.items() if list(CELLS[name].command) != found.command} == set()
+
+
+def test_each_result_reports_the_versions_that_its_cell_expects() -> None:
+    wrong = [
+        name
+        for name, found in RESULTS.items()
+        for version, beginning in CELLS[name].expect.items()
+        if found.state in {State.PASSED, State.REFUSED} and not found.versions[version].startswith(beginning)
+    ]
+    assert wrong == []
+
+
+def test_each_failed_item_has_an_explanation_and_each_explanation_a_failed_item() -> None:
+    known = explanations.load()
+    failures = {name: found.failures for name, found in RESULTS.items() if found.failures}
+    unexplained = [
+        failure
+        for name, lines in failures.items()
+        for failure in lines
+        if not explanations.explain(failure, known.get(name, {}))
+    ]
+    assert unexplained == []
+    unused = [
+        (name, part)
+        for name, parts in known.items()
+        for part in parts
+        if not any(part in line for line in failures.get(name, ()))
+    ]
+    assert unused == []
+
+
+def test_the_longest_matching_explanation_counts() -> None:
+    assert explanations.explain("pods start : no CDI", {"pods": "a", "pods start": "b", "other": "c"}) == "b"
+    assert explanations.explain("pods start", {"other": "c"}) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "found", "expected"),
+    [
+        (Cell(name="a", title="A", refused="no"), None, "| `runtimes/a` | A | refused by design |  |  |  | no |"),
+        (Cell(name="a", title="A", not_run="why"), None, "| `runtimes/a` | A | not run |  |  |  | why |"),
+        (Cell(name="a", title="A", command=("x",)), None, "| `runtimes/a` | A | not run |  |  |  | not run yet |"),
+        (
+            Cell(name="a", title="A", command=("x",), note="core set"),
+            result(State.PASSED, passed=7, skipped={"no KVM": 2}, versions={"runc": "1.1"}),
+            "| `runtimes/a` | A | passed | 7 of 7, 2 skipped | 2026-11-22, plugin abc | runc 1.1 | core set |",
+        ),
+        (
+            Cell(name="a", title="A", command=("x",)),
+            result(State.NOT_RUN, skipped={"no KVM": 2}),
+            "| `runtimes/a` | A | not run |  | 2026-11-22, plugin abc |  | no KVM |",
+        ),
+        (
+            Cell(name="a", title="A", command=("x",)),
+            result(State.FAILED, passed=1, failures=["pods : no"]),
+            "| `runtimes/a` | A | failed | 1 of 2 | 2026-11-22, plugin abc |  |  |",
+        ),
+    ],
+    ids=lambda value: value.state if isinstance(value, Result) else "",
+)
+def test_a_cell_is_shown_with_state_counts_date_versions_and_reason(
+    cell: Cell, found: Result | None, expected: str
+) -> None:
+    text = page.render({"runtimes": [cell]}, {"runtimes/a": found} if found else {})
+    assert expected in text.splitlines()
+
+
+def test_failed_items_and_reasons_for_skipped_ones_are_listed_below_the_table() -> None:
+    found = result(State.FAILED, passed=1, failures=["pods : `x` is missing"], skipped={"no KVM": 2})
+    text = page.render({"runtimes": [Cell(name="a", title="A", command=("x",))]}, {"runtimes/a": found})
+    assert "- failed: `pods : 'x' is missing`\n  **Not explained yet.**\n- skipped, 2 items: no KVM" in text
+
+
+def test_a_cell_requires_a_command_or_a_reason() -> None:
+    with pytest.raises(ValueError, match="requires a command"):
+        Cell(name="a", title="A")
+    with pytest.raises(ValueError, match="has a command, and a reason"):
+        Cell(name="a", title="A", command=("x",), not_run="no")

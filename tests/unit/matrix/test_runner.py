@@ -1,0 +1,125 @@
+"""The runner of the matrix, with small programs as commands."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.matrix import results, runner
+from tests.matrix.cell import Cell, State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.matrix.results import Result
+
+PASSES = """
+    print("ok 1 - pods start (0.1 s)")
+    print("# version runc: 1.1.5")
+    print("ok 2 - pods get CDI devices # skip: no CDI")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
+    results.FILE.write_text("{}")
+
+
+def cell(tmp_path: Path, program: str, **fields: object) -> Cell:
+    """Return a cell whose command is a program."""
+    (tmp_path / "matrix_command.py").write_text(textwrap.dedent(program))
+    values: dict[str, object] = {"name": "a", "title": "A", "command": ("matrix_command",), **fields}
+    return Cell(**values)  # type: ignore[arg-type]
+
+
+def run(tmp_path: Path, program: str, **fields: object) -> Result:
+    """Return the result of a program."""
+    return runner.run("runtimes/a", cell(tmp_path, program, **fields))
+
+
+def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kept(tmp_path: Path) -> None:
+    found = run(tmp_path, PASSES)
+    assert (found.state, found.passed, found.skipped) == (State.PASSED, 1, {"no CDI": 1})
+    assert found.versions == {"runc": "1.1.5"}
+    assert results.cached("runtimes/a", cell(tmp_path, PASSES)) == found
+    assert "ok 1 - pods start" in (results.directory("runtimes/a") / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "failure"),
+    [
+        ("print('ok 1 - a'); print('not ok 2 - pods : no device')", "pods : no device"),
+        ("print('ok 1 - a'); raise SystemExit(3)", "the command : exit code 3 without a failed item"),
+        ("print('hello')", "the command : no item was reported"),
+        ("print('ok 1 - a'); print('# version runc: 1.0')", "the command : ran runc 1.0 instead of 1.1"),
+        ("print('ok 1 - a')", "the command : ran runc no version instead of 1.1"),
+    ],
+)
+def test_a_command_fails_by_an_item_its_exit_code_silence_or_another_version(
+    tmp_path: Path, program: str, failure: str
+) -> None:
+    found = run(tmp_path, program, expect={"runc": "1.1"} if "runc" in failure else {})
+    assert found.state == State.FAILED
+    assert failure in found.failures
+
+
+def test_a_command_that_skips_all_items_is_not_run(tmp_path: Path) -> None:
+    found = run(tmp_path, "print('ok 1 - all items # skip: it requires root')", expect={"runc": "1.1"})
+    assert (found.state, found.skipped, found.failures) == (State.NOT_RUN, {"it requires root": 1}, [])
+
+
+def test_a_command_that_shows_a_refusal_makes_the_cell_refused(tmp_path: Path) -> None:
+    assert run(tmp_path, PASSES, refused="the API does not exist").state == State.REFUSED
+
+
+def test_a_command_is_ended_at_its_time_limit_with_what_it_has_started(tmp_path: Path) -> None:
+    program = """
+        import subprocess
+        print("ok 1 - pods start (0.1 s)")
+        subprocess.run(["sleep", "1000"])
+    """
+    found = run(tmp_path, program, hours=2 / 3600)
+    assert found.state == State.FAILED
+    assert any("time limit" in failure for failure in found.failures)
+
+
+def test_failed_items_do_not_name_directories_of_the_machine(tmp_path: Path) -> None:
+    found = run(tmp_path, f"print('not ok 1 - a : {tmp_path}/cache/aosp-device-plugin/x and /tmp/aosp-1x/y')")
+    assert found.failures == ["a : CACHE/x and /tmp/…/y"]
+
+
+def test_only_a_result_without_failures_of_the_same_package_is_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not runner.is_current(None)
+    assert not runner.is_current(run(tmp_path, "print('not ok 1 - a : b')"))
+    found = run(tmp_path, PASSES)
+    assert runner.is_current(found)
+    monkeypatch.setattr(runner, "sources", lambda: "changed")
+    assert not runner.is_current(found)
+
+
+def test_a_cached_result_of_another_command_does_not_count(tmp_path: Path) -> None:
+    run(tmp_path, PASSES)
+    assert results.cached("runtimes/a", Cell(name="a", title="A", command=("matrix_command", "--other"))) is None
+
+
+def test_published_results_are_the_newest_that_ran(tmp_path: Path) -> None:
+    passes = cell(tmp_path, PASSES)
+    runner.run("runtimes/a", passes)
+    results.publish({"runtimes/a": passes})
+    assert results.published()["runtimes/a"].state == State.PASSED
+    run(tmp_path, "print('ok 1 - all items # skip: it requires root')")
+    results.publish({"runtimes/a": passes})
+    assert results.published()["runtimes/a"].state == State.PASSED
+    run(tmp_path, "print('not ok 1 - a : b')")
+    results.publish({"runtimes/a": passes})
+    assert json.loads(results.FILE.read_text())["runtimes/a"]["state"] == "failed"
+    results.publish({})
+    assert results.published() == {}
