@@ -11,9 +11,11 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.common import suites
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
+from tests.e2e.common.suites import Suite
 from tests.e2e.kernel.parts import HERE
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ _SETTINGS: Final = ("RUSTFLAGS=-C target-feature=+crt-static", "CARGO_PROFILE_RE
 _GBINDER: Final = "libgbinder-tools"
 _SUITE: Final = "sid"
 """The only suite of Debian that has the package. It moves: the part records the versions that it got."""
-_KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PROGRAMS: Final = ("binder-list", "binder-call")
 _LOADER: Final = "usr/lib64/ld-linux-x86-64.so.2"
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
@@ -74,14 +75,9 @@ def gbinder() -> Path:
 
 def _build_gbinder(directory: Path) -> None:
     say(f"# downloading {_GBINDER} of Debian {_SUITE} and its libraries")
-    apt = directory / "apt"
-    (apt / "archives/partial").mkdir(parents=True)
-    settings = ("env", f"APT_CONFIG={_apt_configuration(apt)}")
-    command(*settings, "apt-get", "update", "--quiet", seconds=600)
-    command(*settings, "apt-get", "install", "--quiet", "--yes", "--download-only", _GBINDER, seconds=600)
-    packages, whole = sorted((apt / "archives").glob("*.deb")), directory / "whole"
-    for package in packages:
-        command("dpkg", "--extract", str(package), str(whole))
+    apt, whole = directory / "apt", directory / "whole"
+    packages = Suite(_SUITE, apt).download_all(_GBINDER)
+    suites.unpack(packages, whole)
     for name in ("bin", "lib64", _LIBRARIES):
         (directory / name).mkdir(parents=True)
     shutil.copy(whole / _LOADER, directory / "lib64")
@@ -89,33 +85,9 @@ def _build_gbinder(directory: Path) -> None:
         shutil.copy(whole / "usr/bin" / name, directory / "bin")
         for library in _libraries(whole, name):
             shutil.copy(library, directory / _LIBRARIES)
-    (directory / VERSIONS).write_text("\n".join(re.sub(r"_[^_]*\.deb$", "", package.name) for package in packages))
+    (directory / VERSIONS).write_text("\n".join(suites.versions(packages)))
     shutil.rmtree(apt)
     shutil.rmtree(whole)
-
-
-def _apt_configuration(directory: Path) -> Path:
-    """Write a configuration of apt's for the suite alone, with the archive of this machine's own sources."""
-    archives = command(
-        *("apt-get", "indextargets", "--format", "$(SITE)"),
-        *("Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"),
-    ).split()
-    if not archives:
-        raise MissingError(f"apt's sources name no archive of Debian, where {_GBINDER} is")
-    (directory / "status").touch()
-    (directory / "sources.list").write_text(f"deb [signed-by={_KEYRING}] {archives[0]} {_SUITE} main\n")
-    file = directory / "apt.conf"
-    values = {
-        "Dir::Etc::SourceList": directory / "sources.list",
-        "Dir::Etc::SourceParts": "-",
-        "Dir::State": directory,
-        "Dir::State::Status": directory / "status",
-        "Dir::Cache": directory,
-        "APT::Install-Recommends": "false",
-        "APT::Sandbox::User": "root",
-    }
-    file.write_text("".join(f'{name} "{value}";\n' for name, value in values.items()))
-    return file
 
 
 def _libraries(root: Path, program: str) -> set[str]:
