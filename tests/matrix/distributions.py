@@ -1,12 +1,24 @@
-"""The column of Kubernetes distributions."""
+"""The column of Kubernetes distributions: what the chart renders for their layouts. None of them has been run."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from tests.layouts import LAYOUTS, Layout
 from tests.matrix.cell import Cell
 
+
+def _cell(layout: Layout) -> Cell:
+    """Return the cell of a distribution, with what its values file renders."""
+    parts = [f"kubelet in `{layout.root}`", f"CDI files in {' or '.join(f'`{path}`' for path in layout.cdi)}"]
+    if layout.selinux:
+        parts.append(f"SELinux type `{layout.selinux}`")
+    values = f"[values](../deploy/chart/distributions/{layout.name}.yaml) rendered and validated: {', '.join(parts)}"
+    return Cell(name=layout.name, title=layout.title, note=layout.note, not_run=values)
+
+
 CELLS: Final = (
+    *map(_cell, LAYOUTS),
     Cell(
         name="kind",
         title="kind, and other nodes in containers",

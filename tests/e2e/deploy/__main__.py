@@ -16,6 +16,7 @@ from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe
 from tests.e2e.deploy import (
     items_chart,
+    items_distributions,
     items_dra,
     items_driver_faults,
     items_faults,
@@ -58,7 +59,7 @@ GROUPS: Final = (
     Group(
         "the manifests",
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
-        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
+        (*items_manifests.ITEMS, *items_chart.ITEMS, *items_distributions.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
     ),
     *MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
