@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from aosp_plugin.framework.events.mount_events import MountEvents
-from tests import hanging_fs
+from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Every run uses the same examples, without a deadline, and writes nothing into the checkout.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
+
+own_mounts.enter()
 
 # A shell starts background jobs with SIGINT ignored; the processes that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -550,7 +550,7 @@ async def test_directory_in_a_watched_one_is_checked_after_an_event_only(
     assert not {paths[2], paths[3]} & {*checked}
     checked.clear()
     subscription.watch(paths, check_all=True)
-    assert sorted(checked) == sorted(paths)
+    assert {*checked} == {*paths}  # some twice: the event of the new directory may arrive after that of the former one
 
 
 UNREADABLE = """
