@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Run ``make test`` with each Python that the package supports: ``make test-pythons``.
 
-The versions are the classifiers in pyproject.toml. Each interpreter is searched in PATH and in pyenv's directory, and
-has a virtual environment of its own, such as .venv-3.12. Each target that ``make test`` consists of has a line with its
-result, such as ``ok 1 - Python 3.12: lint``. A version that is not installed is skipped, and an error with ``--all``.
+The versions are the classifiers in pyproject.toml. Each interpreter is searched in PATH, in pyenv's directory and among
+those that ``--build`` has built, and has a virtual environment of its own, such as .venv-3.12. Each target that ``make
+test`` consists of has a line with its result, such as ``ok 1 - Python 3.12: lint``. A version that is not installed is
+skipped, and an error with ``--all``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import subprocess
 import time
 import tomllib
 from pathlib import Path
+
+from hack import python_build
+from tests.e2e.common import packages
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("lint", "types", "layers", "tests")
@@ -39,7 +43,8 @@ def interpreter(version: str) -> str | None:
         shutil.which(f"python{version}"),
         *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")), reverse=True),
     ]
-    return next((path for path in candidates if path and _version(path) == version), None)
+    built = python_build.found(version)
+    return next((path for path in (*candidates, built) if path and _version(path) == version), None)
 
 
 def _version(path: str, digits: int = 2) -> str:
@@ -82,14 +87,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-pythons", description="Run make test with each supported Python.")
     parser.add_argument("versions", nargs="*", help="default: all that the package supports")
     parser.add_argument("--all", action="store_true", help="fail if one is not installed")
+    parser.add_argument("--build", action="store_true", help="build one that is not installed; requires root on Debian")
     options = parser.parse_args()
     versions = options.versions or supported((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     failed, missing = [], []
     for version in versions:
-        python = interpreter(version)
+        python, reason = interpreter(version), "not installed"
+        if python is None and options.build:
+            try:
+                python = python_build.build(version)
+            except (packages.MissingError, packages.BrokenError) as error:
+                reason = str(error)
         if python is None:
             missing.append(version)
-            print(f"ok {next(_numbers)} - Python {version}: make test # skip: Python {version} is not installed")
+            print(f"ok {next(_numbers)} - Python {version}: make test # skip: {reason}", flush=True)
         elif not run(version, python):
             failed.append(version)
     print(f"failed: {', '.join(failed) or 'none'}; not installed: {', '.join(missing) or 'none'}")

@@ -9,7 +9,13 @@ from tests.matrix.cell import Cell
 
 CELLS: Final = (
     *(
-        Cell(name=version, title=version, command=("hack.pythons", version), expect={"Python": f"{version}."}, hours=2)
+        Cell(
+            name=version,
+            title=version,
+            command=("hack.pythons", "--build", version),
+            expect={"Python": f"{version}."},
+            hours=2,
+        )
         for version in supported((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     ),
     Cell(name="before-3.11", title="before 3.11", refused="pip rejects the package: `requires-python`"),
