@@ -17,7 +17,7 @@ from tests.matrix import columns, page, results, runner
 from tests.matrix.cell import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tests.matrix.cell import Cell
 
@@ -25,9 +25,9 @@ _LOG_LINES = 60
 """Lines of a failed command's log that ``one`` prints."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of the arguments, and return the exit code: 1 if a cell failed."""
-    options = _arguments()
+    options = _parse(arguments)
     # As after Ctrl-C, the cell's command ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     cells = dict(columns.cells())
@@ -40,7 +40,7 @@ def main() -> int:
     return _run(_selected(cells, options.column, options.cell), cells, again=options.again)
 
 
-def _arguments() -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     choices = ("run", "list", "render", "one")
     texts = "run cells (default); list them; write results.json and the page from the cache; run a cheap one by date"
@@ -50,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="run cells that have a current result, too")
     today = datetime.datetime.now(datetime.UTC).date()
     parser.add_argument("--date", type=datetime.date.fromisoformat, default=today, help="of `one`: YYYY-MM-DD")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _selected(cells: Mapping[str, Cell], chosen_columns: list[str], names: list[str]) -> Mapping[str, Cell]:
@@ -94,13 +94,18 @@ def _run(selected: Mapping[str, Cell], cells: Mapping[str, Cell], *, again: bool
     return int(bool(failed))
 
 
+def cheap_cell(cells: Mapping[str, Cell], date: datetime.date) -> str | None:
+    """Return the name of the cheap cell whose turn it is on a date: each one in turn, day by day."""
+    cheap = [name for name, cell in cells.items() if cell.cheap]
+    return cheap[date.toordinal() % len(cheap)] if cheap else None
+
+
 def _one(cells: Mapping[str, Cell], date: datetime.date) -> int:
     """Run the cheap cell whose turn it is on a date; results.json and the page stay as they are."""
-    cheap = [name for name, cell in cells.items() if cell.cheap]
-    if not cheap:
+    name = cheap_cell(cells, date)
+    if name is None:
         say("# no cell is cheap")
         return 0
-    name = cheap[date.toordinal() % len(cheap)]
     say(f"# {name}: python -m {' '.join(cells[name].command)}")
     result = runner.run(name, cells[name])
     if result.state == State.FAILED:

@@ -45,7 +45,8 @@ class Output:
 
 
 def without_places(text: str) -> str:
-    """Return a text without the directories of this machine: results are published."""
+    """Return a text without the directories of this machine and the hosts that it uses: results are published."""
     for path, name in ((cache.root(), "CACHE"), (_ROOT, "."), (Path.home(), "~")):
         text = text.replace(str(path), name)
-    return re.sub(r"/tmp/[\w.-]+", "/tmp/…", text)
+    text = re.sub(r"/tmp/[\w.-]+", "/tmp/…", text)
+    return re.sub(r"\b(https?|tcp)://[^/\s\"',;]+", r"\1://…", text)

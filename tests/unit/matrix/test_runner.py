@@ -89,9 +89,10 @@ def test_a_command_is_ended_at_its_time_limit_with_what_it_has_started(tmp_path:
     assert any("time limit" in failure for failure in found.failures)
 
 
-def test_failed_items_do_not_name_directories_of_the_machine(tmp_path: Path) -> None:
-    found = run(tmp_path, f"print('not ok 1 - a : {tmp_path}/cache/aosp-device-plugin/x and /tmp/aosp-1x/y')")
-    assert found.failures == ["a : CACHE/x and /tmp/…/y"]
+def test_failed_items_do_not_name_directories_and_hosts_of_the_machine(tmp_path: Path) -> None:
+    detail = f"{tmp_path}/cache/aosp-device-plugin/x, /tmp/aosp-1x/y, https://registry.example:8080/z"
+    found = run(tmp_path, f"print('not ok 1 - a : {detail}')")
+    assert found.failures == ["a : CACHE/x, /tmp/…/y, https://…/z"]
 
 
 def test_only_a_result_without_failures_of_the_same_package_is_current(
