@@ -17,7 +17,7 @@ _MS_REC_PRIVATE: Final = 0x4000 | 1 << 18  # MS_REC, MS_PRIVATE: include/uapi/li
 
 
 def enter() -> None:
-    """Give this thread, and the threads and processes that it starts, a copy of the mounts that nobody else changes.
+    """Give this thread, and all threads and processes that it starts, mounts that no other process changes.
 
     Does nothing without CAP_SYS_ADMIN: then no test mounts anything either. To be called in the thread that runs the
     tests. Raises OSError.
