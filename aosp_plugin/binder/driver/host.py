@@ -32,6 +32,10 @@ SYS_DEV = "/sys/dev"
 TRANSIENT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that are caused by this process or the system, not by the file."""
 
+_BINDERFS_REGIONS = ("binder", "rust_binder")
+"""Names in /proc/devices of binderfs's region: the C driver's (drivers/android/binderfs.c ``init_binderfs``), and the
+Rust driver's (drivers/android/binder/rust_binderfs.c ``init_rust_binderfs``). Both call the file system binder."""
+
 _MAX_LINKS = 40
 """Links in one path before ELOOP, as in the kernel (include/linux/namei.h, MAXSYMLINKS)."""
 
@@ -191,11 +195,11 @@ class Host:
 def binder_majors(proc_devices: str, proc_filesystems: str) -> frozenset[int]:
     """Return binder's major numbers from the text of /proc/devices (fs/char_dev.c ``chrdev_show``: "<major> <name>").
 
-    An out-of-tree module registers a region with "binder" in its name. The region of binderfs, which has the name of
-    the file system (drivers/android/binderfs.c ``init_binderfs``), is excluded: it has no cdev, so a copy of its
-    device numbers outside a binderfs does not open.
+    An out-of-tree module registers a region with "binder" in its name. The region of binderfs is excluded: it has no
+    cdev, so a copy of its device numbers outside a binderfs does not open.
     """
-    binderfs_names = {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()} & {mounts.BINDERFS}
+    has_binderfs = mounts.BINDERFS in {line.rpartition("\t")[2] for line in proc_filesystems.splitlines()}
+    binderfs_names = _BINDERFS_REGIONS if has_binderfs else ()
     characters = proc_devices.partition("Block devices:")[0]
     return frozenset(
         number for number, name in _numbered(characters) if "binder" in name and name not in binderfs_names

@@ -67,6 +67,8 @@ def root(tmp_path: Path) -> Path:
     [
         pytest.param(DEVICES, "", {235, 236, 240}, id="character drivers with binder in their name"),
         pytest.param(DEVICES, "nodev\tsysfs\n\text4\nnodev\tbinder\n", {236, 240}, id="without that of binderfs"),
+        pytest.param("235 rust_binder\n236 binder\n", "nodev\tbinder\n", set(), id="without that of the Rust driver"),
+        pytest.param("235 rust_binder\n236 binder\n", "", {235, 236}, id="two modules without binderfs"),
         pytest.param(DEVICES, "nodev\tbinder2\n", {235, 236, 240}, id="another file system"),
         pytest.param("binder\nbinder 235\n-1 binder\n", "", set(), id="malformed"),
     ],
