@@ -37,6 +37,18 @@ def create_role(cluster: Cluster) -> None:
     cluster.api.create(f"{_RBAC}/clusterroles", body)
 
 
+def let_nodes_read_claims(cluster: Cluster) -> None:
+    """Let every kubelet read all claims, also those that the node authorizer does not connect with its node."""
+    name = "claims-of-nodes"
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    metadata = {"name": name}
+    cluster.api.create(f"{_RBAC}/clusterroles", {"kind": "ClusterRole", "metadata": metadata, "rules": [rule]})
+    binding = {"kind": "ClusterRoleBinding", "metadata": metadata, "subjects": [group], "roleRef": role}
+    cluster.api.create(f"{_RBAC}/clusterrolebindings", binding)
+
+
 class Account:
     """A service account with the role, and the files with which a process uses it."""
 

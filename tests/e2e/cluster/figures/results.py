@@ -44,11 +44,12 @@ def _spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
     if len(values) == 1:
-        return _number(values[0])
-    return " / ".join(_number(value) for value in (min(values), statistics.median(values), max(values)))
+        return number(values[0])
+    return " / ".join(number(value) for value in (min(values), statistics.median(values), max(values)))
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a value as the tables show it."""
     if math.isinf(value):
         return "never"
     if abs(value) >= 100 or value == int(value):

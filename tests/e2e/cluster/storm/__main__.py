@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="storms of each scene; default: %(default)s")
     parser.add_argument("--scenes", default=",".join(SCENES), help="default: %(default)s")
     parser.add_argument("--kubelet", default="{}", metavar="JSON", help='more settings, such as {"kubeAPIQPS": 500}')
+    parser.add_argument("--readable-claims", action="store_true", help="let kubelets read all claims, by RBAC")
     parser.add_argument("--json", default="", metavar="FILE", help="write all values to a file")
     options = parser.parse_args()
     try:
@@ -39,6 +40,7 @@ def main() -> int:
     try:
         arguments = ["--work", str(work), "--phones", str(options.phones), "--rounds", str(options.rounds)]
         arguments += ["--scenes", options.scenes, "--kubelet", options.kubelet]
+        arguments += ["--readable-claims"] if options.readable_claims else []
         arguments += ["--json", os.path.abspath(options.json) if options.json else "", "--parts", *found.arguments()]
         return sandbox.enter("tests.e2e.cluster.storm.run", arguments, project=PROJECT, seconds=_LIMIT)
     finally:

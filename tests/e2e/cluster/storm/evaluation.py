@@ -6,13 +6,14 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.e2e.cluster.storm import histograms, recorder
+from tests.e2e.cluster.storm import events, histograms, recorder
 from tests.e2e.cluster.storm.processors import BENCH, OTHERS, PLUGIN
 from tests.e2e.cluster.storm.requests import Request, busy_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tests.e2e.cluster.storm.events import Warned
     from tests.e2e.cluster.storm.histograms import Series, Total
 
 _STAGES: Final = {
@@ -62,15 +63,26 @@ class Storm:
     """What the kubelet's histograms observed in that time."""
     plugin: Mapping[Series, Total]
     """What the plugin's histograms observed in that time."""
-    warnings: Sequence[str]
-    """Reason and message of the pods' events of type Warning."""
+    warnings: Sequence[Warned]
+    """The pods' events of type Warning."""
+    called: Mapping[str, float]
+    """The time of the first request to the plugin for each claim, by the claim's name."""
     problems: Sequence[str]
     """Other failures."""
 
     @property
     def start_seconds(self) -> list[float]:
-        """The seconds from the creation of each pod until it was Running."""
-        return self.seconds(recorder.RUNNING)
+        """The seconds from the creation of each pod until it was Running.
+
+        Without the pods that were held back: their wait would make the plugin's share look smaller.
+        """
+        running = self.reached[recorder.RUNNING]
+        return [at - self.created[pod] for pod, at in running.items() if pod not in self.held_back]
+
+    @property
+    def held_back(self) -> Mapping[str, Warned]:
+        """The pods that Kubernetes has held back without a call to the plugin, each with the event that shows it."""
+        return {event.pod: event for event in self.warnings if events.is_of_kubernetes(event, self.called)}
 
     @property
     def wall(self) -> float:
@@ -94,8 +106,9 @@ class Storm:
 
 
 def failures(storm: Storm) -> list[str]:
-    """Return what went wrong in a storm; empty if nothing did."""
-    found = [f"warning event: {text}" for text in storm.warnings] + [*storm.problems]
+    """Return what went wrong in a storm, and may be the plugin's fault; empty if nothing did."""
+    others = [event.text for event in storm.warnings if not events.is_of_kubernetes(event, storm.called)]
+    found = [f"warning event: {text}" for text in others] + [*storm.problems]
     for rpc in storm.expected:
         answers = sum(request.rpc == rpc for request in storm.starting)
         if answers != storm.count:
@@ -118,6 +131,7 @@ def rows(storm: Storm) -> Iterator[tuple[str, float]]:
     yield "deleted to gone: median, s", statistics.median(gone)
     yield "deleted to gone: last, s", gone[-1]
     yield "failures", len(failures(storm))
+    yield "pods held back by Kubernetes, without a call to the plugin", len(storm.held_back)
     yield from _requests(storm)
     yield from _shares(storm)
     for program, used in sorted(storm.processors.items(), key=lambda entry: -entry[1]):

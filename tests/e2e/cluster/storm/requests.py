@@ -13,6 +13,7 @@ STARTING: Final = ("GetPreferredAllocation", "Allocate", "PreStartContainer", "N
 """The requests that the start of a pod waits for."""
 ENDING: Final = ("NodeUnprepareResources",)
 """The requests that the end of a pod waits for."""
+_RECEIVED: Final = "request received"
 _ANSWERED: Final = "request answered"
 _PROBLEMS: Final = ("warning", "error", "critical")
 
@@ -34,6 +35,16 @@ def parse(log: str, since: float) -> list[Request]:
         for entry in _entries(log, since)
         if entry.get("message") == _ANSWERED and "duration_ms" in entry
     ]
+
+
+def first_calls(log: str, since: float) -> dict[str, float]:
+    """Return the time of the first NodePrepareResources of each claim after a time, by the claim's name."""
+    first: dict[str, float] = {}
+    for entry in _entries(log, since):
+        if entry.get("message") == _RECEIVED and entry.get("rpc") == "NodePrepareResources":
+            for claim in entry["claim"].split(","):
+                first.setdefault(claim.rpartition("/")[2], _time(entry))
+    return first
 
 
 def problems(log: str, since: float) -> list[str]:

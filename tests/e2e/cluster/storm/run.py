@@ -59,8 +59,11 @@ def _rounds(cluster: Cluster, names: list[str], options: argparse.Namespace, res
             try:
                 measured = storm.run(cluster, stage, pods, options.phones)
                 failures = evaluation.failures(measured)
+                results.add("load average before it", title, load)
                 for row, value in evaluation.rows(measured):
                     results.add(row, title, value)
+                for event in [*measured.held_back.values()][:_SHOWN]:
+                    say(f"# {title}: held back by Kubernetes: {event.text}")
             except AssertionError as error:
                 failures = [describe(error)]
                 storm.remove_all(cluster)
@@ -76,6 +79,8 @@ def _prepare(cluster: Cluster, options: argparse.Namespace) -> None:
     """Create devices and rights, and restart the kubelet with more settings."""
     machine = cluster.machine
     accounts.create_role(cluster)
+    if options.readable_claims:
+        accounts.let_nodes_read_claims(cluster)
     machine.hack("create", "--stand-ins", "--count", str(options.phones))
     os.symlink(machine.directory / "kubelet", drivers.KUBELET)
     if settings := json.loads(options.kubelet):
@@ -94,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--scenes", required=True)
     parser.add_argument("--kubelet", required=True)
+    parser.add_argument("--readable-claims", action="store_true")
     parser.add_argument("--json", default="")
     return parser.parse_args()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tests.e2e.cluster import phones
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.figures.claims import CLAIMS
-from tests.e2e.cluster.storm import histograms, processors, recorder, requests
+from tests.e2e.cluster.storm import events, histograms, processors, recorder, requests
 from tests.e2e.cluster.storm.evaluation import Storm
 from tests.e2e.cluster.storm.scenes import LABEL
 from tests.e2e.kubelet.waiting import until
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.e2e.cluster.cluster import Cluster
+    from tests.e2e.cluster.storm.events import Warned
     from tests.e2e.cluster.storm.histograms import Series, Total
     from tests.e2e.cluster.storm.recorder import StageRecorder
     from tests.e2e.cluster.storm.scenes import Stage
@@ -54,7 +55,8 @@ def run(cluster: Cluster, stage: Stage, stages: StageRecorder, count: int) -> St
         created = _create(cluster, [stage.pod(name, storm) for name in names])
         _wait_all(stages, (recorder.RUNNING, recorder.READY), names)
     except AssertionError as error:
-        raise AssertionError(f"{error}; {_warnings(cluster, names)}; {_states(cluster, storm)}") from error
+        warnings = [event.text for event in _warnings(cluster, names)]
+        raise AssertionError(f"{error}; {warnings}; {_states(cluster, storm)}") from error
     after = _sample(cluster, stage)
     restarts = _restarts(cluster, storm)
     deleted = time.time()
@@ -78,6 +80,7 @@ def run(cluster: Cluster, stage: Stage, stages: StageRecorder, count: int) -> St
         kubelet=histograms.since(before.kubelet, after.kubelet),
         plugin=histograms.since(before.plugin, after.plugin),
         warnings=_warnings(cluster, names),
+        called=requests.first_calls(stage.log, started),
         problems=[*restarts, *requests.problems(stage.log, started)],
     )
 
@@ -122,11 +125,11 @@ def _sample(cluster: Cluster, stage: Stage) -> _Sample:
     return _Sample(processors.read(pid), histograms.parse(kubelet), histograms.parse(plugin))
 
 
-def _warnings(cluster: Cluster, pods: Iterable[str]) -> list[str]:
-    """Return reason and message of the events of type Warning of these pods."""
-    events = cluster.api.list(f"{CORE}/namespaces/{phones.DEFAULT}/events", fieldSelector="type=Warning")
+def _warnings(cluster: Cluster, pods: Iterable[str]) -> list[Warned]:
+    """Return the events of type Warning of these pods."""
+    found = cluster.api.list(f"{CORE}/namespaces/{phones.DEFAULT}/events", fieldSelector="type=Warning")
     names = {*pods}
-    return [f"{event['reason']}: {event['message']}" for event in events if event["involvedObject"]["name"] in names]
+    return [events.parse(event) for event in found if event["involvedObject"]["name"] in names]
 
 
 def _states(cluster: Cluster, storm: str) -> Counter[str]:
