@@ -54,6 +54,17 @@ def test_mounts_follow_the_default_mounts_and_directories_come_first() -> None:
     assert "/dev" in [mount["destination"] for mount in mounts[:-3]]
 
 
+def test_confinement_is_that_of_the_process_and_of_linux() -> None:
+    """Without it, the kernel's own rules alone refuse what the items try."""
+    allocation = ContainerAllocation("phone", {}, {}, (), (), {}, ())
+    confinement = oci.Confinement({"defaultAction": "SCMP_ACT_ERRNO"}, "profile")
+    confined = oci.spec(allocation, rootfs="/root", arguments=["/probe"], cgroup="/phone", confinement=confinement)
+    assert confined["linux"]["seccomp"] == {"defaultAction": "SCMP_ACT_ERRNO"}
+    assert confined["process"]["apparmorProfile"] == "profile"
+    assert "seccomp" not in spec()["linux"]
+    assert "apparmorProfile" not in spec()["process"]
+
+
 def test_container_without_allocation_has_no_device_and_no_sys_admin() -> None:
     container = spec()
     assert "CAP_MKNOD" in container["process"]["capabilities"]["effective"]

@@ -2,7 +2,7 @@
 
 Pure functions; ``read_file`` reads the host's files. They follow containerd's ``pkg/oci`` (``WithDevices``,
 ``populateDefaultUnixSpec``, ``defaultUnixCaps``) and ``internal/cri/opts`` (``WithMounts``, ``WithDevices``) for an
-unprivileged container without a seccomp profile.
+unprivileged container, by default without a seccomp filter and an AppArmor profile.
 """
 
 from __future__ import annotations
@@ -46,6 +46,18 @@ class File(NamedTuple):
     gid: int = 0
 
 
+class Confinement(NamedTuple):
+    """What restricts the system calls of a container."""
+
+    seccomp: Spec | None = None
+    """The filter, as in the runtime spec."""
+    apparmor: str = ""
+    """The name of a loaded profile."""
+
+
+UNCONFINED: Final = Confinement()
+
+
 def read_file(path: str) -> File:
     """Resolve the links of ``path``, and return the file. Raises OSError."""
     real = os.path.realpath(path, strict=True)
@@ -61,6 +73,7 @@ def spec(
     cgroup: str,
     first_host_id: int | None = None,
     capabilities: Sequence[str] = CAPABILITIES,
+    confinement: Confinement = UNCONFINED,
     read_file: ReadFile = read_file,
 ) -> Spec:
     """Return the config.json of a container that runs ``arguments`` as root with an allocation.
@@ -82,6 +95,8 @@ def spec(
         namespaces.append("user")
         mapping = {"containerID": 0, "hostID": first_host_id, "size": 65536}
         linux |= {"uidMappings": [mapping], "gidMappings": [mapping]}
+    if confinement.seccomp is not None:
+        linux["seccomp"] = confinement.seccomp
     linux["namespaces"] = [{"type": name} for name in namespaces]
     return {
         "ociVersion": "1.0.2",
@@ -93,6 +108,7 @@ def spec(
             "env": [f"{name}={value}" for name, value in environment.items()],
             "user": {"uid": 0, "gid": 0},
             "capabilities": {name: list(capabilities) for name in ("bounding", "effective", "permitted")},
+            **({"apparmorProfile": confinement.apparmor} if confinement.apparmor else {}),
         },
         "mounts": [*_default_mounts(), *mounts(allocation.mounts, read_file)],
         "linux": linux,

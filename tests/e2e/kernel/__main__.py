@@ -13,17 +13,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.deploy import parts as deploy_parts
-from tests.e2e.kernel import client_parts, initrd, items_stock, machine, parts, phones
+from tests.e2e.kernel import client_parts, confinement, initrd, items_stock, kernels, machine, parts, phones
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from tests.e2e.kernel.kernels import Bootable
 
 _SECONDS: Final = 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
@@ -55,11 +57,20 @@ _DEVICES: Final = {
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
 
 
+class Variant(NamedTuple):
+    """What the guests are, if not what they are by default."""
+
+    kernel: str
+    cgroup: str
+    confined: bool
+
+
 class Boot:
     """One boot of a guest and the items that run in it."""
 
-    def __init__(self, name: str, report: Report) -> None:
+    def __init__(self, name: str, variant: Variant, report: Report) -> None:
         self.name = name
+        self.variant = variant
         self._report = report
         self._remaining = list(TITLES[name])
         self._ended = False
@@ -74,16 +85,22 @@ class Boot:
         for title in self._remaining:
             self._report.not_ok(title, reason)
 
-    def run(self, modules: Sequence[tuple[Path, str]], *paths: Path, memory: int = _MEMORY) -> None:
-        """Boot Debian's kernel with these modules, pass the paths to the guest, and report each item's result."""
+    def run(self, kernel: Bootable, *paths: Path, memory: int = _MEMORY) -> None:
+        """Boot a kernel, pass the paths to the guest, and report each item's result."""
         started = time.monotonic()
         command = [sys.executable, "-m", "tests.e2e.kernel.guest", self.name, *map(str, (parts.probe(), *paths))]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT}
+        parameters = kernel.parameters
+        if self.variant.confined:
+            environment[confinement.PROGRAM] = str(parts.confinement())
+            parameters += " apparmor=1 security=apparmor"
+        before = initrd.CGROUP_V1 if self.variant.cgroup == "v1" else ""
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary)
-            script = initrd.start_script(command, str(parts.PROJECT), environment)
-            initrd.build(directory / "initrd", script, modules)
-            guest = machine.Guest(parts.kernel().image, directory / "initrd", directory / "console", memory)
+            script = initrd.start_script(command, str(parts.PROJECT), environment, before)
+            initrd.build(directory / "initrd", script, kernel.modules)
+            files = (kernel.image, directory / "initrd", directory / "console")
+            guest = machine.Guest(*files, memory, parameters=parameters)
             problem = machine.boot(guest, self._receive, _SECONDS)
             if problem or not self._ended:
                 self._died(problem or "the guest ended early", guest.console)
@@ -119,6 +136,9 @@ def main() -> int:
     """Run the selected boots, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kernel")
     parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or the boot named core")
+    parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
+    parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
+    parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
     parser.add_argument("boots", nargs="*", metavar="BOOT", help=f"run these boots instead: {', '.join(TITLES)}")
     options = parser.parse_args()
     if unknown := set(options.boots) - TITLES.keys():
@@ -128,7 +148,7 @@ def main() -> int:
     report = Report()
     boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "clients": _clients, "stock": _stock}
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
-        boot = Boot(name, report)
+        boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined), report)
         try:
             parts.install()
             boots.get(name, _binderfs)(boot)
@@ -140,21 +160,21 @@ def main() -> int:
 
 
 def _binderfs(boot: Boot) -> None:
-    boot.run(parts.kernel().modules(parts.binderfs_module(), _DEVICES.get(boot.name, ())))
+    boot.run(kernels.bootable(boot.variant.kernel, _DEVICES.get(boot.name, ())))
 
 
 def _pods(boot: Boot) -> None:
     packages.install(kubelet_parts.PACKAGES)
-    modules = parts.kernel().modules(parts.binderfs_module())
+    kernel = kernels.bootable(boot.variant.kernel)
     image = kubelet_parts.plugin_image()
-    boot.run(modules, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
+    boot.run(kernel, kubelet_parts.kubelet(), image, _kustomize(), memory=_MEMORY_FOR_PODS)
 
 
 def _clients(boot: Boot) -> None:
     packages.install(kubelet_parts.PACKAGES)
-    modules = parts.kernel().modules(parts.binderfs_module())
+    kernel = kernels.bootable(boot.variant.kernel)
     clients = (client_parts.rsbinder(), client_parts.gbinder())
-    boot.run(modules, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
+    boot.run(kernel, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
 
 
 def _kustomize() -> Path:
@@ -165,7 +185,7 @@ def _kustomize() -> Path:
 
 
 def _stock(boot: Boot) -> None:
-    boot.run(parts.kernel().modules(devices=items_stock.NAMES))
+    boot.run(kernels.stock(boot.variant.kernel, items_stock.NAMES))
 
 
 if __name__ == "__main__":

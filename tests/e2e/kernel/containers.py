@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
+from tests.e2e.kernel import confinement
 from tests.e2e.kernel.operations import compare, words
 from tests.e2e.kernel.world import DIRECTORY
 
@@ -69,6 +70,7 @@ async def start(
         cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
         capabilities=capabilities,
+        confinement=confinement.of(tuple(capabilities)),
     )
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)

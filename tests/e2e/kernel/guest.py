@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
+    confinement,
     items_client_pods,
     items_clients,
     items_init_container,
     items_phone_pods,
     items_pods,
     items_provision,
+    versions,
 )
 from tests.e2e.kernel.suite import SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
@@ -97,6 +99,11 @@ async def with_clients(probe: Path, rsbinder: Path, gbinder: Path, kubelet: Path
 async def main(suite: str, *arguments: str) -> None:
     """Check all items of a suite."""
     paths = [Path(argument) for argument in arguments]
+    if confinement.CONFINED:
+        confinement.load()
+    for line in versions.lines():
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
     if suite == "pods":
         await with_kubelet(*paths)
     elif suite == "clients":

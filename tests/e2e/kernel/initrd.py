@@ -51,14 +51,32 @@ exec switch_root /new {BUSYBOX} sh /run/start
 """
 
 
-def start_script(command: Sequence[str], directory: str, environment: Mapping[str, str]) -> str:
-    """Return the script that the guest runs after boot: ``command``, then a reboot, which ends QEMU."""
+CGROUP_V1: Final = """
+umount /sys/fs/cgroup
+mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+while read -r controller _ _ enabled; do
+    [ "$enabled" = 1 ] || continue
+    mkdir "/sys/fs/cgroup/$controller"
+    mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
+done </proc/cgroups
+mkdir /sys/fs/cgroup/systemd
+mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+"""
+"""Replaces cgroup v2 by a hierarchy of v1 for each controller, and the one that runtimes need besides."""
+
+
+def start_script(command: Sequence[str], directory: str, environment: Mapping[str, str], before: str = "") -> str:
+    """Return the script that the guest runs after boot: ``command``, then a reboot, which ends QEMU.
+
+    ``before`` are lines of the script that prepare the guest.
+    """
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     return "\n".join(
         [
             f"{BUSYBOX} stty -F {RESULTS} raw -echo",
             f"echo '{{\"up\": true}}' >{RESULTS}",
             *exports,
+            before,
             f"cd {shlex.quote(directory)}",
             f"{shlex.join(command)} </dev/null >{RESULTS} 2>/dev/console",
             f"{BUSYBOX} reboot -f",

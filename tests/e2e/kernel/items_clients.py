@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
-from tests.e2e.kernel import tenants
+from tests.e2e.kernel import confinement, tenants
 from tests.e2e.kernel.client_parts import VERSIONS
 from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
 from tests.e2e.kernel.item import Item, item, sentence
@@ -55,6 +55,7 @@ class Container:
             arguments=phone_command(kind, self.name, user),
             cgroup=f"/{self._bundle.name}",
             first_host_id=first_host_id,
+            confinement=confinement.of(oci.CAPABILITIES),
         )
         (self._bundle / "config.json").write_text(json.dumps(spec))
         with self._output.open("wb") as output:

@@ -35,6 +35,8 @@ class Guest(NamedTuple):
     memory: int
     """MiB."""
     options: Sequence[str] = ()
+    parameters: str = ""
+    """What the kernel's command line has besides."""
 
     def command(self, accelerator: str) -> list[str]:
         """Return QEMU's command line."""
@@ -45,7 +47,7 @@ class Guest(NamedTuple):
             *("-m", str(self.memory), "-smp", str(count)),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *("-kernel", str(self.kernel), "-initrd", str(self.initrd)),
-            *("-append", _COMMAND_LINE),
+            *("-append", f"{_COMMAND_LINE} {self.parameters}"),
             *("-serial", f"file:{self.console}", "-serial", "stdio"),
             *("-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
             *self.options,

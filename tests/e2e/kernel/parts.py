@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.e2e.common import packages
+from tests.e2e.common import golang, packages
 from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
-_BUILD: Final = PROJECT / "hack/build_binder_module.sh"
+BUILD: Final = PROJECT / "hack/build_binder_module.sh"
 
 PACKAGES: Final = (
     *("qemu-system-x86", "busybox-static", "cpio", "runc", "crun", "strace"),
@@ -82,6 +82,13 @@ def kernel() -> Kernel:
     return Kernel(cached(name, lambda path: _unpack(f"linux-image-{release}={version}", path)))
 
 
+def confinement() -> Path:
+    """Return the program that prints containerd's default seccomp filter and AppArmor profile. Raises MissingError."""
+    packages.install(["apparmor"])
+    module, source = PROJECT / "tests/e2e/kubelet/containerd", HERE / "confinement"
+    return golang.build("confinement", module, "./confinement", sources=[source]) / "confinement"
+
+
 def binderfs_module() -> Path:
     """Return the binder module with binderfs for Debian's kernel. Raises MissingError and BrokenError."""
     release, version = _release()
@@ -92,9 +99,9 @@ def binderfs_module() -> Path:
 
     def build(directory: Path) -> None:
         headers, output = f"/usr/src/linux-headers-{release}", directory / f"{BINDER}.ko"
-        command(str(_BUILD), str(source), headers, str(output), seconds=1800, error=BrokenError)
+        command(str(BUILD), str(source), headers, str(output), seconds=1800, error=BrokenError)
 
-    return cached(f"{BINDER}-{key([release, version, source_version, _BUILD])}", build) / f"{BINDER}.ko"
+    return cached(f"{BINDER}-{key([release, version, source_version, BUILD])}", build) / f"{BINDER}.ko"
 
 
 def probe() -> Path:
@@ -109,7 +116,7 @@ def probe() -> Path:
 
 
 def _release() -> tuple[str, str]:
-    """Return the kernel's release and package version, which are those of the installed headers."""
+    """Return the release and package version of Debian's kernel, which are those of the installed headers."""
     depends = _query("${Depends}", "linux-headers-amd64")
     found = re.search(r"linux-headers-(\S+) \(= ([^)]+)\)", depends)
     if found is None:
@@ -129,14 +136,19 @@ def _unpack(package: str, directory: Path) -> None:
     whole = directory / "whole"
     archive = next(directory.glob("*.deb"))
     command("dpkg", "--extract", str(archive), str(whole))
+    keep(whole, directory)
+    shutil.rmtree(whole)
+    archive.unlink()
+
+
+def keep(whole: Path, directory: Path) -> None:
+    """Copy a kernel's image, its binder module and the modules that a guest may need from a file tree."""
     shutil.copy(next(whole.glob("boot/vmlinuz-*")), directory / "vmlinuz")
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
     if BINDER not in files:
-        raise MissingError(f"{package} has no module {BINDER}")
+        raise MissingError(f"this kernel has no module {BINDER}")
     for name in _order((*_MODULES, *NODE_MODULES, BINDER), files):
         shutil.copy(files[name], directory / f"{name}.ko{'.xz' if files[name].suffix == '.xz' else ''}")
-    shutil.rmtree(whole)
-    archive.unlink()
 
 
 def _order(names: Sequence[str], files: Mapping[str, Path]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs, mounts
 from tests.e2e.common.oci import CAPABILITIES
+from tests.e2e.kernel.confinement import CONFINED
 from tests.e2e.kernel.operations import SHARED
 
 if TYPE_CHECKING:
@@ -181,7 +182,13 @@ def others_closed(phone: str, neighbour: str) -> dict[str, str]:
 
 
 def namespaced() -> dict[str, str]:
-    """Return the operations that show that a user namespace of the container's own opens nothing. They come last."""
+    """Return the operations that show that a user namespace of the container's own opens nothing. They come last.
+
+    Seccomp refuses the namespace, and all calls that change mounts.
+    """
+    if CONFINED:
+        refused = ("unshare", f"umount {CONTROL}", f"umount {SHARED}", f"configure {SHARED} max=0", "mount /own")
+        return {"mkdir /own": "ok", **dict.fromkeys(refused, "EPERM"), "see /own/binder-control": "ENOENT"}
     return {
         "mkdir /own": "ok",
         "unshare": "ok",
@@ -198,7 +205,26 @@ def namespaced() -> dict[str, str]:
 
 
 def administered() -> dict[str, str]:
-    """Return what a container with CAP_SYS_ADMIN can do to its own phone, and that even so no binder-control opens."""
+    """Return what a container with CAP_SYS_ADMIN can do to its own phone, and that even so no binder-control opens.
+
+    Seccomp allows it what its capabilities allow. AppArmor refuses each mount, and each change of one except its end.
+    """
+    if CONFINED:
+        mounting = (f"remount {SHARED}", f"configure {SHARED} max=0", "mount /own", "mount-logs /logs")
+        changing = ("unlink", "chmod", "chown")
+        return {
+            f"umount {CONTROL}": "ok",
+            f"open {CONTROL}": "EPERM",
+            f"add {CONTROL} evil": "EPERM",
+            "mkdir /own": "ok",
+            "mkdir /logs": "ok",
+            **dict.fromkeys(mounting, "EACCES"),
+            **{f"{operation} {SHARED}/hwbinder": "EROFS" for operation in changing},
+            f"create {SHARED}/file": "EROFS",
+            f"rename {SHARED}/vndbinder {SHARED}/stolen": "EROFS",
+            "see /own/binder-control": "ENOENT",
+            "see /logs/binder-control": "ENOENT",
+        }
     return {
         f"umount {CONTROL}": "ok",
         f"open {CONTROL}": "EPERM",
@@ -224,6 +250,11 @@ def administered() -> dict[str, str]:
         "see /logs/binder_logs/state": "ok",
         "open /logs/binder-control": "EPERM",
     }
+
+
+def spoiled() -> dict[str, str]:
+    """Return how a container with CAP_SYS_ADMIN makes its whole binderfs read-only, and unmounts it."""
+    return {f"freeze {SHARED}": "EACCES" if CONFINED else "ok", f"umount {CONTROL}": "ok", f"umount {SHARED}": "ok"}
 
 
 def _copy(target: str, file: str) -> str:

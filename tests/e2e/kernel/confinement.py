@@ -1,0 +1,46 @@
+"""In the guest: confine containers by what containerd confines them with by default, seccomp and AppArmor.
+
+The program ``confinement`` prints both, from containerd's Go module. With ``--confined``, the guest has its path in the
+environment. Otherwise no container is confined.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.common import oci
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM: Final = "E2E_CONFINEMENT"
+"""The environment variable with the program's path."""
+_PROFILE: Final = "cri-containerd.apparmor.d"
+"""containerd's name for it (internal/cri/sputil/securityprofile_linux.go ``appArmorDefaultProfileName``)."""
+
+CONFINED: Final = PROGRAM in os.environ
+"""Whether the containers of this guest are confined."""
+
+
+def load() -> None:
+    """Load the AppArmor profile into the guest's kernel."""
+    subprocess.run(("mount", "-t", "securityfs", "securityfs", "/sys/kernel/security"), check=True)
+    profile = _print("apparmor", _PROFILE)
+    subprocess.run(("apparmor_parser", "--replace", "--skip-cache"), input=profile, text=True, check=True)
+
+
+@functools.cache
+def of(capabilities: tuple[str, ...]) -> oci.Confinement:
+    """Return the confinement of a container with these capabilities, which decide what the filter allows."""
+    if not CONFINED:
+        return oci.UNCONFINED
+    return oci.Confinement(json.loads(_print("seccomp", *capabilities)), _PROFILE)
+
+
+def _print(*arguments: str) -> str:
+    command: Sequence[str] = (os.environ[PROGRAM], *arguments)
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
