@@ -168,7 +168,7 @@ def test_end_restores_the_terminal_and_ends_all_processes(kubelet_dir: str) -> N
         demo.press("\x03", "Ended after")  # Ctrl-C
         assert demo.process.wait(PATIENCE) == 0
         assert demo.settings() == before != during
-    assert len(processes) == 3
+    assert len(processes) >= 3  # the demo and two plugins; besides, a process that one of them has just forked
     assert (processes_of(kubelet_dir), os.listdir(kubelet_dir)) == ([], [])
 
 

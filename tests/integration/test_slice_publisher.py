@@ -326,6 +326,7 @@ async def test_taints_that_are_dropped_all_the_same_are_noticed_in_the_answer(se
 async def test_taints_are_tried_again_after_the_api_server_has_restarted() -> None:
     async with ApiServer(minor=34) as server, publishing(server, phones(2, phone1="missing"), timings=SOON) as running:
         assert running.taints() == {"phone0": []}
+        await server.wait_for(lambda s: s.open_watches)  # its end tells the publisher of the restart
         await server.stop()
         server.store.drop_fields = frozenset()
         await server.start()
@@ -346,6 +347,7 @@ async def test_fields_that_the_server_drops_are_tried_again_after_its_restart_wh
         ApiServer(drop_fields=["attributes"]) as server,
         publishing(server, phones(2), timings=SOON) as running,
     ):
+        await server.wait_for(lambda s: s.open_watches)  # as above
         await server.stop()
         server.store.drop_fields = frozenset()
         await server.start()
