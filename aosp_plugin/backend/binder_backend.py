@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.encoded_edits import EncodedEditsBuilder
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
-from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework.deviceplugin.preference_request import AvailableIds
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.device_table import Scanned
-    from aosp_plugin.binder.discovery.names import NaturalKey
+    from aosp_plugin.backend.encoded_edits import EncodedDevice
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
 
 LOG = logging.getLogger(__name__)
+
+_KEY = attrgetter("key")
 
 
 class BinderBackend(HostDevices):
@@ -41,8 +43,8 @@ class BinderBackend(HostDevices):
         """See ``HostDevices``."""
         super().__init__(host, resource, cdi_dir=cdi_dir, clock=clock)
         self._encoded_edits = EncodedEditsBuilder(resource)
-        # The healthy devices that were requested since the last scan, by ID, with what sorts them.
-        self._requested: tuple[Scanned, dict[str, tuple[NaturalKey, AllocatedDevice]]] = (self._scanned, {})
+        # The devices that were requested since the last scan, by ID.
+        self._requested: tuple[Scanned, dict[str, EncodedDevice]] = (self._scanned, {})
         self._allocated_before: set[str] = set()
         self._reuse_logged = False
 
@@ -59,7 +61,12 @@ class BinderBackend(HostDevices):
     def allocate_encoded(self, ids: Sequence[str]) -> bytes:
         """Return the same, encoded. Raises AllocationError."""
         scanned = self._scanned
-        return self._encoded_edits.encoded(self._allocated(ids, scanned), scanned.shared)
+        if self._edits.needs_spec or not self._health.only_scans_change_it:
+            return self._encoded_edits.encoded(self._allocated(ids, scanned), scanned.shared)
+        devices = self._as_of_scan(ids, scanned)
+        if not self._reuse_logged:
+            self._log_reuse([device.device for device in devices])
+        return self._encoded_edits.joined(devices, scanned.shared)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
@@ -91,27 +98,29 @@ class BinderBackend(HostDevices):
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
     def _allocated(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
-        if self._health.only_scans_change_it:
-            allocated = self._as_of_scan(ids, scanned)
-        else:
-            allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
+        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
         if self._recreator is None and not self._reuse_logged:
             self._log_reuse(allocated)
         return allocated
 
-    def _as_of_scan(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
+    def _as_of_scan(self, ids: Sequence[str], scanned: Scanned) -> Sequence[EncodedDevice]:
         """Return the devices with these IDs, each once, in natural order. Raises AllocationError."""
         requested_since, requested = self._requested
         if requested_since is not scanned:  # a scan is ending in the worker thread
             requested = {}
-        found = {}
-        for device_id in ids:
-            known = requested.get(device_id)
-            if known is None:
+        try:
+            devices = [requested[device_id] for device_id in ids]
+        except KeyError:
+            for device_id in ids:
                 (group,) = self._sets_of([device_id], scanned.table)
-                known = requested[device_id] = (natural_key(group.id), self._usable(group, scanned))
-            found[known[0]] = known[1]
-        return [found[key] for key in sorted(found)] if len(found) > 1 else [*found.values()]
+                requested[device_id] = self._encoded_edits.device(self._usable(group, scanned))
+            devices = [requested[device_id] for device_id in ids]
+        if len(devices) == 1:
+            return devices
+        if self._resource.replicas > 1:
+            devices = [*{device.key: device for device in devices}.values()]
+        devices.sort(key=_KEY)
+        return devices
 
     def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""

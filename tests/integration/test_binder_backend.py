@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from aosp_plugin.errors import (
     UnknownDeviceError,
 )
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.api.deviceplugin_pb2 import ContainerAllocateResponse
 from aosp_plugin.framework.edits import DeviceNode, Mount
 from aosp_plugin.testing import Kubelet
 from tests.backends import binder_backend, scan
@@ -245,6 +247,19 @@ def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_w
         backend.allocate_encoded(["aosp_binder0"])
     backend.set_held(())
     assert backend.allocate_encoded(["aosp_binder0"]) == before
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_devices_are_in_natural_order_and_each_once_whichever_were_requested_before(dev: Path, replicas: int) -> None:
+    create(dev, 2, 9, 10)
+    backend = binder_backend(dev, replicas=replicas)
+    scan(backend)
+    ids = [device.id for device in backend.devices()]
+    for requested in [*permutations(ids, 3), *permutations(ids, 1), tuple(reversed(ids))]:
+        answer = ContainerAllocateResponse.FromString(backend.allocate_encoded(requested))
+        expected = backend.allocate(requested)
+        assert [node.host_path for node in answer.devices] == [node.host_path for node in expected.devices]
+        assert dict(answer.envs) == expected.environment
 
 
 @needs_root

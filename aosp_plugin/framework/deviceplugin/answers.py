@@ -39,6 +39,16 @@ def environment(variables: Mapping[str, str]) -> bytes:
     return _map(_FIRST, variables)
 
 
+def map_key(key: str) -> bytes:
+    """Return the first part of the entries of a map that have this key."""
+    return _text(_FIRST, key)
+
+
+def map_entry(key: bytes, value: bytes) -> bytes:
+    """Return a ContainerAllocateResponse with one environment variable, whose name is ``map_key`` of it."""
+    return _field(_FIRST, key + _field(_SECOND, value))
+
+
 def mounts(items: Iterable[Mount]) -> bytes:
     """Return a ContainerAllocateResponse with these mounts."""
     return b"".join(

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.deviceplugin import answers, preference_request
+from aosp_plugin.framework.deviceplugin import allocate_request, answers, preference_request
 from aosp_plugin.framework.deviceplugin.streams import Streams
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -151,8 +151,7 @@ class Servicer:
 
     def _allocate(self, data: bytes) -> bytes:
         """Answer for each container separately, in order; an error rejects the whole request."""
-        request = _decode(pb.AllocateRequest, data)
-        requests = _ids_per_container(container.devices_ids for container in request.container_requests)
+        requests = _ids_per_container(allocate_request.decode(data))
         for ids in requests:
             self._check(ids)
         return answers.response([self._backend.allocate_encoded(ids) for ids in requests])

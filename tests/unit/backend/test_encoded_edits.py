@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aosp_plugin.backend import encoded_edits
 from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.encoded_edits import EncodedEditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
@@ -19,9 +18,6 @@ from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import answers
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def by_protobuf(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
@@ -69,7 +65,7 @@ RESOURCES = st.builds(
     isolation=st.sampled_from(Isolation),
     permissions=st.sampled_from(["rw", "rwm"]),
     path_env=st.sampled_from(["", "/bin"]),
-    visible_devices_env=st.sampled_from(["", "DEVICES"]),
+    visible_devices_env=st.sampled_from(["", "DEVICES", "PATH"]),
     device_list=st.sampled_from(
         [
             ("envvar", "volume-mounts"),
@@ -135,11 +131,3 @@ def test_each_container_gets_what_protobuf_would_encode(
             assert answer == expected
         else:
             assert pb.ContainerAllocateResponse.FromString(answer) == by_protobuf(expected)
-
-
-def test_number_of_encodings_that_are_kept_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoded_edits, "MAX_ENCODED", 10)
-    builder = EncodedEditsBuilder(Resource())
-    for number in range(25):
-        builder.encoded([AllocatedDevice(str(number), [])], SharedFiles())
-        assert len(builder._devices) <= 10
