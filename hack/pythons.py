@@ -2,7 +2,7 @@
 """Run ``make test`` with each Python that the package supports: ``make test-pythons``.
 
 The versions are the classifiers in pyproject.toml. Each interpreter is searched in PATH, in pyenv's directory and among
-those that ``--build`` has built, and has a virtual environment of its own, such as .venv-3.12. Each target that ``make
+those from ``--get``, and has a virtual environment of its own, such as .venv-3.12. Each target that ``make
 test`` consists of has a line with its result, such as ``ok 1 - Python 3.12: lint``. A version that is not installed is
 skipped, and an error with ``--all``.
 """
@@ -19,7 +19,7 @@ import time
 import tomllib
 from pathlib import Path
 
-from hack import python_build
+from hack import debian_python
 from tests.e2e.common import packages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ def interpreter(version: str) -> str | None:
         shutil.which(f"python{version}"),
         *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")), reverse=True),
     ]
-    built = python_build.found(version)
+    built = debian_python.found(version)
     return next((path for path in (*candidates, built) if path and _version(path) == version), None)
 
 
@@ -87,16 +87,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-pythons", description="Run make test with each supported Python.")
     parser.add_argument("versions", nargs="*", help="default: all that the package supports")
     parser.add_argument("--all", action="store_true", help="fail if one is not installed")
-    parser.add_argument("--build", action="store_true", help="build one that is not installed; requires root on Debian")
+    parser.add_argument("--get", action="store_true", help="get one that is not installed from Debian; requires root")
     options = parser.parse_args()
     versions = options.versions or supported((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     failed, missing = [], []
     for version in versions:
         python, reason = interpreter(version), "not installed"
-        if python is None and options.build:
+        if python is None and options.get:
             try:
-                python = python_build.build(version)
-            except (packages.MissingError, packages.BrokenError) as error:
+                python = debian_python.get(version)
+            except packages.MissingError as error:
                 reason = str(error)
         if python is None:
             missing.append(version)

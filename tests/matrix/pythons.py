@@ -12,7 +12,7 @@ CELLS: Final = (
         Cell(
             name=version,
             title=version,
-            command=("hack.pythons", "--build", version),
+            command=("hack.pythons", "--get", version),
             expect={"Python": f"{version}."},
             hours=2,
         )
