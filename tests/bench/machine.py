@@ -58,7 +58,7 @@ def properties() -> dict[str, str | int]:
     """Return the properties of the machine."""
     return {
         "processors": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
         "python": platform.python_version(),
         "grpcio": grpc.__version__,
     }
