@@ -114,12 +114,13 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
         await listed(kubelet, 1, "example.com/thing")
         hanging_file_system.hang()
         pod = Pod("pod", [Container("container", {"example.com/thing": 1})])
-        allocating = asyncio.create_task(kubelet.admit(pod))
+        await kubelet.admit(pod)
+        starting = asyncio.create_task(kubelet.start_container(pod, "container"))
         await hanging_file_system.until_waiting()
         process.send_signal(number)
         code, log = await finish(process)
-        await asyncio.wait({allocating})
-        allocating.exception()
+        await asyncio.wait({starting})
+        starting.exception()
     assert code == 1
     assert "forced exit" in log[-1]
     assert "main thread in seconds_until_scan (plugin.py:" in log[-1]
