@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from aosp_plugin.framework.events.mount_events import MountEvents
+from aosp_plugin.framework.events.mount_table import MountTable
 from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
 
@@ -63,8 +64,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable mount events, so that other mounts on this machine cause no scans."""
+    """Hide all changes of the mount table, so that other mounts on this machine cause no scans, and no larger ones."""
     monkeypatch.setattr(MountEvents, "subscribe", lambda _self, _callback: None)
+    monkeypatch.setattr(MountTable, "has_changed", lambda _self: False)
 
 
 @pytest.fixture

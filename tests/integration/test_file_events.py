@@ -233,6 +233,7 @@ async def test_each_subscription_has_an_inotify_instance_from_its_first_director
     assert fds()["anon_inode:inotify"] == before + 2
 
 
+@pytest.mark.usefixtures("no_mount_events")
 async def test_too_many_changed_files_count_as_any_file(events: FileEvents, directory: Path) -> None:
     """A scan that hangs must not cost memory for each event."""
     subscription = subscribe(events, directory)
