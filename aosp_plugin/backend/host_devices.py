@@ -20,7 +20,6 @@ from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, Ex
 from aosp_plugin.backend.holds import Holds
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL
 from aosp_plugin.backend.shared_paths import SharedPaths
-from aosp_plugin.backend.spec_writer import SpecWriter
 from aosp_plugin.binder.devices import numa, sets
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.config import Api, Recreate
@@ -72,7 +71,7 @@ class HostDevices(Backend):
         self._phones = parts.phones(resource, self._phone_provisioner, self._store, self._holds, clock)
         self._recreator = parts.recreator(host, resource, self._phone_provisioner, self._store)
         self._edits = EditsBuilder(resource)
-        self._spec = SpecWriter(host, resource, self._edits, cdi_dir) if self._edits.needs_spec else None
+        self._spec = parts.spec_writer(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
         self._scanned = Scanned(DeviceTable(), self._store.tracked, self._shared_paths.files)
         self._full = True

@@ -1,6 +1,6 @@
 """The parts of a backend, as the configuration of its resource determines them.
 
-Modules of phones, provisioning and recreation are imported for resources that have them.
+Modules of phones, provisioning, recreation and CDI are imported for resources that have them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from aosp_plugin.config import Api, NumberedSets, ProvisionedBy, Recreate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aosp_plugin.backend.container_edits import EditsBuilder
     from aosp_plugin.backend.holds import Holds
     from aosp_plugin.backend.phones import Phones
     from aosp_plugin.backend.recreation import Recreator
+    from aosp_plugin.backend.spec_writer import SpecWriter
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
@@ -123,3 +125,12 @@ def recreator(
     from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator  # noqa: PLC0415 - see above
 
     return DeviceRecreator(host, store) if provisioner is None else PhoneRecreator(provisioner, store)
+
+
+def spec_writer(host: Host, resource: Resource, edits: EditsBuilder, cdi_dir: str) -> SpecWriter | None:
+    """Return what writes the CDI spec; None if no container gets devices by CDI."""
+    if not edits.needs_spec:
+        return None
+    from aosp_plugin.backend.spec_writer import SpecWriter  # noqa: PLC0415 - see above
+
+    return SpecWriter(host, resource, edits, cdi_dir)

@@ -27,12 +27,12 @@ DeviceNumber = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 NUMA_RANGE = "^[0-9]{1,9}(-[0-9]{1,9})?$"
 
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+_HOST_NAME = rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*"
 """RFC 1123, section 2.1; and underscores, which names in container networks can have."""
 
 
-_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_TAINT_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_TAINT_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 OWN_BINDERFS = "binderfs"
 """Host side of a shared mount: the binderfs of the container's own binder devices."""
@@ -88,7 +88,7 @@ def shared_path(text: str) -> tuple[str, str]:
 
 def are_host_names(values: Iterable[str]) -> bool:
     """Return whether each text is a host name of lower- or uppercase labels, without port, wildcard or final dot."""
-    return all(_HOST_NAME.fullmatch(name) for name in values)
+    return all(re.fullmatch(_HOST_NAME, name) for name in values)
 
 
 def is_link(value: str) -> bool:
@@ -105,8 +105,8 @@ def is_startup_taint(key: str) -> bool:
     """Return whether the text is a key of a taint, and not of one that Kubernetes adds and removes itself."""
     domain, slash, name = key.rpartition("/")
     return (
-        _TAINT_NAME.fullmatch(name) is not None
-        and (not slash or _SUBDOMAIN.fullmatch(domain) is not None)
+        re.fullmatch(_TAINT_NAME, name) is not None
+        and (not slash or re.fullmatch(_SUBDOMAIN, domain) is not None)
         and domain not in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io", "node-role.kubernetes.io"}
     )
 

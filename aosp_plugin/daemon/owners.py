@@ -6,8 +6,7 @@ The podresources API does not name the UIDs, by which a process in a container i
 from __future__ import annotations
 
 import itertools
-import json
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework.dra import names
@@ -33,7 +32,7 @@ def parse_checkpoint(checkpoint: bytes, resources: Collection[str]) -> PodUids:
     """
     owners: PodUids = {}
     try:
-        for entry in json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ():
+        for entry in _decoded(checkpoint)["Data"]["PodDeviceEntries"] or ():
             devices = itertools.chain.from_iterable(entry["DeviceIDs"].values())
             for device in devices if entry["ResourceName"] in resources else ():
                 owners[device] = owners.get(device, frozenset()) | {entry["PodUID"]}
@@ -50,7 +49,7 @@ def parse_claims_checkpoint(checkpoint: bytes, driver: str, ids: Collection[str]
     """
     owners: PodUids = {}
     try:
-        claims = json.loads(json.loads(checkpoint)["Data"])["ClaimInfoStateList"] or ()
+        claims = _decoded(_decoded(checkpoint)["Data"])["ClaimInfoStateList"] or ()
         for claim in claims:
             for device in (claim["DriverState"] or {}).get(driver, {}).get("Devices") or ():
                 device_id = names.device_id(device["DeviceName"], ids)
@@ -58,3 +57,9 @@ def parse_claims_checkpoint(checkpoint: bytes, driver: str, ids: Collection[str]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HostError(f"{CLAIMS_CHECKPOINT} does not have the format of kubelet 1.34 or later: {error!r}") from error
     return owners
+
+
+def _decoded(text: bytes | str) -> Any:
+    import json  # noqa: PLC0415 - with the first leak scan, after the start
+
+    return json.loads(text)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-GC_THRESHOLD = 20_000
-"""Surviving allocations before the garbage collector runs."""
-
 LOAD_TIMEOUT = 10.0
 """Seconds for reading the configuration again. Its file may be on a file system that hangs."""
 
@@ -38,9 +35,7 @@ async def serve(load: Callable[[], Config]) -> None:
     Raises an ExceptionGroup of everything that failed: PluginError, HostError or OSError if the plugin cannot start, or
     can never register; any other error is a bug.
     """
-    # Modules stay loaded and devices have no reference cycles. Collecting them would take a third of each scan.
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    gc.freeze()  # modules stay loaded, see also ``__main__``
     await Daemon(load).run()
 
 

@@ -71,7 +71,9 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
     assert lines["device_dir"] == '"/dev"  # default'
 
 
-LATER = "psutil yaml aosp_plugin.daemon.endpoints email http.server prometheus_client"
+LATER = (
+    "psutil yaml json aosp_plugin.backend.spec_writer aosp_plugin.daemon.endpoints email http.server prometheus_client"
+)
 OTHER_COMMANDS = "testing cli.demo cli.status cli.device_directory cli.summary"
 
 

@@ -27,8 +27,8 @@ DIRECTORY = "/var/run/cdi"
 """Directory for generated specs; it takes precedence over /etc/cdi (pkg/cdi/spec-dirs.go)."""
 
 _MAX_ANNOTATION_LENGTH = 63  # characters after cdi.k8s.io/
-_KIND_PART = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
-_DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_KIND_PART = "[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]"
+_DEVICE_NAME = "[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 _ESCAPED = "x:"
 
 
@@ -53,7 +53,7 @@ def kind_problem(resource_name: str) -> str | None:
     """
     vendor, _, class_ = resource_name.partition("/")
     for part, text in (("vendor", vendor), ("class", class_)):
-        if _KIND_PART.fullmatch(text) is None:
+        if re.fullmatch(_KIND_PART, text) is None:
             return (
                 f"its {part} {text!r} must have at least two characters, start with a letter, end with a letter or "
                 "digit, and contain only letters, digits, '-', '_' and '.'"
@@ -68,7 +68,7 @@ def device_name(device_id: str) -> str:
     followed by the ID with every byte except letters and digits as a colon and two hexadecimal digits: a@1 becomes
     x:a:401.
     """
-    if _DEVICE_NAME.fullmatch(device_id) and not device_id.startswith(_ESCAPED):
+    if re.fullmatch(_DEVICE_NAME, device_id) and not device_id.startswith(_ESCAPED):
         return device_id
     escaped = re.sub(rb"[^A-Za-z0-9]", lambda match: b":%02x" % match[0][0], device_id.encode())
     return _ESCAPED + escaped.decode()

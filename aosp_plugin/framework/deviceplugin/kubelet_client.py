@@ -18,9 +18,7 @@ VERSION = "v1beta1"
 
 SOCKET = "kubelet.sock"
 
-_PERMANENT = re.compile(
-    r"the ResourceName .* is invalid|requested API version .* is not supported by kubelet", re.DOTALL
-)
+_PERMANENT = "the ResourceName .* is invalid|requested API version .* is not supported by kubelet"
 """Permanent rejections, in the kubelet's words (pkg/kubelet/cm/devicemanager/types.go,
 ``errInvalidResourceName`` and ``errUnsupportedVersion``); gRPC reports them with code UNKNOWN."""
 
@@ -61,6 +59,6 @@ async def register(kubelet_socket: str, request: pb.RegisterRequest, deadline: f
             text = error.details() or code
         else:
             return
-    if _PERMANENT.search(text):
+    if re.search(_PERMANENT, text, re.DOTALL):
         raise RegistrationRefusedError(f"the kubelet at {kubelet_socket} refuses {request.resource_name}: {text}")
     raise RegistrationFailedError(f"{code}: {text}")

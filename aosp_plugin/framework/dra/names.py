@@ -31,8 +31,8 @@ _MAX_POOL_NAME_LENGTH = 253
 _MAX_LABEL_VALUE_LENGTH = 63
 _DIGEST_LENGTH = 8
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _LAST_NUMBER = re.compile(r"(\d{1,18})$")
 
 
@@ -117,7 +117,7 @@ def label_value(text: str) -> str:
 
 def is_subdomain(text: str) -> bool:
     """Return whether ``text`` is a DNS subdomain, of any length."""
-    return _SUBDOMAIN.fullmatch(text) is not None
+    return re.fullmatch(_SUBDOMAIN, text) is not None
 
 
 def socket_stem(driver: str) -> str:
@@ -128,7 +128,7 @@ def socket_stem(driver: str) -> str:
 
 
 def _is_label(text: str) -> bool:
-    return len(text) <= MAX_DEVICE_NAME_LENGTH and _LABEL.fullmatch(text) is not None
+    return len(text) <= MAX_DEVICE_NAME_LENGTH and re.fullmatch(_LABEL, text) is not None
 
 
 def _digest(text: str) -> str:
