@@ -118,6 +118,11 @@ class Subscription:
         """
         self._note(ANY if path is None else path)
 
+    @property
+    def paced(self) -> bool:
+        """Whether changes are withheld until they are ``due``."""
+        return self._pacing is not None
+
     def notify_mounts(self, lines: Mapping[str, str] | None) -> None:
         """Report a change of mounts; ``watch`` and ``changes`` find out which. May be called in any thread.
 
