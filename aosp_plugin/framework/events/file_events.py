@@ -57,7 +57,7 @@ class FileEvents:
     def close(self) -> None:
         """Stop all events; no subscription is notified afterwards."""
         self._mounts.close()
-        if self._reading is not None:
+        if self._reading is not None and not self._loop.is_closed():
             self._reading.cancel()
         self._worker.close()
         for subscription in self._subscriptions:
