@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from aosp_plugin.framework.inventory import Snapshot
 
@@ -89,21 +90,20 @@ class Observer:
 
 
 class Observers(Observer):
-    """Passes each event to several observers, in their order."""
+    """Passes each event to those of several observers that handle it, in their order."""
 
     def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
+        for event in [name for name in vars(Observer) if not name.startswith("_")]:
+            ignored = getattr(Observer, event)
+            handlers = [getattr(observer, event) for observer in observers]
+            handlers = [handle for handle in handlers if getattr(handle, "__func__", None) is not ignored]
+            # Allocate waits for its one handler: it is called directly.
+            setattr(self, event, handlers[0] if len(handlers) == 1 else partial(_call_each, handlers))
 
 
-def _pass_to_each(event: str) -> Callable[..., None]:
-    def handle(self: Observers, *arguments: object, **keywords: object) -> None:
-        for observer in self._observers:
-            getattr(observer, event)(*arguments, **keywords)
+def _call_each(handlers: Iterable[Callable[..., None]], *arguments: object, **keywords: object) -> None:
+    for handle in handlers:
+        handle(*arguments, **keywords)
 
-    return handle
-
-
-for _event in [name for name in vars(Observer) if not name.startswith("_")]:
-    setattr(Observers, _event, _pass_to_each(_event))
 
 NULL_OBSERVER = Observer()
