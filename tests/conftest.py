@@ -76,7 +76,7 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.Inotify", unavailable)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
 
 
 @pytest.fixture

@@ -74,9 +74,10 @@ def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that is not in use.
 
     The port is below the ephemeral range (net.ipv4.ip_local_port_range), which many tests use at the same time, and
-    each test process starts its search elsewhere.
+    each test process starts its search far from that of others, whose process IDs may be neighbours: a port that has
+    been returned is free until a process of the test binds it.
     """
-    ports = itertools.chain(range(10_000 + os.getpid() % 20_000, 30_000), range(10_000, 30_000))
+    ports = itertools.chain(range(10_000 + os.getpid() * 7_919 % 20_000, 30_000), range(10_000, 30_000))
     for port in itertools.islice(ports, next(_TAKEN), None):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port

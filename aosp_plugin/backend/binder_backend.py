@@ -112,8 +112,8 @@ class BinderBackend(HostDevices):
             devices = [requested[device_id] for device_id in ids]
         except KeyError:
             for device_id in ids:
-                if device_id not in requested:
-                    requested[device_id] = self._encoded_edits.device(self._device_as_of_scan(device_id, scanned))
+                (group,) = self._sets_of([device_id], scanned.table)
+                requested[device_id] = self._encoded_edits.device(self._usable(group, scanned))
             devices = [requested[device_id] for device_id in ids]
         if len(devices) == 1:
             return devices
@@ -121,14 +121,6 @@ class BinderBackend(HostDevices):
             devices = [*{device.key: device for device in devices}.values()]
         devices.sort(key=_KEY)
         return devices
-
-    def _device_as_of_scan(self, device_id: str, scanned: Scanned) -> AllocatedDevice:
-        """Return one device. Raises AllocationError. The scan has found out which devices are healthy: nearly all."""
-        table = scanned.table
-        if self._resource.replicas == 1 and device_id in table.sets and device_id not in table.devices.special:
-            return self._with_members(table.sets[device_id], scanned)
-        (group,) = self._sets_of([device_id], table)
-        return self._usable(group, scanned)
 
     def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""

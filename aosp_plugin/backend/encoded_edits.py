@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.backend.container_edits import EditsBuilder, device_node_path
+from aosp_plugin.backend.container_edits import EditsBuilder
 from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.framework.deviceplugin import answers
 
@@ -42,7 +42,6 @@ class EncodedEditsBuilder(EditsBuilder):
         super().__init__(resource)
         variable = next(iter(self._visible_devices([])), "")
         self._variable = answers.map_key(variable) if variable else b""
-        self._permissions = answers.permissions(resource.permissions)
         self._common = answers.environment(self._common_environment)
         # Replaced as a whole, with what it was made of.
         self._shared: tuple[SharedFiles | None, str, bytes] = (None, "", b"")
@@ -56,16 +55,12 @@ class EncodedEditsBuilder(EditsBuilder):
     def device(self, device: AllocatedDevice) -> EncodedDevice:
         """Encode what a device brings to any container."""
         members = device.members
-        names = [self._visible_name(member) for member in members]
-        data = [answers.device(device_node_path(member), member.path, self._permissions) for member in members]
-        if mounts := self._own_mounts_of(members):
-            data.append(answers.mounts(mounts))
         return EncodedDevice(
             natural_key(device.id),
             device,
-            names[0] if len(names) == 1 else ",".join(dict.fromkeys(names)),
+            ",".join(dict.fromkeys(map(self._visible_name, members))),
             next((member.directory for member in members if member.directory), ""),
-            b"".join(data),
+            answers.devices(self._nodes_of(members)) + answers.mounts(self._own_mounts_of(members)),
         )
 
     def joined(self, devices: Sequence[EncodedDevice], shared: SharedFiles) -> bytes:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
 
 TIMEOUT = 20
 TTL = 10.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.dra.claim_source import ClaimSource
     from aosp_plugin.framework.dra.claims import Claims
     from aosp_plugin.framework.dra.records import ClaimRecord
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)

@@ -8,10 +8,6 @@ from __future__ import annotations
 import os
 import re
 import select
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -27,7 +23,7 @@ class MountTable:
         self._poll = select.poll()
         self._text = ""
         self._points: dict[str, str] = {}
-        """The mount point of each line; replaced by a single assignment."""
+        """The mount point of each line."""
 
     def has_changed(self) -> bool:
         """Return whether any mount has changed since the last call, even if it was undone; True if that is unknown.
@@ -50,29 +46,21 @@ class MountTable:
         file system that is mounted again in between may have the same line, because the kernel reuses these numbers.
         The watch of a directory in it has then ended. Raises OSError.
         """
-        old = self._points
-        return _differences(old, self.read())
-
-    def read(self) -> Mapping[str, str]:
-        """Return the mount point of each line of the table as it is now. Raises OSError."""
         with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
             text = file.read()
-        if text != self._text:
-            old = self._points
-            # A path may contain other line separators. Only new lines are parsed: a host has thousands.
-            self._points = {line: old.get(line) or _mount_point(line) for line in text.rstrip("\n").split("\n")}
-            self._text = text
-        return self._points
-
-    def differences(self, lines: Mapping[str, str]) -> frozenset[str]:
-        """Return the mount points that ``lines`` has, or has not, unlike the table as it was last read.
-
-        ``lines`` are those of another object's ``read``. May be called in any thread.
-        """
-        return _differences(self._points, lines)
+        if text == self._text:
+            return frozenset()
+        old = self._points
+        # A path may contain other line separators. Only new lines are parsed: a host has thousands.
+        self._points = {line: old.get(line) or _mount_point(line) for line in text.rstrip("\n").split("\n")}
+        self._text = text
+        return frozenset(
+            [old[line] for line in old.keys() - self._points.keys()]
+            + [self._points[line] for line in self._points.keys() - old.keys()]
+        )
 
     def points(self) -> frozenset[str]:
-        """Return all mount points of the table as it was last read."""
+        """Return all mount points as of the last call of ``changes``."""
         return frozenset(self._points.values())
 
     def close(self) -> None:
@@ -81,13 +69,6 @@ class MountTable:
             self._poll.unregister(self._file)
             os.close(self._file)
             self._file = None
-
-
-def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> frozenset[str]:
-    if old is new:
-        return frozenset()
-    gone, added = old.keys() - new.keys(), new.keys() - old.keys()
-    return frozenset([old[line] for line in gone] + [new[line] for line in added])
 
 
 def _mount_point(line: str) -> str:

@@ -43,10 +43,6 @@ class WatchedDirectories:
         """Return whether ``path`` is a file in a watched directory."""
         return (path.rpartition("/")[0] or "/") in self.watches
 
-    def concerned(self, point: str) -> bool:
-        """Return whether a mount at ``point`` is at, above or in a watched directory. May be called in any thread."""
-        return point in self.watches or self.has(point) or self.is_above(point)
-
     def replace(self, directories: Collection[str], suspects: Iterable[str], *, check_all: bool) -> dict[str, bool]:
         """Watch these directories, and no others.
 

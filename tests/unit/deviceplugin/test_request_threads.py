@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin import request_threads
-from aosp_plugin.framework.deviceplugin.request_threads import MAX_IDLE, PLACES, RequestThreads, leave_place
+from aosp_plugin.framework.deviceplugin.request_threads import MAX_IDLE, RequestThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +23,11 @@ class Requests:
         self._threads = threads
         self._started: SimpleQueue[threading.Thread] = SimpleQueue()
 
-    def start(self, *, leave: bool = False) -> threading.Event:
-        """Submit a function; return the event that it waits for. It leaves its place before that if ``leave``."""
+    def start(self) -> threading.Event:
+        """Submit a function; return the event that it waits for."""
         go_on = threading.Event()
 
         def run() -> None:
-            if leave:
-                leave_place()
             self._started.put(threading.current_thread())
             go_on.wait(PATIENCE)
 
@@ -62,52 +59,11 @@ def idle(threads: RequestThreads, count: int) -> None:
         pass
 
 
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no function count as one that blocks."""
-    monkeypatch.setattr(request_threads, "BLOCKED_AFTER", PATIENCE)
-
-
-@pytest.mark.usefixtures("patience")
-def test_functions_that_leave_their_places_delay_no_other_one(requests: Requests) -> None:
-    going_on = [requests.start(leave=True) for _ in range(100)]
+def test_functions_that_block_delay_no_other_one(requests: Requests) -> None:
+    going_on = [requests.start() for _ in range(100)]
     assert len({requests.thread() for _ in going_on}) == 100
     for event in going_on:
         event.set()
-
-
-def test_functions_that_block_delay_no_other_one(requests: Requests, threads: RequestThreads) -> None:
-    """Also if no further request arrives; and once none waits, no thread watches them."""
-    going_on = [requests.start() for _ in range(4 * PLACES + 1)]
-    assert len({requests.thread() for _ in going_on}) == len(going_on)
-    while threads._watched:
-        pass
-    for event in going_on:
-        event.set()
-
-
-@pytest.mark.usefixtures("patience")
-def test_functions_wait_for_a_place_and_run_in_their_order(threads: RequestThreads, requests: Requests) -> None:
-    running = [requests.start() for _ in range(PLACES)]
-    both = {requests.thread() for _ in running}
-    order: list[int] = []
-    ended = threading.Event()
-    for number in range(20):
-        threads.submit(order.append, number)
-    threads.submit(ended.set)
-    assert order == []
-    running[0].set()
-    assert ended.wait(PATIENCE)
-    assert order == [*range(20)]
-    running[1].set()
-    idle(threads, PLACES)
-    again = requests.start()
-    assert requests.thread() in both
-    again.set()
-
-
-def test_other_threads_have_no_place_to_leave() -> None:
-    leave_place()
 
 
 def test_one_function_after_another_runs_in_the_same_thread(threads: RequestThreads, requests: Requests) -> None:
@@ -120,7 +76,7 @@ def test_one_function_after_another_runs_in_the_same_thread(threads: RequestThre
 
 
 def test_threads_of_a_burst_end(threads: RequestThreads, requests: Requests) -> None:
-    going_on = [requests.start(leave=True) for _ in range(20)]
+    going_on = [requests.start() for _ in range(20)]
     burst = [requests.thread() for _ in going_on]
     for event in going_on:
         event.set()
@@ -129,31 +85,23 @@ def test_threads_of_a_burst_end(threads: RequestThreads, requests: Requests) -> 
         pass
 
 
-def no_further_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the start of a thread fail."""
+def test_function_waits_if_there_can_be_no_further_thread(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit may be that of the pod (pids.max). An error would end gRPC's own thread, and so the server."""
+    first = requests.start()
+    requests.thread()
 
     def fail(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", fail)
-
-
-@pytest.mark.parametrize("running", [1, PLACES])
-def test_function_waits_if_there_can_be_no_further_thread(
-    running: int, requests: Requests, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The limit may be that of the pod (pids.max). An error would end gRPC's own thread, and so the server."""
-    first = [requests.start() for _ in range(running)]
-    for _ in first:
-        requests.thread()
     with monkeypatch.context() as patched:
-        no_further_thread(patched)
+        patched.setattr(threading.Thread, "start", fail)
         second = requests.start()
     assert [record.getMessage() for record in caplog.records] == ["request waits for a thread"]
-    first[0].set()
+    first.set()
     requests.thread()
-    for event in [*first, second]:
-        event.set()
+    second.set()
 
 
 def test_threads_end_at_shutdown_once_their_functions_have_ended(threads: RequestThreads, requests: Requests) -> None:
