@@ -12,8 +12,7 @@ from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.health import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from aosp_plugin.backend.device_table import Scanned
     from aosp_plugin.backend.holds import Holds
     from aosp_plugin.backend.phones import Phones
     from aosp_plugin.backend.recreation import Recreator
@@ -60,22 +59,23 @@ class DeviceHealth:
         lacking = () if self._spec is None else self._spec.lacking
         return {*self._layout.ids([*tracked.unhealthy(), *lacking]), *self._holds.ids}
 
-    @property
-    def only_scans_change_it(self) -> bool:
-        """Whether the health of all devices is as of the last scan. That of phones may change between two scans."""
-        return self._phones is None and self._recreator is None and not self.is_stale
+    def is_as_of(self, scanned: Scanned) -> bool:
+        """Return whether the health of all devices is as of a scan. That of phones may change between two scans."""
+        return self._phones is None and self._recreator is None and not self.is_stale(scanned)
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether the health of a device has changed since the last scan, without a change of its files."""
-        return self._holds.changed or any(source.changed for source in self._sources)
+    def is_stale(self, scanned: Scanned) -> bool:
+        """Return whether the health of a device has changed since a scan, without a change of its files."""
+        return self._holds.ids != scanned.held or any(source.changed for source in self._sources)
 
-    def take_stale(self, device_sets: Mapping[str, DeviceSet]) -> set[str]:
-        """Return the binder devices whose health has changed in this way, and forget them. For the worker thread."""
+    def take_stale(self, scanned: Scanned, held: frozenset[str]) -> set[str]:
+        """Return the binder devices whose health has changed in this way, if these devices are held now.
+
+        What others than the holds have changed is forgotten. For the worker thread.
+        """
         stale: set[str] = set().union(*(source.changed for source in self._sources))
         for source in self._sources:
             source.changed = set()
-        groups = (device_sets.get(device_id) for device_id in self._holds.take())
+        groups = map(scanned.table.sets.get, scanned.held ^ held)
         return stale.union(*(group.members for group in groups if group is not None))
 
     def _reason(self, name: str, tracked: TrackedDevices) -> Reason | None:

@@ -55,6 +55,8 @@ class Scanned(NamedTuple):
     """The binder devices by name."""
     shared: SharedFiles
     """What containers get besides binder devices."""
+    held: frozenset[str] = frozenset()
+    """The IDs of the devices that pods have through the other API."""
 
     def by_spread_device(self) -> dict[str, list[str]]:
         """Return the IDs of the devices that have each known spread device, without replicas, by its path."""

@@ -21,12 +21,11 @@ _REPLICA = re.compile(r"::\d+$")
 
 
 class Holds:
-    """The devices of one resource that are held. For any thread, except for ``take``."""
+    """The devices of one resource that are held. For any thread."""
 
     def __init__(self, suspects: Callable[[], Collection[str]]) -> None:
         """``suspects`` returns the phones that were mounted for the other API."""
         self._suspects = suspects
-        self._taken: frozenset[str] = frozenset()
         self.reported: frozenset[str] | None = None
         """The devices that pods have through the other API; None while unknown. Set by a single assignment."""
 
@@ -39,16 +38,6 @@ class Holds:
         """The IDs of the devices that are held."""
         reported = self.reported
         return frozenset(self._suspects()) if reported is None else reported
-
-    @property
-    def changed(self) -> bool:
-        """Whether a device is held, or no longer, since the last ``take``."""
-        return self.ids != self._taken
-
-    def take(self) -> frozenset[str]:
-        """Return the devices that are held, or no longer, since the last call. For the worker thread."""
-        before, self._taken = self._taken, self.ids
-        return before ^ self._taken
 
     def problem(self, group: DeviceSet) -> Problem | None:
         """Return that a device is held; None if it is not."""

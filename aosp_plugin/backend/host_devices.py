@@ -97,7 +97,7 @@ class HostDevices(Backend):
 
     def seconds_until_scan(self) -> float | None:
         """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
-        if self._health.is_stale:
+        if self._health.is_stale(self._scanned):
             return 0.0
         due = self._store.seconds_until_scan()
         return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
@@ -119,14 +119,15 @@ class HostDevices(Backend):
         self._full |= names is None
         shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
         concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
-        stale = self._health.take_stale(self._scanned.table.sets)
+        held = self._holds.ids  # before the table, so that the next scan finds what changes meanwhile
+        stale = self._health.take_stale(self._scanned, held)
         table = self._scanned.table
         if names is None or concerns_all:
             table = self._table_builder.build(self._names(), self._store.tracked.keys())
         elif names or stale:
             changed_names = {*names, *stale}
             table = self._table_builder.update(table, changed_names, self._names(), self._store.tracked.keys())
-        self._scanned = Scanned(table, self._store.tracked, shared)
+        self._scanned = Scanned(table, self._store.tracked, shared, held)
 
     def update_host(self) -> None:
         """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
@@ -178,7 +179,7 @@ class HostDevices(Backend):
         No further pod gets them until they are free. Returns whether a scan is due, because that changes the devices.
         """
         self._holds.report(ids)
-        return self._holds.changed
+        return self._holds.ids != self._scanned.held
 
     def reset(self) -> None:
         """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""

@@ -7,10 +7,11 @@ import os
 import tempfile
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aosp_plugin.backend.device_table import DeviceTableBuilder
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aosp_plugin.backend import BinderBackend
+    from aosp_plugin.backend.device_table import DeviceTable
     from tests.support import Clock
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
@@ -247,6 +249,31 @@ def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_w
         backend.allocate_encoded(["aosp_binder0"])
     backend.set_held(())
     assert backend.allocate_encoded(["aosp_binder0"]) == before
+
+
+def test_device_that_a_scan_finds_held_is_refused_while_that_scan_is_ending(
+    dev: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request arrives when the new table is built, but nobody has it yet."""
+    create(dev, 0, 1)
+    backend = binder_backend(dev)
+    scan(backend)
+    backend.allocate_encoded(["aosp_binder0"])
+    build, tables = DeviceTableBuilder.build, []
+
+    def build_and_allocate(*arguments: Any) -> DeviceTable:
+        tables.append(build(*arguments))
+        for _ in range(2):
+            with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
+                backend.allocate_encoded(["aosp_binder0"])
+        return tables[-1]
+
+    monkeypatch.setattr(DeviceTableBuilder, "build", build_and_allocate)
+    backend.set_held({"aosp_binder0"})
+    backend.scan()
+    assert len(tables) == 1
+    with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
+        backend.allocate_encoded(["aosp_binder0"])
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
