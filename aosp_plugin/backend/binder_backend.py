@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.encoded_edits import EncodedEditsBuilder
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
+from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework.deviceplugin.preference_request import AvailableIds
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.edits import ContainerEdits
 
 LOG = logging.getLogger(__name__)
-
-_KEY = attrgetter("key")
 
 
 class BinderBackend(HostDevices):
@@ -65,7 +63,7 @@ class BinderBackend(HostDevices):
             return self._encoded_edits.encoded(self._allocated(ids, scanned), scanned.shared)
         devices = self._as_of_scan(ids, scanned)
         if not self._reuse_logged:
-            self._log_reuse([device.device for device in devices])
+            self._log_reuse([device.device.id for device in devices])
         return self._encoded_edits.joined(devices, scanned.shared)
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -100,7 +98,7 @@ class BinderBackend(HostDevices):
     def _allocated(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
         allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
         if self._recreator is None and not self._reuse_logged:
-            self._log_reuse(allocated)
+            self._log_reuse([device.id for device in allocated])
         return allocated
 
     def _as_of_scan(self, ids: Sequence[str], scanned: Scanned) -> Sequence[EncodedDevice]:
@@ -112,23 +110,33 @@ class BinderBackend(HostDevices):
             devices = [requested[device_id] for device_id in ids]
         except KeyError:
             for device_id in ids:
-                (group,) = self._sets_of([device_id], scanned.table)
-                requested[device_id] = self._encoded_edits.device(self._usable(group, scanned))
+                if device_id not in requested:
+                    requested[device_id] = self._encoded_edits.device(self._device_as_of_scan(device_id, scanned))
             devices = [requested[device_id] for device_id in ids]
         if len(devices) == 1:
             return devices
-        if self._resource.replicas > 1:
-            devices = [*{device.key: device for device in devices}.values()]
-        devices.sort(key=_KEY)
-        return devices
+        by_id = {device.device.id: device for device in devices}  # replicas of a device are the same
+        return [by_id[device_id] for device_id in natural_sort([*by_id])]
 
-    def _log_reuse(self, devices: Sequence[AllocatedDevice]) -> None:
+    def _device_as_of_scan(self, device_id: str, scanned: Scanned) -> AllocatedDevice:
+        """Return one device. Raises AllocationError. The table knows which devices are healthy: nearly all."""
+        table = scanned.table
+        if self._resource.replicas == 1 and device_id in table.sets and device_id not in table.devices.special:
+            return self._with_members(table.sets[device_id], scanned)
+        (group,) = self._sets_of([device_id], table)
+        return self._usable(group, scanned)
+
+    def _log_reuse(self, ids: Sequence[str]) -> None:
         """Log once that a device is not fresh: only the kernel's log says why its next context manager is refused."""
-        reused = [device.id for device in devices if device.id in self._allocated_before]
-        self._allocated_before.update(device.id for device in devices)
+        reused = self._allocated_before.intersection(ids)
+        self._allocated_before.update(ids)
         if reused:
             self._reuse_logged = True
             LOG.info(
                 "device allocated again without recreation, a context manager of another user gets EPERM",
-                extra={"resource": self.resource_name, "device": reused[0], "remedy": "recreate: on-start"},
+                extra={
+                    "resource": self.resource_name,
+                    "device": min(reused, key=ids.index),
+                    "remedy": "recreate: on-start",
+                },
             )

@@ -199,7 +199,7 @@ class ClaimsBackend(BinderBackend):
         added = tuple((path, path) for path in further if (path, path) not in present)
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:
-            self._log_reuse([device for device in devices if device.id not in self._prepared])
+            self._log_reuse([device.id for device in devices if device.id not in self._prepared])
         self._prepared |= {device.id: device.members for device in devices}
         shared = scanned.shared._replace(devices=(*scanned.shared.devices, *added))
         edits = zip((device.id for device in devices), self._edits.for_claim(devices, shared, parameters), strict=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.backend.container_edits import EditsBuilder
-from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.backend.container_edits import EditsBuilder, device_node_path
 from aosp_plugin.framework.deviceplugin import answers
 
 if TYPE_CHECKING:
@@ -17,15 +16,12 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.names import NaturalKey
     from aosp_plugin.config import Resource
 
 
 class EncodedDevice(NamedTuple):
-    """A device that is healthy, and what it brings to any container. Sorts in natural order."""
+    """A device that is healthy, and what it brings to any container."""
 
-    key: NaturalKey
-    """Distinguishes the device from all others."""
     device: AllocatedDevice
     names: str
     """The names of its binder devices in a container, separated by commas. No other device of a container has them."""
@@ -42,6 +38,7 @@ class EncodedEditsBuilder(EditsBuilder):
         super().__init__(resource)
         variable = next(iter(self._visible_devices([])), "")
         self._variable = answers.map_key(variable) if variable else b""
+        self._permissions = answers.permissions(resource.permissions)
         self._common = answers.environment(self._common_environment)
         # Replaced as a whole, with what it was made of.
         self._shared: tuple[SharedFiles | None, str, bytes] = (None, "", b"")
@@ -55,12 +52,15 @@ class EncodedEditsBuilder(EditsBuilder):
     def device(self, device: AllocatedDevice) -> EncodedDevice:
         """Encode what a device brings to any container."""
         members = device.members
+        names = [self._visible_name(member) for member in members]
+        data = [answers.device(device_node_path(member), member.path, self._permissions) for member in members]
+        if mounts := self._own_mounts_of(members):
+            data.append(answers.mounts(mounts))
         return EncodedDevice(
-            natural_key(device.id),
             device,
-            ",".join(dict.fromkeys(map(self._visible_name, members))),
+            names[0] if len(names) == 1 else ",".join(dict.fromkeys(names)),
             next((member.directory for member in members if member.directory), ""),
-            answers.devices(self._nodes_of(members)) + answers.mounts(self._own_mounts_of(members)),
+            b"".join(data),
         )
 
     def joined(self, devices: Sequence[EncodedDevice], shared: SharedFiles) -> bytes:

@@ -243,6 +243,10 @@ class HostDevices(Backend):
         problem = self._health.of(group, scanned.tracked, scanned.shared)
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
+        return self._with_members(group, scanned)
+
+    def _with_members(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
+        """Return what a container gets with a device that is healthy, or whose problem is tolerated."""
         members = [scanned.tracked.device(name) for name in group.members]
         spread = scanned.shared.spread
         return AllocatedDevice(group.id, members, spread.device(group.number) if spread.known else "")

@@ -66,15 +66,19 @@ def mounts(items: Iterable[Mount]) -> bytes:
 
 def devices(items: Iterable[DeviceNode]) -> bytes:
     """Return a ContainerAllocateResponse with these device nodes."""
-    return b"".join(
-        [
-            _field(
-                _THIRD,
-                _text(_FIRST, node.container_path) + _text(_SECOND, node.host_path) + _text(_THIRD, node.permissions),
-            )
-            for node in items
-        ]
-    )
+    return b"".join([device(node.container_path, node.host_path, permissions(node.permissions)) for node in items])
+
+
+def device(container_path: str, host_path: str, encoded_permissions: bytes) -> bytes:
+    """Return a ContainerAllocateResponse with one device node, whose permissions are those of ``permissions``."""
+    path, source = container_path.encode(), host_path.encode()
+    parts = (_FIRST, _varint(len(path)), path, _SECOND, _varint(len(source)), source, encoded_permissions)
+    return _field(_THIRD, b"".join(parts))
+
+
+def permissions(text: str) -> bytes:
+    """Return the part of a device node that is the same for all devices of a resource."""
+    return _text(_THIRD, text)
 
 
 def response(containers: Iterable[bytes]) -> bytes:
