@@ -59,7 +59,7 @@ class BinderBackend(HostDevices):
     def allocate_encoded(self, ids: Sequence[str]) -> bytes:
         """Return the same, encoded. Raises AllocationError."""
         scanned = self._scanned
-        if self._edits.needs_spec or not self._health.is_as_of(scanned):
+        if not self._health.is_as_of(scanned):
             return self._encoded_edits.encoded(self._allocated(ids, scanned), scanned.shared)
         devices = self._as_of_scan(ids, scanned)
         if not self._reuse_logged:

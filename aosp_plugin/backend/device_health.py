@@ -60,8 +60,8 @@ class DeviceHealth:
         return {*self._layout.ids([*tracked.unhealthy(), *lacking]), *self._holds.ids}
 
     def is_as_of(self, scanned: Scanned) -> bool:
-        """Return whether the health of all devices is as of a scan. That of phones may change between two scans."""
-        return self._phones is None and self._recreator is None and not self.is_stale(scanned)
+        """Return whether the health of all devices is that of a scan: nothing but holds may change it between two."""
+        return not self._sources and self._holds.ids == scanned.held
 
     def is_stale(self, scanned: Scanned) -> bool:
         """Return whether the health of a device has changed since a scan, without a change of its files."""

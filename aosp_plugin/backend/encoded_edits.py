@@ -54,12 +54,13 @@ class EncodedEditsBuilder(EditsBuilder):
         members = device.members
         names = [self._visible_name(member) for member in members]
         data = [answers.device(device_node_path(member), member.path, self._permissions) for member in members]
+        directories = [member.directory for member in members if member.directory]
         if mounts := self._own_mounts_of(members):
             data.append(answers.mounts(mounts))
         return EncodedDevice(
             device,
             names[0] if len(names) == 1 else ",".join(dict.fromkeys(names)),
-            next((member.directory for member in members if member.directory), ""),
+            directories[0] if directories else "",
             b"".join(data),
         )
 
