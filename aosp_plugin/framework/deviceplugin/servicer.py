@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin import allocate_request, answers, preference_request
+from aosp_plugin.framework.deviceplugin.request_threads import leave_place
 from aosp_plugin.framework.deviceplugin.streams import Streams
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -169,6 +170,7 @@ class Servicer:
         request = _decode(pb.PreStartContainerRequest, data)
         (ids,) = _ids_per_container([request.devices_ids])
         self._check(ids)
+        leave_place()
         try:
             self._worker.call(partial(self._backend.pre_start, ids), PRE_START_TIMEOUT, label="preparation of a device")
         except WorkerTimeoutError as error:

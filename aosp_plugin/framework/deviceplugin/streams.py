@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import call_in_loop
+from aosp_plugin.framework.deviceplugin.request_threads import leave_place
 from aosp_plugin.framework.observer import RESOURCE
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Streams:
 
     def serve(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield the current snapshot and each newer one, until the client or ``finish`` ends the stream."""
+        leave_place()
         RESOURCE.set(self._resource_name)
         stream = _Stream()
         call_in_loop(self._loop, self._opened, stream)
