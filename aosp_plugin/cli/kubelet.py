@@ -32,10 +32,10 @@ def stand_in_kubelet() -> Iterator[None]:
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--behaviour",
-    type=click.Choice(["old", "buggy", "new"]),
+    type=click.Choice(["old", "early", "sweeping", "buggy", "new"]),
     default="new",
     show_default=True,
-    help="The kubelet version to behave like: 1.20, 1.25 to 1.36 (with their disconnect bug), or 1.37.",
+    help="The kubelet version to behave like: 1.20, 1.25, 1.26 to 1.32, 1.33 to 1.36, or 1.37.",
 )
 @click.option("--pod-resources", metavar="PATH", default="", help="Serve the podresources API at this socket too.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON objects.")

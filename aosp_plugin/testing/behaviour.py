@@ -13,7 +13,14 @@ class Behaviour(enum.Enum):
     """Register is answered before the plugin is dialled, and the options of the request count. When a plugin registers
     again, its old stream stays open, and messages on it still count. The podresources API has only List."""
 
-    BUGGY = "1.25 to 1.36"
+    EARLY = "1.25"
+    """Like ``SWEEPING``, with some of the words of ``OLD``, and without CDI devices and sidecars."""
+
+    SWEEPING = "1.26 to 1.32"
+    """Like ``BUGGY``, but a start removes all files of the plugin directory, not only sockets. CDI devices and sidecars
+    are those of 1.28, where they have feature gates, and later versions."""
+
+    BUGGY = "1.33 to 1.36"
     """Like ``NEW``, but plugins are identified by resource name only: when an old stream of the resource ends, the
     new plugin is disconnected (kubernetes issues 121994, 127803, 125501)."""
 
@@ -32,9 +39,14 @@ class Behaviour(enum.Enum):
         return 0 if self is Behaviour.OLD else -1
 
     @property
+    def identifies_by_name(self) -> bool:
+        """Whether plugins are identified by resource name only, which is the bug of ``BUGGY``."""
+        return self in {Behaviour.EARLY, Behaviour.SWEEPING, Behaviour.BUGGY}
+
+    @property
     def knows_cdi(self) -> bool:
         """Whether ``cdi_devices`` of an Allocate response reach the container."""
-        return self is not Behaviour.OLD
+        return not self._before_1_26
 
     @property
     def knows_allocatable_resources(self) -> bool:
@@ -44,15 +56,15 @@ class Behaviour(enum.Enum):
     @property
     def knows_sidecars(self) -> bool:
         """Whether a restartable init container keeps its devices."""
-        return self is not Behaviour.OLD
+        return not self._before_1_26
 
     def authority(self, socket_path: str) -> str:
-        """Return ``:authority`` of the calls to a plugin: grpc-go sent the raw path before PR 112597."""
-        return socket_path if self is Behaviour.OLD else "localhost"
+        """Return ``:authority`` of the calls to a plugin: grpc-go sent the raw path before PR 112597, in 1.26."""
+        return socket_path if self._before_1_26 else "localhost"
 
     def sweeps(self, mode: int) -> bool:
         """Whether a start removes a directory entry with this ``st_mode`` (symbolic links are followed)."""
-        return not stat.S_ISDIR(mode) if self is Behaviour.OLD else stat.S_ISSOCK(mode)
+        return stat.S_ISSOCK(mode) if self in {Behaviour.BUGGY, Behaviour.NEW} else not stat.S_ISDIR(mode)
 
     def unregistered(self, resource: str) -> str:
         """Return the error for a resource that is allocated, but whose plugin was forgotten."""
@@ -61,5 +73,9 @@ class Behaviour(enum.Enum):
 
     def rejection(self, error: str) -> str:
         """Return ``status.message`` of a rejected pod (cm/topologymanager/scope.go)."""
-        prefix = "Pod" if self is Behaviour.OLD else "Pod was rejected:"
+        prefix = "Pod" if self._before_1_26 else "Pod was rejected:"
         return f"{prefix} Allocate failed due to {error}, which is unexpected"
+
+    @property
+    def _before_1_26(self) -> bool:
+        return self in {Behaviour.OLD, Behaviour.EARLY}

@@ -46,7 +46,7 @@ def kubelet_dir() -> Iterator[str]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(params=["OLD", "BUGGY", "NEW"])
+@pytest.fixture(params=["OLD", "EARLY", "SWEEPING", "BUGGY", "NEW"])
 def kubelet_behaviour(request: pytest.FixtureRequest) -> Behaviour:
     """Return the behaviour of the kubelet; every behaviour in turn."""
     from aosp_plugin.testing import Behaviour  # noqa: PLC0415 - not when pytest starts

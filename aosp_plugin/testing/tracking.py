@@ -109,4 +109,4 @@ def tracker_for(behaviour: Behaviour) -> Tracker[P]:
     """Return a new tracker for this behaviour."""
     if behaviour is Behaviour.OLD:
         return Tracker[P]()
-    return BuggyTracker[P]() if behaviour is Behaviour.BUGGY else NewTracker[P]()
+    return BuggyTracker[P]() if behaviour.identifies_by_name else NewTracker[P]()

@@ -25,7 +25,7 @@ PRE_STARTS = pb.DevicePluginOptions(pre_start_required=True)
 new_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])
 buggy_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.BUGGY])
 old_kubelet = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.OLD])
-newer_kubelets = pytest.mark.parametrize("kubelet_behaviour", [Behaviour.BUGGY, Behaviour.NEW])
+newer_kubelets = pytest.mark.parametrize("kubelet_behaviour", [each for each in Behaviour if each is not Behaviour.OLD])
 
 
 def healthy(*ids: str) -> list[pb.Device]:

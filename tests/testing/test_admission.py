@@ -247,13 +247,13 @@ async def test_containers_reuse_the_devices_of_init_containers(kubelet: Kubelet,
 
 
 async def test_sidecar_keeps_its_devices(kubelet: Kubelet, plugins: Plugins) -> None:
-    """It may reuse an init container's devices, but only 1.20 lets the app container reuse them as well."""
+    """It may reuse an init container's devices, but before 1.28 the app container may reuse them as well."""
     await plugins.serve(kubelet, "a", "b")
     init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]
     admitted = await kubelet.admit(Pod("p", [Container("main", {R: 1})], init))
     ids = {name: allocation.device_ids[R] for name, allocation in admitted.containers.items()}
     assert ids["init"] == ids["sidecar"]
-    assert (ids["sidecar"] == ids["main"]) is (kubelet.behaviour is Behaviour.OLD)
+    assert (ids["sidecar"] == ids["main"]) is (kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY})
 
 
 # -- the end of a pod, and restarts -----------------------------------------------------------------------------------

@@ -42,11 +42,12 @@ def test_sweep_removes_what_the_version_removes(
     behaviour: Behaviour,
     keep_sockets: bool,  # noqa: FBT001
 ) -> None:
-    """Version 1.20 removes everything but directories, and follows links; newer versions remove only sockets."""
+    """Versions before 1.33 remove everything but directories, and follow links; newer versions remove only sockets."""
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.bind(f"{kubelet_dir}/{disk.SOCKET_NAME}")
     disk.sweep(kubelet_dir, behaviour, keep_sockets=keep_sockets)
-    removed = {"file", "link", "plugin.sock"} if behaviour is Behaviour.OLD else {"plugin.sock"}
+    only_sockets = behaviour in {Behaviour.BUGGY, Behaviour.NEW}
+    removed = {"plugin.sock"} if only_sockets else {"file", "link", "plugin.sock"}
     assert set(os.listdir(kubelet_dir)) == (files if keep_sockets else files - removed)
     assert os.listdir(f"{kubelet_dir}/directory") == ["inside"]
 

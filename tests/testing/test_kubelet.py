@@ -246,9 +246,9 @@ async def test_plugin_may_register_before_it_serves(kubelet: Kubelet, plugins: P
 
 
 async def test_each_registration_has_its_own_connection(kubelet: Kubelet) -> None:
-    """The authority of its calls depends on the version: 1.20 sends the raw socket path, newer ones send localhost."""
+    """The authority of its calls depends on the version: the raw socket path before 1.26, then localhost."""
     path = f"{kubelet.directory}/raw.sock"
-    authority = path if kubelet.behaviour is Behaviour.OLD else "localhost"
+    authority = path if kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY} else "localhost"
     async with raw_plugin(path) as connections, asyncio.timeout(PATIENCE):
         registering = [asyncio.create_task(register_ignoring_errors(kubelet, "raw.sock")) for _ in range(2)]
         for _ in registering:
@@ -407,7 +407,7 @@ async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) 
     old.send(healthy("x", "y", "z"))
     await kubelet.wait_for(has(3, 3))
     old.end_stream()
-    if kubelet.behaviour is Behaviour.BUGGY:
+    if kubelet.behaviour not in {Behaviour.OLD, Behaviour.NEW}:
         await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
         assert counts(kubelet) == (3, 0)
         assert not kubelet.resource(R).connected

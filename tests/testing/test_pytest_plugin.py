@@ -50,7 +50,7 @@ def run(directory: Path, *arguments: str) -> str:
 
 def test_fixtures_run_with_pytest_asyncio(tmp_path: Path) -> None:
     output = run(tmp_path, "-p", "pytest_asyncio.plugin", "--asyncio-mode=auto")
-    assert "5 passed" in output, output
+    assert "7 passed" in output, output
 
 
 def test_kubelet_fixture_without_pytest_asyncio_says_so(tmp_path: Path) -> None:

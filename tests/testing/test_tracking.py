@@ -38,7 +38,7 @@ def test_failed_registration_keeps_the_old_plugin_unless_there_is_the_bug(behavi
     tracker.on_dial(new)
     tracker.on_failed(new)
     assert tracker.current == {"r/r": old}
-    effect = EndEffect[TrackedPlugin]() if behaviour is Behaviour.BUGGY else EndEffect(close=old, lost=True)
+    effect = EndEffect[TrackedPlugin]() if behaviour.identifies_by_name else EndEffect(close=old, lost=True)
     assert tracker.on_end(old) == effect
 
 

@@ -27,7 +27,7 @@ def test_pod_finds_containers_and_init_containers_by_name() -> None:
 
 @pytest.mark.parametrize("behaviour", Behaviour)
 def test_rejection_is_worded_as_by_the_version(behaviour: Behaviour) -> None:
-    prefix = "Pod" if behaviour is Behaviour.OLD else "Pod was rejected:"
+    prefix = "Pod" if behaviour in {Behaviour.OLD, Behaviour.EARLY} else "Pod was rejected:"
     assert behaviour.rejection("X") == f"{prefix} Allocate failed due to X, which is unexpected"
 
 
