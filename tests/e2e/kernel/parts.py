@@ -143,7 +143,11 @@ def _unpack(package: str, directory: Path) -> None:
 
 def keep(whole: Path, directory: Path) -> None:
     """Copy a kernel's image, its binder module and the modules that a guest may need from a file tree."""
-    shutil.copy(next(whole.glob("boot/vmlinuz-*")), directory / "vmlinuz")
+    # Debian 14 and later have the image beside the modules.
+    images = [*whole.glob("boot/vmlinuz-*"), *whole.glob("usr/lib/modules/*/vmlinuz")]
+    if not images:
+        raise MissingError("the packages of this kernel have no image where it is expected")
+    shutil.copy(images[0], directory / "vmlinuz")
     files = {path.name.partition(".")[0].replace("-", "_"): path for path in whole.rglob("*.ko*")}
     if BINDER not in files:
         raise MissingError(f"this kernel has no module {BINDER}")
