@@ -21,8 +21,11 @@ EMULATION: Final = "tcg,tb-size=1024"
 """The accelerator that works on every machine."""
 
 _CLOCK: Final = ("-icount", "shift=1")
-"""The clock of an emulated guest counts instructions, 2 ns each, and follows the host's only while the guest is idle: on a
-busy machine, no limit in the guest is reached earlier than on an idle one. A node of a cluster needs the host's clock."""
+"""The clock of an emulated guest counts instructions, 2 ns each, and follows the host's only while the guest is idle.
+
+On a busy machine, no limit in the guest is reached earlier than on an idle one. A node of a cluster needs the host's
+clock.
+"""
 
 _COMMAND_LINE: Final = (
     "console=ttyS0 panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
