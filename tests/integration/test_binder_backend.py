@@ -254,7 +254,7 @@ def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_w
 def test_device_that_a_scan_finds_held_is_refused_while_that_scan_is_ending(
     dev: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request arrives when the new table is built, but nobody has it yet."""
+    """The request arrives when the new table is built, but no request uses it yet."""
     create(dev, 0, 1)
     backend = binder_backend(dev)
     scan(backend)
