@@ -157,8 +157,8 @@ class Resource(Struct, frozen=True, kw_only=True):
         tuple[DeviceList, ...],
         Key(
             "Strategies by which a container gets its binder devices and their names: envvar (their names in a "
-            "variable), volume-mounts (devices and mounts), cdi-cri (CDI names), cdi-annotations (CDI names for "
-            "containerd 1.6).",
+            "variable), volume-mounts (devices and mounts), cdi-cri (CDI names), cdi-annotations (CDI names in "
+            "annotations).",
             "[envvar, cdi-cri]",
             f"a list of {', '.join(DeviceList)}, each once, and not {DeviceList.ENVVAR} alone",
             values.are_device_lists,
