@@ -25,14 +25,14 @@ _ENVIRONMENT: Final = {"GOFLAGS": "-mod=mod -buildvcs=false", "GOTOOLCHAIN": "lo
 _COMPILER: Final = "-gcflags=all=-dwarf=false -l"
 
 
-def go(*arguments: str, cwd: Path, seconds: float = 3600) -> str:
+def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> str:
     """Run the go command and return its output. Raises MissingError without Go, AssertionError if it fails."""
     if not shutil.which("go"):
         raise MissingError("requires Go 1.24 or newer")
     result = subprocess.run(
         ("go", *arguments),
         cwd=cwd,
-        env=os.environ | _ENVIRONMENT,
+        env=os.environ | _ENVIRONMENT | ({"CGO_ENABLED": "1"} if cgo else {}),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -51,11 +51,13 @@ def build(
     tags: Sequence[str] = (),
     sources: Sequence[Path] = (),
     fast: bool = False,
+    cgo: bool = False,
 ) -> Path:
     """Return the directory with the programs of the packages, built in the module's directory.
 
     ``link`` is passed to the linker. ``sources`` are files and directories besides go.mod and go.sum that the programs
-    depend on; directories of other modules are copied into this one. ``fast`` is for programs whose speed matters.
+    depend on; directories of other modules are copied into this one. ``fast`` is for programs whose speed matters,
+    ``cgo`` for those with parts in C.
     """
     compiler = () if fast else (_COMPILER,)
     files = [module / "go.mod", module / "go.sum", *sources]
@@ -71,9 +73,10 @@ def build(
             if source.is_dir() and not source.is_relative_to(module):
                 shutil.copytree(source, copy / source.name)
         flags = ("-trimpath", *compiler, "-tags", ",".join(tags), "-ldflags", link)
-        go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy)
+        go("build", *flags, "-o", f"{directory}/", *packages, cwd=copy, cgo=cgo)
         shutil.rmtree(copy)
         say(f"# {name} took {time.monotonic() - started:.0f} s")
 
     key_parts: list[str | Path] = [*files, *packages, *tags, link, *compiler, go("version", cwd=module)]
+    key_parts += ["cgo"] if cgo else []
     return cache.cached(f"{name}-{cache.key(key_parts)}", compile_packages)

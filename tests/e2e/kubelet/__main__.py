@@ -17,7 +17,8 @@ from typing import Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe, say
-from tests.e2e.kubelet import parts, sandbox
+from tests.e2e.kubelet import parts, runtime_parts, sandbox
+from tests.e2e.kubelet.runtimes import COMBINATIONS
 
 LIMIT: Final = 1800.0
 """The time limit for all items, in seconds."""
@@ -30,13 +31,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose chapter.name contains TEXT")
     parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
+    parser.add_argument("--runtime", choices=COMBINATIONS, help="only what depends on the runtime, with this one")
     options = parser.parse_args()
     # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
     report = Report()
     try:
-        arguments = _parts(core=options.items == "core")
+        arguments = _parts(options.runtime, core=options.items == "core")
     except packages.MissingError as error:
         report.skip("all items", str(error))
         return report.end()
@@ -53,7 +55,7 @@ def main() -> int:
         say(f"# {time.monotonic() - started:.0f} s in total")
 
 
-def _parts(*, core: bool) -> list[str]:
+def _parts(runtime: str | None, *, core: bool) -> list[str]:
     """Return the arguments that name the parts. Raises MissingError if no item can run on this machine."""
     if os.geteuid() != 0:
         raise packages.MissingError("a kubelet requires root")
@@ -65,6 +67,8 @@ def _parts(*, core: bool) -> list[str]:
         arguments.append(f"--image={parts.plugin_image()}")
     except packages.MissingError as error:
         arguments.append(f"--no-image={error}")
+    if runtime:
+        return [*arguments, *runtime_parts.arguments(runtime)]
     if core:
         return arguments
     try:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.e2e.common.report import Report, say
-from tests.e2e.kubelet import sandbox, scenarios_dra
+from tests.e2e.kubelet import runtime_suite, sandbox, scenarios_dra
 from tests.e2e.kubelet.archive import busybox_image
+from tests.e2e.kubelet.crio import Crio
 from tests.e2e.kubelet.managers import real, stand_in
 from tests.e2e.kubelet.node import Node, create_devices
 from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess, configuration
 from tests.e2e.kubelet.runtime import Runtime
+from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O
 from tests.e2e.kubelet.standalone import Standalone
 from tests.e2e.kubelet.suite import CHAPTERS, CORE, Chapter, Containerd
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.items import Item
     from tests.e2e.kubelet.scenarios import DeviceManager, Scenario
 
@@ -32,7 +35,7 @@ class Machine(NamedTuple):
     """A running kubelet and runtime, and the directory for plugins' files."""
 
     kubelet: Standalone
-    runtime: Runtime
+    runtime: ContainerRuntime
     directory: Path
 
 
@@ -44,13 +47,20 @@ def main() -> int:
     create_devices()
     busybox_image(options.work / "busybox.tar")
     report = Report()
+    if options.runtime:
+        sandbox.hide_unified_cgroups()
+        with _machine(options, options.runtime) as machine:
+            for chapter in runtime_suite.chapters(COMBINATIONS[options.runtime]):
+                if _select(chapter, options):
+                    _chapter(chapter, machine, options, report)
+        return report.end()
     for containerd in Containerd:
         chapters = [chapter for chapter in CHAPTERS if chapter.containerd is containerd and _select(chapter, options)]
         selected = _select_scenarios(options) if containerd is Containerd.DEBIAN else []
         if containerd is Containerd.WITH_CDI and options.containerd is None:
             _skip(chapters, options, options.no_containerd, report)
         elif chapters or selected:
-            with _machine(options, containerd) as machine:
+            with _machine(options, containerd.name.lower()) as machine:
                 for chapter in chapters:
                     _chapter(chapter, machine, options, report)
                 _scenarios(selected, machine, report)
@@ -64,6 +74,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-image", default="")
     parser.add_argument("--containerd", type=Path)
     parser.add_argument("--no-containerd", default="")
+    parser.add_argument("--runtime", default="")
+    parser.add_argument("--programs", type=Path)
+    parser.add_argument("--oci-runtime", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--items", default="all")
     parser.add_argument("--work", type=Path, required=True)
@@ -71,7 +84,8 @@ def _options() -> argparse.Namespace:
 
 
 def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
-    return chapter.select(options.only, core=options.items == "core")
+    names = runtime_suite.NAMES if options.runtime else {"core": CORE}.get(options.items)
+    return chapter.select(options.only, names)
 
 
 def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
@@ -80,21 +94,30 @@ def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
 
 
 @contextlib.contextmanager
-def _machine(options: argparse.Namespace, containerd: Containerd) -> Iterator[Machine]:
+def _machine(options: argparse.Namespace, name: str) -> Iterator[Machine]:
     """Start a runtime with the pods' image, and a kubelet without any state."""
-    directory = options.work / containerd.name.lower()
+    directory = options.work / name
     directory.mkdir()
-    programs = options.containerd if containerd is Containerd.WITH_CDI else None
-    runtime = Runtime(directory / "runtime", programs)
+    runtime = _runtime(options, name, directory / "runtime")
     runtime.start()
     runtime.load(options.work / "busybox.tar")
     sandbox.reset_kubelet()
     kubelet = Standalone(options.kubelet, directory / "kubelet", runtime.socket)
     kubelet.start()
-    say(f"# {runtime.version}, {kubelet.version}")
+    for component, version in (runtime.versions | {"kubelet": kubelet.version}).items():
+        say(f"# version {component}: {version}")
     yield Machine(kubelet, runtime, directory)
     kubelet.stop()
     runtime.stop()
+
+
+def _runtime(options: argparse.Namespace, name: str, directory: Path) -> ContainerRuntime:
+    """Return the runtime of ``--runtime``, or the containerd with this name."""
+    if name.startswith(CRI_O):
+        return Crio(directory, options.programs, oci_runtime=options.oci_runtime)
+    if name == options.runtime:
+        return Runtime(directory, options.programs, oci_runtime=options.oci_runtime)
+    return Runtime(directory, options.containerd if name == Containerd.WITH_CDI.name.lower() else None)
 
 
 def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, reason: str, report: Report) -> None:
@@ -150,7 +173,7 @@ def _print_logs(node: Node) -> None:
     logs = {
         "kubelet": node.kubelet.daemon.tail(),
         "plugin": node.plugin.tail(),
-        "containerd": node.runtime.daemon.tail(),
+        node.runtime.daemon.name: node.runtime.daemon.tail(),
     }
     for name, tail in logs.items():
         say(f"# end of the log of {name}:\n{tail}")

@@ -12,6 +12,7 @@ import yaml
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.node import natural_sort
+from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def file(node: Node) -> None:
 @item("The kubelet passes the phone's name in the CRI's field, without devices or mounts from the plugin")
 def by_field(node: Node) -> None:
     phone, _ = node.phones
-    requested = node.runtime.requested(phone.container_id())
+    requested = _requested(node, phone)
     assert [device["name"] for device in requested.get("CDI_devices", [])] == _qualified(phone), f"{requested}"
     assert not _annotations(requested), f"{requested['annotations']}"
     _nothing_else(requested)
@@ -48,7 +49,7 @@ def by_field(node: Node) -> None:
 @item("The kubelet passes the phone's name in an annotation, without devices or mounts from the plugin")
 def by_annotation(node: Node) -> None:
     phone, _ = node.phones
-    requested = node.runtime.requested(phone.container_id())
+    requested = _requested(node, phone)
     assert list(_annotations(requested).values()) == _qualified(phone), f"{requested}"
     assert not requested.get("CDI_devices"), f"{requested['CDI_devices']}"
     _nothing_else(requested)
@@ -132,6 +133,11 @@ def ends(node: Node) -> None:
     node.plugin.stop()
     left = os.listdir(SPEC.parent)
     assert not left, f"left: {left}"
+
+
+def _requested(node: Node, phone: Placed) -> dict[str, Any]:
+    assert isinstance(node.runtime, Runtime), "only containerd keeps the kubelet's request"
+    return node.runtime.requested(phone.container_id())
 
 
 def _qualified(phone: Placed) -> list[str]:

@@ -110,6 +110,11 @@ def both_killed(node: Node) -> None:
     _both(node, signal.SIGKILL)
 
 
+@item("The container runtime restarts: pods keep running with their devices")
+def runtime_restarts(node: Node) -> None:
+    _keeping(node, node.runtime.restart)
+
+
 @item("The plugin is stopped: allocatable is 0 within 30 s, capacity stays, and pods keep running with their devices")
 def plugin_away(node: Node) -> None:
     phones = node.phones

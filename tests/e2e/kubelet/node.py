@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.kubelet import pods
+from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.parts import PROJECT
 from tests.e2e.kubelet.placed import Placed
 from tests.e2e.kubelet.pods import PREFIX, RESOURCE
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
+    from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.plugins import Plugin
-    from tests.e2e.kubelet.runtime import Runtime
     from tests.e2e.kubelet.standalone import Standalone
 
 __all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "hack", "names", "natural_sort", "remove_devices"]
@@ -49,7 +50,7 @@ class Node:
     def __init__(
         self,
         kubelet: Standalone,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         plugin: Plugin,
         *,
         resource: str = RESOURCE,
@@ -104,7 +105,7 @@ class Node:
         known = self.kubelet.pods()
         names = {pod.name for pod in placed}
         statuses = [known.get(name, {}).get("status", {}).get("containerStatuses", []) for name in names]
-        containers = {status.get("containerID", "").removeprefix("containerd://") for pod in statuses for status in pod}
+        containers = {without_scheme(status.get("containerID", "")) for pod in statuses for status in pod}
         for name in names:
             self.kubelet.delete(name)
         until(lambda: not names & self.kubelet.pods().keys(), f"the kubelet has dropped {names}")

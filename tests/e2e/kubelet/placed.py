@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.kubelet import pods
+from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.waiting import until
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Placed:
         container = self.container(name)
         assert "running" in container["state"], f"container {name} of {self.name}: {container['state']}"
         identifier: str = container["containerID"]
-        return identifier.removeprefix("containerd://")
+        return without_scheme(identifier)
 
     def view(self, container: str = "main") -> ContainerView:
         """Wait for the container's report about itself, and return it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import yaml
 
+from tests.e2e.kubelet.container_runtime import without_scheme
 from tests.e2e.kubelet.parts import PLUGIN_IMAGE, PROJECT
 from tests.e2e.kubelet.processes import TAIL, Daemon
 from tests.e2e.kubelet.standalone import PLUGINS
@@ -20,7 +21,7 @@ from tests.e2e.kubelet.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.e2e.kubelet.runtime import Runtime
+    from tests.e2e.kubelet.container_runtime import ContainerRuntime
     from tests.e2e.kubelet.standalone import Standalone
 
 SHARED: Final = "/dev/aosp_shared"
@@ -124,7 +125,11 @@ class AsPod:
     kind = "pod"
 
     def __init__(
-        self, directory: Path, kubelet: Standalone, runtime: Runtime, daemonset: Mapping[str, Any] | None = None
+        self,
+        directory: Path,
+        kubelet: Standalone,
+        runtime: ContainerRuntime,
+        daemonset: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the configuration to the directory that the pod mounts; by default use deploy/base's DaemonSet."""
         self._config = directory / "plugin-config"
@@ -168,7 +173,7 @@ class AsPod:
         container = self.status()["containerStatuses"][0]
         assert "running" in container["state"], f"the plugin's container: {container['state']}"
         identifier: str = container["containerID"]
-        return identifier.removeprefix("containerd://")
+        return without_scheme(identifier)
 
     def identity(self) -> str:
         """Return the ID of the container."""

@@ -8,18 +8,19 @@ import itertools
 import json
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.container_runtime import oci_version, process_status
 from tests.e2e.kubelet.processes import Daemon, EnteredDaemon, run
 from tests.e2e.kubelet.sandbox import can_overlay
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 # containerd 2.x reads this file too: it converts version 2 to version 3. 1.6 ignores the settings for CDI.
 _CONFIG: Final = """\
@@ -42,6 +43,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{oci_runtime}"
         SystemdCgroup = false
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
@@ -49,7 +51,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.devmapper", "io.containerd.sna
 """
 
 
-def _network(subnet: str) -> dict[str, Any]:
+def network(subnet: str) -> dict[str, Any]:
     """Return the configuration of the pods' network: a bridge, and addresses from a range."""
     addresses = {
         "type": "host-local",
@@ -72,20 +74,24 @@ class Runtime:
         directory: Path,
         programs: Path | None = None,
         *,
+        oci_runtime: str = "runc",
         enter: Sequence[str] = (),
         subnet: str = "198.51.100.0/24",
     ) -> None:
         """Write the configuration. ``programs`` is the directory of containerd, its shim and ctr; default: Debian's.
 
-        ``enter`` are the words that run containerd in other namespaces, in which the directory has the same path.
-        ``subnet`` is the range of the pods' addresses.
+        ``oci_runtime`` is the program that runs containers, a path or a name. ``enter`` are the words that run
+        containerd in other namespaces, in which the directory has the same path. ``subnet`` is the range of the pods'
+        addresses.
         """
         (directory / "cni").mkdir(parents=True, exist_ok=True)
-        (directory / "cni/pods.conflist").write_text(json.dumps(_network(subnet)))
+        (directory / "cni/pods.conflist").write_text(json.dumps(network(subnet)))
         config = directory / "config.toml"
         snapshotter = "overlayfs" if can_overlay(directory) else "native"
-        config.write_text(_CONFIG.format(directory=directory, snapshotter=snapshotter, pause=BUSYBOX))
+        values = {"directory": directory, "snapshotter": snapshotter, "pause": BUSYBOX, "oci_runtime": oci_runtime}
+        config.write_text(_CONFIG.format(**values))
         self.socket = f"{directory}/containerd.sock"
+        self._oci_runtime = oci_runtime
         prefix = f"{programs}/" if programs else ""
         self._client = f"{prefix}ctr"
         # containerd searches the path for its shim.
@@ -95,10 +101,10 @@ class Runtime:
         self.daemon = kind("containerd", command, directory / "containerd.log", environment)
 
     @property
-    def version(self) -> str:
-        """The versions of containerd and runc."""
+    def versions(self) -> dict[str, str]:
+        """The versions of containerd and of the OCI runtime, as they report them."""
         server = self._ctr("version").split("Server:")[1].split()
-        return f"containerd {server[1]}, {run('runc', '--version').splitlines()[0]}"
+        return {"containerd": server[1].removeprefix("v")} | oci_version(self._oci_runtime)
 
     def start(self, *, seconds: float = PATIENCE) -> None:
         """Start containerd, and wait for its CRI service too, which starts later. A kubelet does not wait for it."""
@@ -142,8 +148,7 @@ class Runtime:
         """Return /proc/PID/status of a container's first process."""
         rows = [line.split() for line in self._ctr("tasks", "list").splitlines()]
         pid = next(row[1] for row in rows if row[0] == container_id)
-        lines = Path("/proc", pid, "status").read_text().splitlines()
-        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        return process_status(pid)
 
     def running(self) -> set[str]:
         """Return the IDs of the running containers."""
@@ -161,6 +166,11 @@ class Runtime:
         metadata = json.loads(base64.b64decode(info["Extensions"]["io.cri-containerd.container.metadata"]["value"]))
         config: dict[str, Any] = metadata["Metadata"]["Config"]
         return config
+
+    def restart(self) -> None:
+        """Restart containerd; containers keep running."""
+        self.daemon.end()
+        self.start()
 
     def stop(self) -> None:
         """Stop all containers, sandboxes too, and containerd."""

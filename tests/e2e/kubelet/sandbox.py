@@ -88,14 +88,20 @@ def _sysctls() -> Iterator[None]:
 @contextlib.contextmanager
 def _cgroups() -> Iterator[None]:
     """Remove the containers' cgroups, except cgroups that existed before."""
-    before = set(CGROUPS.glob("**/k8s.io"))
+    before = set(_container_cgroups())
     try:
         yield
     finally:
-        for top in set(CGROUPS.glob("**/k8s.io")) - before:
+        for top in set(_container_cgroups()) - before:
             for path, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
+
+
+def _container_cgroups() -> Iterator[Path]:
+    """Yield the parents of the cgroups of containerd's and CRI-O's containers."""
+    for name in ("k8s.io", "crio"):
+        yield from CGROUPS.glob(f"**/{name}")
 
 
 def set_up(*, devices: bool = True) -> None:
@@ -107,6 +113,12 @@ def set_up(*, devices: bool = True) -> None:
         os.makedirs(path, exist_ok=True)
         run("mount", "-t", "tmpfs", "tmpfs", path)
     _network()
+
+
+def hide_unified_cgroups() -> None:
+    """Unmount the cgroup v2 hierarchy of a machine that also has v1: crun refuses to run with both."""
+    if os.path.ismount(CGROUPS / "unified"):
+        run("umount", str(CGROUPS / "unified"))
 
 
 def reset_kubelet() -> None:

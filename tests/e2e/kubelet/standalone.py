@@ -88,7 +88,7 @@ class Standalone:
     @property
     def version(self) -> str:
         """The kubelet's version."""
-        return run(str(self._binary), "--version").strip()
+        return run(str(self._binary), "--version").split()[1].removeprefix("v")
 
     def start(self) -> None:
         """Start the kubelet, and wait for its two sockets."""

@@ -25,7 +25,7 @@ from tests.e2e.kubelet.plugins import configuration
 from tests.e2e.kubelet.pods import RESOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from tests.e2e.kubelet.items import Item
@@ -58,10 +58,10 @@ class Chapter:
     """Whether the plugin runs as the DaemonSet's pod, instead of a process."""
     containerd: Containerd = Containerd.DEBIAN
 
-    def select(self, text: str, *, core: bool) -> list[Item]:
-        """Return the items whose ``chapter.name`` contains ``text``; with ``core``, only items of the core set."""
-        names = CORE.get(self.name, frozenset())
-        return [item for item in self.items if text in f"{self.name}.{item.name}" and (not core or item.name in names)]
+    def select(self, text: str, names: Mapping[str, AbstractSet[str]] | None = None) -> list[Item]:
+        """Return the items whose ``chapter.name`` contains ``text``; with ``names``, only this chapter's among them."""
+        selected = [item for item in self.items if text in f"{self.name}.{item.name}"]
+        return selected if names is None else [item for item in selected if item.name in names.get(self.name, ())]
 
 
 CORE: Final[dict[str, AbstractSet[str]]] = {

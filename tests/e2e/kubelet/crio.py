@@ -1,0 +1,152 @@
+"""CRI-O with its own configuration, directories and socket, and its containers by the OCI runtime that it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.kubelet.archive import BUSYBOX
+from tests.e2e.kubelet.container_runtime import oci_version, process_status
+from tests.e2e.kubelet.processes import Daemon, run
+from tests.e2e.kubelet.runtime import network, serves_cri
+from tests.e2e.kubelet.sandbox import can_overlay
+from tests.e2e.kubelet.waiting import PATIENCE, until
+
+_CONFIG: Final = """\
+[crio]
+root = "{directory}/root"
+runroot = "{directory}/runroot"
+storage_driver = "{storage}"
+log_dir = "{directory}/log"
+version_file = "{directory}/version"
+clean_shutdown_file = "{directory}/clean"
+[crio.api]
+listen = "{socket}"
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+pinns_path = "{programs}/pinns"
+namespaces_dir = "{directory}/namespaces"
+container_exits_dir = "{directory}/exits"
+container_attach_socket_dir = "{directory}/attach"
+hooks_dir = []
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+default_runtime = "oci"
+[crio.runtime.runtimes.oci]
+runtime_path = "{oci_runtime}"
+runtime_root = "{directory}/oci"
+runtime_type = "oci"
+monitor_path = "/usr/bin/conmon"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "{pause}"
+pause_command = "/bin/busybox sleep 2147483647"
+signature_policy = "{directory}/policy.json"
+[crio.network]
+network_dir = "{directory}/cni"
+plugin_dirs = ["/usr/lib/cni"]
+[crio.nri]
+enable_nri = false
+"""
+_ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
+
+
+class Crio:
+    """CRI-O, and operations on containers without the kubelet's knowledge."""
+
+    def __init__(self, directory: Path, programs: Path, *, oci_runtime: str) -> None:
+        """Write the configuration. ``programs`` is the directory of CRI-O and pinns."""
+        (directory / "cni").mkdir(parents=True, exist_ok=True)
+        (directory / "cni/pods.conflist").write_text(json.dumps(network("198.51.100.0/24")))
+        (directory / "policy.json").write_text(json.dumps(_ANY_IMAGE))
+        self.socket = f"{directory}/crio.sock"
+        self._storage = "overlay" if can_overlay(directory) else "vfs"
+        self._directory = directory
+        self._program = f"{programs}/crio"
+        self._oci_runtime = oci_runtime
+        values = {"directory": directory, "socket": self.socket, "storage": self._storage, "programs": programs}
+        config = directory / "crio.conf"
+        config.write_text(_CONFIG.format(**values, oci_runtime=oci_runtime, pause=BUSYBOX))
+        command = [self._program, "--config", str(config), "--config-dir", ""]
+        self.daemon = Daemon("CRI-O", command, directory / "crio.log")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of CRI-O and of the OCI runtime, as they report them."""
+        return {"CRI-O": run(self._program, "--version").split()[2]} | oci_version(self._oci_runtime)
+
+    def start(self) -> None:
+        """Start CRI-O, and wait until it serves the CRI."""
+        self.daemon.start()
+        until(lambda: serves_cri(self.socket), "CRI-O serves the CRI")
+
+    def restart(self) -> None:
+        """Restart CRI-O; containers keep running."""
+        self.daemon.end()
+        self.start()
+
+    def crash(self) -> None:
+        """Remove all containers and restart CRI-O, as after a loss of power."""
+        self._remove_containers()
+        self.daemon.end(signal.SIGKILL)
+        self.start()
+
+    def stop(self) -> None:
+        """Stop all containers, sandboxes too, and CRI-O."""
+        self._remove_containers()
+        self.daemon.end()
+
+    def load(self, archive: Path) -> None:
+        """Import an image from an archive."""
+        store = ("--root", f"{self._directory}/root", "--runroot", f"{self._directory}/runroot")
+        pull = ("pull", "--quiet", "--signature-policy", f"{self._directory}/policy.json", f"docker-archive:{archive}")
+        run("buildah", *store, "--storage-driver", self._storage, *pull, seconds=10 * PATIENCE)
+
+    def execute(self, container_id: str, *words: str, detach: bool = False, user: str = "") -> str:
+        """Run a program in a container, and return its output; "" with ``detach``. Default: the container's user."""
+        options = (*(("--detach",) if detach else ()), *(("--user", user) if user else ()))
+        return self._oci("exec", *options, container_id, *words)
+
+    def signal(self, container_id: str, number: signal.Signals) -> None:
+        """Send a signal to a container's first process."""
+        os.kill(self._state(container_id)["pid"], number)
+
+    def kill(self, container_id: str) -> None:
+        """Kill a container's first process."""
+        self.signal(container_id, signal.SIGKILL)
+
+    def process_status(self, container_id: str) -> dict[str, str]:
+        """Return /proc/PID/status of a container's first process."""
+        return process_status(self._state(container_id)["pid"])
+
+    def running(self) -> set[str]:
+        """Return the IDs of the running containers."""
+        running = set()
+        for container_id in self._containers():
+            with contextlib.suppress(AssertionError):  # it was removed meanwhile
+                if self._state(container_id)["status"] == "running":
+                    running.add(container_id)
+        return running
+
+    def spec(self, container_id: str) -> dict[str, Any]:
+        """Return a container's OCI runtime spec."""
+        spec: dict[str, Any] = json.loads(Path(self._state(container_id)["bundle"], "config.json").read_text())
+        return spec
+
+    def _containers(self) -> list[str]:
+        return self._oci("list", "--quiet").split()
+
+    def _state(self, container_id: str) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self._oci("state", container_id))
+        return state
+
+    def _remove_containers(self) -> None:
+        for container_id in self._containers():
+            self._oci("delete", "--force", container_id)
+
+    def _oci(self, *words: str) -> str:
+        return run(self._oci_runtime, "--root", f"{self._directory}/oci", *words, seconds=30)

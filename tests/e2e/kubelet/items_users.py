@@ -1,0 +1,108 @@
+"""Items: phones in pods with a user namespace (``hostUsers: false``). Each list belongs to a chapter.
+
+The kubelet requests ID-mapped mounts for all mounts of such a pod, those of device plugins included. binderfs and
+devtmpfs do not support them, and neither does ramfs, which represents them here; tmpfs does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.kubelet.items import Items
+from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
+from tests.e2e.kubelet.node import COUNT, hack
+from tests.e2e.kubelet.pods import container
+from tests.e2e.kubelet.processes import run
+from tests.e2e.kubelet.waiting import until
+
+if TYPE_CHECKING:
+    from tests.e2e.kubelet.node import Node
+    from tests.e2e.kubelet.placed import Placed
+
+_RAMFS: Final = "/dev/ramfs"
+ON_RAMFS: Final = f"{CONFIGURATION}device_dir: {_RAMFS}\n"
+ON_RAMFS_BY_CDI: Final = f"{ON_RAMFS}device_list: [envvar, cdi-cri]\n"
+_NAMES: Final = {os.path.basename(path) for path in PATHS}
+_HOST_USERS: Final = 65536
+"""The first user ID that the kubelet does not reserve for the host."""
+
+refused = Items()
+idmapped = Items()
+mounts = Items()
+by_cdi = Items()
+
+
+@refused("The kubelet does not start a pod with hostUsers: false, because the runtime does not support user namespaces")
+def no_user_namespaces(node: Node) -> None:
+    log = node.kubelet.daemon.log
+    size = log.stat().st_size
+    pod = _place(node)
+    try:
+        until(
+            lambda: b"runtime does not support user namespaces" in log.read_bytes()[size:],
+            "the kubelet logs that the runtime does not support user namespaces",
+        )
+        assert pod.status["phase"] == "Pending", f"{pod.status}"
+    finally:
+        node.remove(pod)
+
+
+@idmapped("A pod with hostUsers: false has users of its own, and can open its phone's binder devices")
+def own_users(node: Node) -> None:
+    with node.running(container("main", 1, resource=PHONE), hostUsers=False) as pod:
+        _assert_own_users(node, pod)
+        view, members = pod.view(), binder_devices_of(pod.held())
+        assert view.opened == {*members, *_NAMES}, f"opened: {view.opened}"
+        assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
+
+
+@mounts("The plugin finds the devices of a file system without ID-mapped mounts, as binderfs is; other pods open them")
+def host_users(node: Node) -> None:
+    _mount_ramfs(node)
+    with node.running_with(1) as pod:
+        assert pod.view().opened == _NAMES, f"opened: {pod.view().opened}"
+
+
+@mounts("Counter-example: a container with hostUsers: false is not created, because its mounts cannot be ID-mapped")
+def not_created(node: Node) -> None:
+    _mount_ramfs(node)
+    log = node.kubelet.daemon.log
+    size = log.stat().st_size
+    pod = _place(node)
+    try:
+        until(lambda: b"idmap" in log.read_bytes()[size:].lower(), "the runtime's error names ID-mapped mounts")
+        assert "running" not in pod.container()["state"], f"{pod.container()}"
+    finally:
+        node.remove(pod)
+
+
+@by_cdi("By CDI a container with hostUsers: false has its phone from such a file system, and can open it")
+def by_name(node: Node) -> None:
+    _mount_ramfs(node)
+    with node.running(container("main", 1, resource=PHONE), hostUsers=False) as pod:
+        _assert_own_users(node, pod)
+        view, members = pod.view(), binder_devices_of(pod.held())
+        assert view.opened == _NAMES, f"opened: {view.opened}"
+        assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
+
+
+def _place(node: Node) -> Placed:
+    return node.place(container("main", 1, resource=PHONE), hostUsers=False)
+
+
+def _assert_own_users(node: Node, pod: Placed) -> None:
+    """Check that the container's root is another user on the host."""
+    users = node.runtime.process_status(pod.container_id())["Uid"].split()
+    assert all(int(user) >= _HOST_USERS for user in users), f"user IDs on the host: {users}"
+
+
+def _mount_ramfs(node: Node) -> None:
+    """Mount the file system with devices, start the plugin, and wait for its phones."""
+    if not os.path.ismount(_RAMFS):
+        os.mkdir(_RAMFS)
+        run("mount", "-t", "ramfs", "ramfs", _RAMFS)
+        hack("create", "--stand-ins", "--count", str(COUNT), "--device-dir", _RAMFS)
+    if not node.plugin.running():
+        node.plugin.start()
+    node.wait_allocatable(PHONES)

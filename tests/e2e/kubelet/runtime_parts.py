@@ -1,0 +1,105 @@
+"""The programs of the combinations of ``--runtime``: Debian 12's packages, Debian 13's, or builds of Go modules.
+
+Each function raises MissingError if this machine cannot have the part, and AssertionError if the build fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.common import golang, packages, suites
+from tests.e2e.common.cache import cached, root
+from tests.e2e.common.packages import command
+from tests.e2e.common.report import say
+from tests.e2e.common.suites import Suite
+from tests.e2e.kubelet import parts
+from tests.e2e.kubelet.runtimes import CRI_O
+
+_SUITE: Final = "trixie"
+"""Debian 13, whose containerd is 1.7, and whose crun is new enough for user namespaces."""
+_CGO: Final = ("gcc", "libc6-dev", "libseccomp-dev", "pkg-config")
+_CRIO_TAGS: Final = (
+    *("seccomp", "containers_image_openpgp", "containers_image_ostree_stub"),
+    *("exclude_graphdriver_btrfs", "btrfs_noversion"),
+)
+_PINNS: Final = "pinns"
+
+
+def arguments(name: str) -> list[str]:
+    """Return the arguments that name the programs of a combination."""
+    container_runtime, oci_runtime = name.split("+")
+    old = container_runtime.startswith("containerd-1.")
+    if old:
+        packages.install([oci_runtime])
+    program = oci_runtime if old else str(_NEW[oci_runtime]())
+    found = [f"--runtime={name}", f"--oci-runtime={program}"]
+    if make := _CONTAINER_RUNTIMES[container_runtime]:
+        found.append(f"--programs={make()}")
+    return found
+
+
+def _containerd_of_debian_13() -> Path:
+    """Return the directory of containerd, its shim and ctr. They run with Debian 12's libraries."""
+
+    def download(directory: Path) -> None:
+        files = Suite(_SUITE, directory / "apt").download("containerd")
+        suites.unpack(files, directory / "root")
+        for program in (directory / "root/usr/bin").iterdir():
+            program.rename(directory / program.name)
+        shutil.rmtree(directory / "root")
+        shutil.rmtree(directory / "apt")
+
+    return cached(f"containerd-{_SUITE}", download)
+
+
+def _crun_of_debian_13() -> Path:
+    """Return crun, which loads the libraries of its suite: it requires a newer C library than this machine has."""
+    name = f"crun-{_SUITE}"
+
+    def download(directory: Path) -> None:
+        packages.install(["patchelf"])
+        suites.unpack(Suite(_SUITE, directory / "apt").download_all("crun"), directory / "root")
+        (directory / "lib").mkdir()
+        for library in (directory / "root/usr/lib").glob("*-linux-gnu/*.so*"):
+            shutil.copy(library, directory / "lib")
+        (loader,) = (directory / "lib").glob("ld-linux-*")
+        program = directory / "crun"
+        shutil.copy(directory / "root/usr/bin/crun", program)
+        # The directory is renamed to this name when it is complete. crun runs a copy of itself, elsewhere.
+        libraries = root() / name / "lib"
+        words = ("--set-interpreter", f"{libraries}/{loader.name}", "--force-rpath", "--set-rpath", str(libraries))
+        command("patchelf", *words, str(program), error=AssertionError)
+        shutil.rmtree(directory / "root")
+        shutil.rmtree(directory / "apt")
+
+    return cached(name, download) / "crun"
+
+
+def _runc() -> Path:
+    """Return runc, built from its Go module."""
+    packages.install(_CGO)
+    return golang.build("runc", parts.HERE / "runc", "tool", tags=("seccomp",), cgo=True) / "runc"
+
+
+def _crio() -> Path:
+    """Return the directory of CRI-O, and of pinns, which is built from the C source in CRI-O's Go module."""
+    packages.install((*_CGO, "conmon"))
+    module = parts.HERE / "crio"
+    built = golang.build("crio", module, "tool", tags=_CRIO_TAGS, cgo=True)
+    if not (built / _PINNS).exists():
+        say(f"# building {_PINNS}")
+        source = golang.go("list", "-m", "-f", "{{.Dir}}", "github.com/cri-o/cri-o", cwd=module).strip()
+        files = [str(file) for file in Path(source, "pinns/src").glob("*.c")]
+        command("gcc", "-std=c99", "-O2", "-o", str(built / _PINNS), *files, error=AssertionError)
+    return built
+
+
+_NEW: Final = {"runc": _runc, "crun": _crun_of_debian_13}
+_CONTAINER_RUNTIMES: Final = {
+    "containerd-1.6": None,
+    "containerd-1.7": _containerd_of_debian_13,
+    "containerd-2.1": parts.containerd,
+    CRI_O: _crio,
+}

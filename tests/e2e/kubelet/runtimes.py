@@ -1,0 +1,29 @@
+"""The combinations of ``--runtime``: a container runtime, and the OCI runtime that it runs containers with."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+CRI_O: Final = "cri-o"
+
+
+class Combination(NamedTuple):
+    """What a combination supports."""
+
+    cdi: bool
+    user_namespaces: bool
+    """Whether it runs pods with ``hostUsers: false``. containerd 1.x cannot; the OCI runtime requires ID-mapped mounts,
+    which runc has since 1.2 and crun since 1.9."""
+
+
+COMBINATIONS: Final = {
+    "containerd-1.6+runc": Combination(cdi=False, user_namespaces=False),
+    "containerd-1.6+crun": Combination(cdi=False, user_namespaces=False),
+    "containerd-1.7+runc": Combination(cdi=True, user_namespaces=False),
+    "containerd-1.7+crun": Combination(cdi=True, user_namespaces=False),
+    "containerd-2.1+runc": Combination(cdi=True, user_namespaces=True),
+    "containerd-2.1+crun": Combination(cdi=True, user_namespaces=True),
+    "cri-o+runc": Combination(cdi=True, user_namespaces=True),
+    "cri-o+crun": Combination(cdi=True, user_namespaces=True),
+}
+"""By name. containerd 1.x has the OCI runtimes of Debian 12, the others newer ones (``runtime_parts``)."""
