@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from aosp_plugin.framework.events.mount_events import MountEvents
 from aosp_plugin.framework.events.mount_table import MountTable
+from aosp_plugin.framework.events.subscription import Subscription
 from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
 
@@ -65,8 +66,9 @@ def clock() -> Clock:
 @pytest.fixture
 def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide all changes of the mount table, so that other mounts on this machine cause no scans, and no larger ones."""
-    monkeypatch.setattr(MountEvents, "subscribe", lambda _self, _callback: None)
-    monkeypatch.setattr(MountTable, "has_changed", lambda _self: False)
+    monkeypatch.setattr(MountTable, "changes", lambda _self, _text: frozenset())
+    monkeypatch.setattr(MountEvents, "unread", lambda _self: False)
+    monkeypatch.setattr(Subscription, "notify_mounts", lambda _self, _points: None)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.Inotify", unavailable)
 
 
 @pytest.fixture

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.supervisor import Timings
     from aosp_plugin.framework.devices import Device, Devices
     from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-    from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+    from aosp_plugin.framework.events.file_events import FileEvents
+    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.listed import ListedDevice, ListedDevices
     from aosp_plugin.framework.service.serving import serve, serve_dra
@@ -116,7 +117,7 @@ _MODULES = {
     "ListedDevice": "listed",
     "ListedDevices": "listed",
     "Snapshot": "inventory",
-    "Subscription": "events.file_events",
+    "Subscription": "events.subscription",
     "Timings": "deviceplugin.supervisor",
     "serve": "service.serving",
     "serve_dra": "service.serving",

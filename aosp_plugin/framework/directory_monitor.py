@@ -19,7 +19,7 @@ from aosp_plugin.framework.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.sockets import OtherPlugin, SocketDirectory
 
 LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.devices import Devices
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.observer import Observer
 
 CLOSE_TIMEOUT = 1.2

@@ -380,7 +380,7 @@ class Fading(ListedDevices):
 async def test_scan_that_is_due_without_an_event_has_no_changed_files(
     kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
     backend = Fading(tmp_path)
     async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
         await asyncio.wait_for(backend.scanned_three_times.wait(), PATIENCE)

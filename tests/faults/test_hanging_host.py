@@ -121,7 +121,7 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
 ) -> None:
     """Scans and the open stream go on."""
     monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.1)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.1)
     file_system, path = kubelet_path
     plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):

@@ -24,7 +24,7 @@ OTHER = "tablet.example.com"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report a hang after a moment, and access the directory often."""
     monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.1)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.1)
 
 
 @pytest.fixture

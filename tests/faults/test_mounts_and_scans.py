@@ -21,6 +21,7 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Resource
 from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.events import mount_events
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.events.pacing import Pacing
 from aosp_plugin.framework.inventory import Inventory
@@ -29,10 +30,10 @@ from aosp_plugin.framework.worker import Worker
 from tests.support import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
 
 TIMEOUT = 20
 TTL = 10.0
@@ -235,6 +236,8 @@ class World:
     def __init__(self, root: str, barriers: Path, sets: NamedSets | None, *, below_a_root: bool) -> None:
         """``below_a_root``: the plugin has the host at ``root``, so that the paths of both differ."""
         barriers.mkdir()
+        self._mount_barrier = f"{root}/barrier"
+        os.mkdir(self._mount_barrier)
         prefix = "" if below_a_root else root
         keys: dict[str, Any] = {"device_prefix": "phone", "verify": Verify.FILE, "shared_devices": (), "sets": sets}
         resource = Resource(device_dir=f"{prefix}/{DEV}", missing_device_ttl=TTL, **keys)
@@ -248,8 +251,19 @@ class World:
         subscription = self._subscription = self._events.subscribe(AlwaysDue())
         self._refresher = Refresher(self.incremental, Inventory(), subscription, self._worker, asyncio.Event())
         self._barrier = barriers / "barrier"
-        self._passed = asyncio.Event()
+        self._passed, self._mounts_passed = asyncio.Event(), asyncio.Event()
         self._record(subscription)
+        self._record_mounts(self._events.subscribe())
+
+    def _record_mounts(self, last: Subscription) -> None:
+        """Set ``_mounts_passed`` when the mount of the barrier is reported to the last subscription."""
+        loop = asyncio.get_running_loop()
+
+        def recorded(points: Collection[str] | None) -> None:
+            if points is None or self._mount_barrier in points:
+                loop.call_soon_threadsafe(self._mounts_passed.set)
+
+        last.notify_mounts = recorded  # type: ignore[method-assign]
 
     def _record(self, subscription: Subscription) -> None:
         """Set ``_passed`` when the event of the barrier is reported: all events before it have been reported then."""
@@ -271,10 +285,17 @@ class World:
     async def scan_all_events(self) -> None:
         """Scan once, after all events have been reported."""
         self._passed.clear()
+        self._mounts_passed.clear()
         self._barrier.touch()
         self._barrier.unlink()
+        mount("none", self._mount_barrier, "tmpfs")
         async with asyncio.timeout(TIMEOUT):
             await self._passed.wait()
+            await self._mounts_passed.wait()
+        self._mounts_passed.clear()
+        unmount(self._mount_barrier)
+        async with asyncio.timeout(TIMEOUT):
+            await self._mounts_passed.wait()
         await self.scan()
 
     async def scan_both(self) -> bool:
@@ -295,8 +316,9 @@ class World:
 
 
 @pytest.fixture
-def world_of(root: str, tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """Return a function that creates a world."""
+def world_of(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
+    """Return a function that creates a world, in which no reading of the mount table waits for the end of a burst."""
+    monkeypatch.setattr(mount_events, "PAUSE", 0.0)
     worlds = []
 
     def create(sets: NamedSets | None, *, below_a_root: bool) -> World:

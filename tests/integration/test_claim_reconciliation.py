@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -313,6 +314,27 @@ async def test_a_tenth_of_the_claims_is_asked_for_in_each_round(node: Node) -> N
         await reconciler.round()
         assert len(node.source.requests) == 50
         files.close()
+
+
+async def test_mounts_during_the_work_repeat_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files count as scanned at its end only."""
+    order: list[str] = []
+    async with reconciled(node) as running:
+        await prepare(node, running.claims, "a", "phone1")
+        host, files = running.claims.host, running.reconciler._files
+
+        def record(name: str, function: Callable[[], None]) -> None:
+            order.append(name)
+            function()
+
+        for work in ("repair", "restore_files"):
+            monkeypatch.setattr(host, work, partial(record, "work", getattr(host, work)))
+        monkeypatch.setattr(files, "scanned", partial(record, "scanned", files.scanned))
+        running.reconciler.trigger()
+        await until(lambda: "scanned" in order)
+        (node.cdi / "other").touch()
+        await until(lambda: order.count("scanned") >= 2)
+    assert set(zip(order[::2], order[1::2], strict=True)) == {("work", "scanned")}
 
 
 async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:

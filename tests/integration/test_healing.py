@@ -298,10 +298,10 @@ async def test_recovery_by_events_or_by_polling_alone(
     inotify: bool,
 ) -> None:
     """With inotify, nothing waits for the next periodic scan."""
-    file_events = "aosp_plugin.framework.events.file_events"
-    monkeypatch.setattr(f"{file_events}.POLL_INTERVAL", 3600.0 if inotify else 0.05)
+    subscription = "aosp_plugin.framework.events.subscription"
+    monkeypatch.setattr(f"{subscription}.POLL_INTERVAL", 3600.0 if inotify else 0.05)
     if inotify:
-        monkeypatch.setattr(f"{file_events}.SAFETY_INTERVAL", 3600.0)
+        monkeypatch.setattr(f"{subscription}.SAFETY_INTERVAL", 3600.0)
     else:
         request.getfixturevalue("no_inotify")
     async with running(device_directory, kubelet_dir) as plugin:

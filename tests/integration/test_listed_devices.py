@@ -85,7 +85,7 @@ async def test_default_backend_has_no_options(kubelet_dir: str) -> None:
 
 async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No event reports that a full disk has space again. The retry is a full scan."""
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
     things = Things()
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(28, "No space left on device")
@@ -100,7 +100,7 @@ async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeyp
 async def test_missing_device_is_removed_at_its_time_without_an_event(
     kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 3600.0)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
     paths = ["/dev/thing0", "/dev/thing1"]
     backend = ListedDevices(RESOURCE, lambda: paths, directories=[], missing_device_ttl=0.5)
     async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir)) as plugin:

@@ -259,7 +259,7 @@ async def test_polling_is_reported_and_has_no_update_latency(
     device_directory: DeviceDirectory, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without inotify the time of a change is unknown."""
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.POLL_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.POLL_INTERVAL", 0.05)
     async with observed(binder(device_directory), kubelet.directory) as observer:
         await listed(kubelet, 0)
         device_directory.add(0)

@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin.framework import refresher
 from aosp_plugin.framework.errors import BackendError
 from aosp_plugin.framework.events import pacing
-from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.events.pacing import Pacing
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.listed import ListedDevices
@@ -22,6 +22,8 @@ from aosp_plugin.framework.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
     from pathlib import Path
+
+    from aosp_plugin.framework.events.subscription import Subscription
 
 TIMEOUT = 20
 
@@ -250,7 +252,7 @@ async def test_periodic_full_scan_depends_on_the_duration_of_the_last_one(
     events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch, factor: int, expected: list[object]
 ) -> None:
     monkeypatch.setattr(refresher, "FULL_SCAN_FACTOR", factor)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.05)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.05)
     backend = RecordingBackend(directory)
     async with refreshing(events, backend):
         await backend.next_scan()
@@ -263,7 +265,7 @@ async def test_pause_between_periodic_full_scans_has_a_limit(
     """A scan that once took 40 s, because the host was busy, does not put the next one off by hours."""
     monkeypatch.setattr(refresher, "FULL_SCAN_FACTOR", 10**9)
     monkeypatch.setattr(refresher, "LONGEST_FULL_SCAN_PAUSE", 0.1, raising=False)
-    monkeypatch.setattr("aosp_plugin.framework.events.file_events.SAFETY_INTERVAL", 0.03)
+    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.03)
     backend = RecordingBackend(directory)
     async with refreshing(events, backend), asyncio.timeout(TIMEOUT):
         while await backend.next_scan() is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
     from aosp_plugin.framework.directory_monitor import DirectoryView
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.sockets import OtherPlugin, SocketIdentity

@@ -1,13 +1,15 @@
-"""The mount points of this process, and which of them changed: /proc/self/mountinfo (proc_pid_mountinfo(5)).
-
-Reading it accesses no mounted file system, so that it never hangs.
-"""
+"""The mount points of this process, and which of them changed: /proc/self/mountinfo (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
-import os
 import re
-import select
+import threading
+from typing import TYPE_CHECKING
+
+from aosp_plugin.framework.events.watched_directories import parent
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -15,60 +17,53 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class MountTable:
-    """Compares the mount table with that of the previous call. To be used in one thread."""
+    """Compares each text of the table with the previous one. To be used in one thread, except ``points_in``."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
-        self._file: int | None = None
-        self._poll = select.poll()
-        self._text = ""
+        """Nothing is known yet."""
+        self.known = False
+        """Whether there is a previous text."""
         self._points: dict[str, str] = {}
         """The mount point of each line."""
+        self._lock = threading.Lock()  # for the next one
+        self._directories: dict[str, dict[str, str]] = {}
+        """The same for the mount points in each directory."""
 
-    def has_changed(self) -> bool:
-        """Return whether any mount has changed since the last call, even if it was undone; True if that is unknown.
-
-        See ``MountEvents``, which wakes the event loop, for how the kernel reports it.
-        """
-        if self._file is not None:
-            return bool(self._poll.poll(0))
-        try:
-            self._file = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no free descriptors
-            return True
-        self._poll.register(self._file, select.POLLPRI)
-        return True
-
-    def changes(self) -> frozenset[str]:
-        """Return the mount points that appeared, vanished or changed since the last call; at the first one, all.
+    def changes(self, text: str) -> frozenset[str] | None:
+        """Return the mount points that appeared, vanished or changed since the last call; None if that is unknown.
 
         A line has the ID of the mount and of its parent, the device, and the mounted directory of its file system. A
         file system that is mounted again in between may have the same line, because the kernel reuses these numbers.
-        The watch of a directory in it has then ended. Raises OSError.
+        The watch of a directory in it has then ended. If the table changes while it is read, lines may be missing, or
+        be there twice; the kernel then reports another change.
         """
-        with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
-        if text == self._text:
-            return frozenset()
-        old = self._points
-        # A path may contain other line separators. Only new lines are parsed: a host has thousands.
-        self._points = {line: old.get(line) or _mount_point(line) for line in text.rstrip("\n").split("\n")}
-        self._text = text
-        return frozenset(
-            [old[line] for line in old.keys() - self._points.keys()]
-            + [self._points[line] for line in self._points.keys() - old.keys()]
-        )
+        lines = set(text.split("\n")[:-1])  # a path may contain other line separators
+        gone = [(line, self._points.pop(line)) for line in self._points.keys() - lines]
+        added = [(line, _mount_point(line)) for line in lines - self._points.keys()]
+        self._points.update(added)
+        with self._lock:
+            for line, point in gone:
+                points = self._directories[parent(point)]
+                del points[line]
+                if not points:
+                    del self._directories[parent(point)]
+            for line, point in added:
+                self._directories.setdefault(parent(point), {})[line] = point
+        known, self.known = self.known, True
+        return frozenset(point for _, point in (*gone, *added)) if known else None
 
-    def points(self) -> frozenset[str]:
-        """Return all mount points as of the last call of ``changes``."""
-        return frozenset(self._points.values())
+    def forget(self) -> None:
+        """Forget the previous text."""
+        with self._lock:
+            self._directories = {}
+        self._points = {}
+        self.known = False
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._poll.unregister(self._file)
-            os.close(self._file)
-            self._file = None
+    def points_in(self, directories: AbstractSet[str]) -> set[str]:
+        """Return the mount points in directories, as of the last call of ``changes``. May be called in any thread."""
+        with self._lock:
+            found = self._directories.keys() & directories
+            return {point for directory in found for point in self._directories[directory].values()}
 
 
 def _mount_point(line: str) -> str:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.events.subscription import Subscription
 
 LOG = logging.getLogger(__name__)
 

@@ -29,11 +29,17 @@ class WatchedDirectories:
         self._exposed: frozenset[str] = frozenset()
         self._above: frozenset[str] = frozenset()
         """Each directory that has a watched one below it."""
+        self._requested: frozenset[str] = frozenset()
 
     @property
     def have_links(self) -> bool:
         """Whether the path of a watched directory has links, so that mount points in it have other paths."""
         return len(self._real) < len(self.watches)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all directories that were requested are watched."""
+        return len(self._requested) == len(self.watches)
 
     def is_above(self, path: str) -> bool:
         """Return whether a watched directory is below ``path``."""
@@ -41,7 +47,11 @@ class WatchedDirectories:
 
     def has(self, path: str) -> bool:
         """Return whether ``path`` is a file in a watched directory."""
-        return (path.rpartition("/")[0] or "/") in self.watches
+        return parent(path) in self.watches
+
+    def concerns(self, point: str) -> bool:
+        """Return whether a mount at ``point`` changes what is in a watched directory, or which one is watched."""
+        return point in self.watches or self.has(point) or self.is_above(point)
 
     def replace(self, directories: Collection[str], suspects: Iterable[str], *, check_all: bool) -> dict[str, bool]:
         """Watch these directories, and no others.
@@ -50,6 +60,7 @@ class WatchedDirectories:
         is new, or not possible now, each with whether it is watched.
         """
         before, requested = set(self.watches), frozenset(directories)
+        self._requested = requested
         kept = before & requested  # a directory that is not requested any more may hang
         replaced = kept.intersection(suspects) | self._stale(kept if check_all else kept & self._exposed)
         if not check_all and not replaced.isdisjoint(self._exposed):
@@ -85,8 +96,7 @@ class WatchedDirectories:
         self._real.discard(path)
 
     def _add(self, path: str) -> bool:
-        parent = os.path.dirname(path)
-        if parent in self._real:
+        if os.path.dirname(path) in self._real:
             real = os.path.normpath(path) == path and not os.path.islink(path)
         else:
             real = os.path.realpath(path) == path
@@ -99,8 +109,13 @@ class WatchedDirectories:
         return True
 
     def _is_exposed(self, path: str) -> bool:
-        parent = os.path.dirname(path)
-        return path not in self._real or parent not in self._real or parent == path
+        above = os.path.dirname(path)
+        return path not in self._real or above not in self._real or above == path
+
+
+def parent(path: str) -> str:
+    """Return the directory that the file at an absolute path is in."""
+    return path.rpartition("/")[0] or "/"
 
 
 def _above(paths: Iterable[str]) -> set[str]:
