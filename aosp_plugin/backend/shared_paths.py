@@ -55,6 +55,7 @@ class SharedPaths:
         self._shared = [shared_device(item) for item in resource.shared_devices]
         self._spread = ["/" + "/".join(parts(path)) for path in resource.spread_devices]
         self._search = PathSearch(host)
+        self._mount_search = PathSearch(host)
         self._found: Mapping[str, Mapping[str, os.stat_result | None]] = {}
         self._numa_nodes: dict[tuple[int, int], int | None] = {}
         self._states: dict[str, frozenset[str]] = {}
@@ -65,13 +66,15 @@ class SharedPaths:
         """As of the last scan. Replaced by a single assignment."""
 
     def directories(self) -> frozenset[str]:
-        """Return the directories in which a change may add or remove a device, as paths of this process.
+        """Return the directories in which a change may add or remove a file, as paths of this process.
 
         Before the first scan those that it will find, or all devices would be scanned again because of them.
         """
         if self._scanned:
-            return self._search.directories()
+            return self._search.directories() | self._mount_search.directories()
         search = PathSearch(self._host)
+        for path in self._mounts:
+            self._exists(path, search)
         for path in (*(device.path for device in self._shared), *self._spread):
             self._files(path, search)
         return search.directories()
@@ -88,7 +91,9 @@ class SharedPaths:
         Containers do not get another file, or a directory that replaces a device later: a program may have written to
         the path of a device that was missing, and that must not cost the node all its phones.
         """
-        mounts = frozenset(path for path in self._mounts if self._exists(path))
+        search = PathSearch(self._host)
+        mounts = frozenset(path for path in self._mounts if self._exists(path, search))
+        self._mount_search = search
         self._log_not_found("mounts", self._mounts - mounts)
         files = self.files._replace(mounts=mounts)
         if changed is None or not self._scanned or self._search.affected(changed):
@@ -192,10 +197,10 @@ class SharedPaths:
             self._numa_nodes[device] = node if node is not None and node <= LAST_NUMA_NODE else None
         return self._numa_nodes[device]
 
-    def _exists(self, path: str) -> bool:
+    def _exists(self, path: str, search: PathSearch) -> bool:
         """Return whether a file exists, links followed. One that does not respond counts as existing."""
         try:
-            self._host.lstat(self._host.resolve(path))
+            search.status(path)
         except NotRespondingError:
             return True
         except OSError:

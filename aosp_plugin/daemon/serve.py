@@ -86,8 +86,8 @@ class Daemon:
             await wait_any(self._stop, self._reload)
             if not await self._reload_unless_stopped(self._generation, tasks):
                 return
-            # A generation that was replaced or rejected is in reference cycles, with its memory and its descriptor of
-            # the mount table. By itself, the collector might not run for days in an idle process.
+            # A generation that was replaced or rejected is in reference cycles, with its memory. By itself, the
+            # collector might not run for days in an idle process.
             gc.collect()
 
     async def _reload_unless_stopped(self, generation: Generation, tasks: asyncio.TaskGroup) -> bool:

@@ -391,7 +391,7 @@ def test_host_root_applies_to_this_process_but_not_to_the_edits(tmp_path: Path) 
     (tmp_path / "dev" / "aosp_binder1").symlink_to("/run/n1")
     backend = binder_backend("/dev", host=Host(str(tmp_path)), shared_mounts=("/shared:/in",))
     assert scan(backend) == {"aosp_binder1": ""}
-    assert backend.directories() == {f"{tmp_path}/dev", f"{tmp_path}/run"}
+    assert backend.directories() == {str(tmp_path), f"{tmp_path}/dev", f"{tmp_path}/run"}
     edits = backend.allocate(["aosp_binder1"])
     assert [node.host_path for node in edits.devices] == ["/dev/aosp_binder1"]
     assert [mount.host_path for mount in edits.mounts] == ["/shared"]

@@ -189,6 +189,20 @@ async def test_missing_thread_is_an_error_and_leaves_no_file(monkeypatch: pytest
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_close_wakes_the_thread_before_it_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It closes the file that wakes it. Another file may then have the number."""
+    events = MountEvents(lambda _points: None)
+    await read(events)
+    write = os.eventfd_write
+
+    def write_late(file: int, value: int) -> None:
+        events._thread.join(2 * mount_events.LONGEST_PAUSE)
+        write(file, value)
+
+    monkeypatch.setattr(os, "eventfd_write", write_late)
+    await asyncio.to_thread(events.close)
+
+
 async def test_files_are_scanned_while_the_table_cannot_be_read_and_again_afterwards(
     top: Path, events: FileEvents, table: Table
 ) -> None:
@@ -229,13 +243,14 @@ async def test_mount_wakes_only_those_whose_directories_it_concerns(
     top: Path, events: FileEvents, *, paced: bool
 ) -> None:
     """Each container mounts something, and when a host boots, more than a hundred start at once."""
-    for name in ("watched", "watched/inner", "linked", "covered", "other"):
+    for name in ("watched", "watched/inner", "linked", "covered", "other", "root", "root/tmpfs"):
         (top / name).mkdir()
     (top / "link").symlink_to("linked")
     (top / "covered" / "file").touch()
     run("mount", "--bind", "/dev/null", top / "covered" / "file")
+    mount(top / "root" / "tmpfs")
     await read(events._mounts)
-    names = ["watched", "link", "missing", "covered"]
+    names = ["root", "watched", "link", "missing", "covered"]
     subscriptions = {name: events.subscribe(Pacing() if paced else None) for name in names}
     last = events.subscribe()
 
@@ -253,12 +268,12 @@ async def test_mount_wakes_only_those_whose_directories_it_concerns(
         assert [name for name, subscription in subscriptions.items() if subscription.changed.is_set()] == noted
         return noted
 
-    assert await woken_by("mount", "-t", "tmpfs", "none", top / "other") == names[1:]
-    assert await woken_by("umount", top / "other") == names[1:]
-    assert await woken_by("mount", "-t", "tmpfs", "none", top / "watched") == names
-    assert await woken_by("mount", "-o", "remount,bind,ro", top / "watched") == names
-    assert await woken_by("umount", top / "watched") == names
-    assert await woken_by("mount", "-t", "tmpfs", "none", top / "watched" / "inner") == names
-    assert await woken_by("mount", "--move", top / "watched" / "inner", top / "other") == names
+    assert await woken_by("mount", "-t", "tmpfs", "none", top / "other") == names[2:]
+    assert await woken_by("umount", top / "other") == names[2:]
+    assert await woken_by("mount", "-t", "tmpfs", "none", top / "watched") == names[1:]
+    assert await woken_by("mount", "-o", "remount,bind,ro", top / "watched") == names[1:]
+    assert await woken_by("umount", top / "watched") == names[1:]
+    assert await woken_by("mount", "-t", "tmpfs", "none", top / "watched" / "inner") == names[1:]
+    assert await woken_by("mount", "--move", top / "watched" / "inner", top / "other") == names[1:]
     assert await woken_by("mount", "--bind", top, top) == names
     assert await woken_by("umount", top) == names

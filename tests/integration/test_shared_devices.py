@@ -77,6 +77,23 @@ def others(backend: BinderBackend, *ids: str) -> list[str]:
     return [node.host_path for node in nodes if "binder" not in node.host_path]
 
 
+def test_directory_in_which_a_shared_mount_may_appear_is_watched(
+    device_directory: DeviceDirectory, tmp_path: Path
+) -> None:
+    """Otherwise it would be missing in the containers that start until the next full scan."""
+    backend = phones(device_directory, 1, shared_mounts=(f"{tmp_path}/run/missing/shared",))
+    assert str(tmp_path) in backend.directories()
+    scan(backend)
+    (tmp_path / "run").mkdir()
+    scan(backend)
+    assert f"{tmp_path}/run" in backend.directories()
+    (tmp_path / "run/missing/shared").mkdir(parents=True)
+    scan(backend)
+    assert f"{tmp_path}/run/missing" in backend.directories()
+    (mount,) = backend.allocate(["aosp_binder0"]).mounts
+    assert mount.host_path == f"{tmp_path}/run/missing/shared"
+
+
 # -- shared devices
 
 

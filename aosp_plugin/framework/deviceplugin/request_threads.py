@@ -47,7 +47,7 @@ class RequestThreads(Executor):
 
     Streams and PreStartContainer block after ``leave_place``, and delay nothing. A function may also block before its
     handler is called: gRPC waits there for the message, which a client need not send. Whatever the others do, no
-    function waits longer than ``LONGEST_WAIT`` until it has a thread of its own.
+    function waits longer than ``LONGEST_WAIT`` until a thread of its own is started.
 
     The next function runs in the thread that became idle last. One caller after another is served by the same thread,
     whose stack is in the processor's cache: measured with grpcio 1.85, Allocate takes 0.7 times as long as with a
@@ -71,7 +71,8 @@ class RequestThreads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function. The future is done from the start: gRPC requires nothing else (grpc/_server.py).
 
-        If the process may not start another thread, the function runs when one of those that exist becomes idle.
+        If the process may not start another thread, the function waits for one of those that exist to become idle, or
+        for a later ``submit`` that can start one.
         """
         with self._lock:
             self._waiting.append((time.monotonic(), partial(fn, *args, **kwargs)))

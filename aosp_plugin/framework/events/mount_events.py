@@ -79,17 +79,17 @@ class MountEvents:
         with self._lock:
             return self._closed or self._count() != self._reported
 
-    def points_in(self, directories: AbstractSet[str]) -> set[str]:
-        """Return the mount points in directories, as of the last reading. May be called in any thread."""
-        return self._table.points_in(directories)
+    def binds_in(self, directories: AbstractSet[str]) -> set[str]:
+        """Return the mount points of binds in directories, as of the last reading. May be called in any thread."""
+        return self._table.binds_in(directories)
 
     def close(self) -> None:
         """Stop watching; ``notify`` is not called afterwards."""
         with self._lock:
             if self._closed:
                 return
+            os.eventfd_write(self._end, 1)  # first: the thread closes its files once it knows
             self._closed = True
-        os.eventfd_write(self._end, 1)
         self._thread.join(CLOSE_TIMEOUT)
 
     def _count(self) -> int:

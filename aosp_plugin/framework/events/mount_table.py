@@ -17,7 +17,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class MountTable:
-    """Compares each text of the table with the previous one. To be used in one thread, except ``points_in``."""
+    """Compares each text of the table with the previous one. To be used in one thread, except ``binds_in``."""
 
     def __init__(self) -> None:
         """Nothing is known yet."""
@@ -27,7 +27,7 @@ class MountTable:
         """The mount point of each line."""
         self._lock = threading.Lock()  # for the next one
         self._directories: dict[str, dict[str, str]] = {}
-        """The same for the mount points in each directory."""
+        """The same for the mount points of binds in each directory."""
 
     def changes(self, text: str) -> frozenset[str] | None:
         """Return the mount points that appeared, vanished or changed since the last call; None if that is unknown.
@@ -42,12 +42,12 @@ class MountTable:
         added = [(line, _mount_point(line)) for line in lines - self._points.keys()]
         self._points.update(added)
         with self._lock:
-            for line, point in gone:
+            for line, point in filter(_is_bind, gone):
                 points = self._directories[parent(point)]
                 del points[line]
                 if not points:
                     del self._directories[parent(point)]
-            for line, point in added:
+            for line, point in filter(_is_bind, added):
                 self._directories.setdefault(parent(point), {})[line] = point
         known, self.known = self.known, True
         return frozenset(point for _, point in (*gone, *added)) if known else None
@@ -59,11 +59,19 @@ class MountTable:
         self._points = {}
         self.known = False
 
-    def points_in(self, directories: AbstractSet[str]) -> set[str]:
-        """Return the mount points in directories, as of the last call of ``changes``. May be called in any thread."""
+    def binds_in(self, directories: AbstractSet[str]) -> set[str]:
+        """Return the mount points of binds in directories, as of the last call of ``changes``. For any thread.
+
+        A bind mounts a file or a directory of a file system, and not all of it.
+        """
         with self._lock:
             found = self._directories.keys() & directories
             return {point for directory in found for point in self._directories[directory].values()}
+
+
+def _is_bind(mounted: tuple[str, str]) -> bool:
+    """Return whether a line, which is given with its mount point, is that of a bind."""
+    return mounted[0].split(" ", 4)[3] != "/"
 
 
 def _mount_point(line: str) -> str:

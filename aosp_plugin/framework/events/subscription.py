@@ -106,7 +106,10 @@ class Subscription:
         return None if paths is None else frozenset(paths)
 
     def scanned(self) -> None:
-        """Report that what ``changes`` has returned has been scanned. Without this, the next mount repeats it."""
+        """Report that what ``changes`` has returned has been scanned.
+
+        The next mount repeats it if this is not called, or if mounts have changed since the table was read.
+        """
         if self._mounts.unread():
             return
         with self._lock:
@@ -239,16 +242,16 @@ class Subscription:
         directories = self._directories
         if directories.have_links or not directories.are_complete or any(map(directories.concerns, points)):
             return True
-        return bool(self._points_without_watch())
+        return bool(self._binds_without_watch())
 
-    def _points_without_watch(self) -> set[str]:
-        """Return the mount points in watched directories that are not watched themselves.
+    def _binds_without_watch(self) -> set[str]:
+        """Return the mount points of binds in watched directories that are not watched themselves.
 
-        If another file system was mounted there meanwhile, the table may be the same, and no end of a watch shows it:
-        ``MountTable.changes``.
+        If another file was mounted there meanwhile, the table may be the same, and no end of a watch shows it:
+        ``MountTable.changes``. A whole file system is mounted on a directory; who uses what is in it watches it.
         """
         watches = self._directories.watches.keys()
-        return self._mounts.points_in(watches) - watches
+        return self._mounts.binds_in(watches) - watches
 
     def _add_mounts(self, points: Collection[str]) -> None:
         """Add the mount points that changed, as far as they concern the watched directories."""
@@ -259,7 +262,7 @@ class Subscription:
             return
         for point in filter(directories.concerns, points):
             self._add_found(point)
-        for path in self._points_without_watch() | unsettled:
+        for path in self._binds_without_watch() | unsettled:
             self._add_found(path, again=True)
 
     def _start(self, path: str) -> DirectoryWatch | None:

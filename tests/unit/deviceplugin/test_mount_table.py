@@ -9,6 +9,8 @@ from aosp_plugin.framework.events.mount_table import MountTable
 ROOT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 A = "30 22 0:30 / /a rw,relatime shared:2 - tmpfs none rw"
 B = "31 30 0:31 / /a/b rw,relatime - tmpfs none rw"
+BIND = "36 22 8:1 /file /bind rw,relatime - ext4 /dev/sda1 rw"
+BIND_IN_A = "37 30 0:4 net:[4026531840] /a/bind rw - nsfs nsfs rw"
 SPACE = r"32 22 0:32 / /with\040space\011and\134 rw - tmpfs none rw"
 NEXT_LINE = "33 22 0:33 / /next\u2028line\x0c rw - tmpfs none rw"
 
@@ -57,20 +59,21 @@ def test_line_that_is_missing_or_doubled_once_is_a_change_or_none(table: MountTa
 
 
 def test_changes_are_unknown_after_a_failure(table: MountTable) -> None:
+    table.changes(text(ROOT, A, BIND))
     with pytest.raises(IndexError):
         table.changes("damaged\n")
     table.forget()
-    assert table.points_in({"/"}) == set()
+    assert table.binds_in({"/"}) == set()
     assert table.changes(text(ROOT, B)) is None
     assert table.changes(text(ROOT)) == frozenset({"/a/b"})
 
 
-def test_points_in_directories_are_those_of_the_last_text(table: MountTable) -> None:
-    assert table.points_in({"/", "/other"}) == {"/", "/a"}
-    table.changes(text(A, B, B.replace("31 30", "35 31")))
-    assert table.points_in({"/"}) == {"/a"}
-    assert table.points_in({"/a"}) == {"/a/b"}
-    table.changes(text(A, B))
-    assert table.points_in({"/a"}) == {"/a/b"}
-    table.changes(text(A))
-    assert table.points_in({"/a"}) == set()
+def test_binds_in_directories_are_those_of_the_last_text(table: MountTable) -> None:
+    """Whole file systems do not count."""
+    table.changes(text(ROOT, A, B, BIND, BIND_IN_A, BIND_IN_A.replace("37 30", "38 37")))
+    assert table.binds_in({"/", "/other"}) == {"/bind"}
+    assert table.binds_in({"/a"}) == {"/a/bind"}
+    table.changes(text(ROOT, A, BIND, BIND_IN_A))
+    assert table.binds_in({"/a"}) == {"/a/bind"}
+    table.changes(text(ROOT, A))
+    assert table.binds_in({"/", "/a"}) == set()

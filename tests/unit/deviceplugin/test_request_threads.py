@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -60,10 +61,17 @@ def requests(threads: RequestThreads) -> Requests:
     return Requests(threads)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a state that nothing reports."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def idle(threads: RequestThreads, count: int) -> None:
     """Wait until so many threads are idle."""
-    while len(threads._idle) != count:
-        pass
+    wait_until(lambda: len(threads._idle) == count)
 
 
 @pytest.fixture
@@ -94,8 +102,7 @@ def test_functions_that_block_all_get_a_thread(requests: Requests, threads: Requ
     """Also if no further request arrives; and once none waits, no thread watches them."""
     going_on = [requests.start() for _ in range(100)]
     assert len({requests.thread() for _ in going_on}) == 100
-    while threads._watched:
-        pass
+    wait_until(lambda: not threads._watched)
     for event in going_on:
         event.set()
 
@@ -150,8 +157,7 @@ def test_threads_of_a_burst_end(threads: RequestThreads, requests: Requests) -> 
     for event in going_on:
         event.set()
     idle(threads, MAX_IDLE)
-    while sum(thread.is_alive() for thread in burst) > MAX_IDLE:
-        pass
+    wait_until(lambda: sum(thread.is_alive() for thread in burst) <= MAX_IDLE)
 
 
 @pytest.mark.parametrize("running", [1, PLACES])
@@ -183,8 +189,7 @@ def test_thread_that_becomes_idle_takes_the_function_that_got_none(
 
     def end_first() -> None:
         first[0].set()
-        while not threads._idle and not requests.any_started():
-            pass
+        wait_until(lambda: bool(threads._idle) or requests.any_started())
 
     with monkeypatch.context() as patched:
         refuse_threads(patched, end_first)
