@@ -117,7 +117,8 @@ class ClaimsBackend(BinderBackend):
     def is_prepared(self, ids: Sequence[str]) -> bool:
         """Return whether these devices have the binder devices with which they were prepared."""
         try:
-            return all(self._prepared.get(group.id) == self._device(group).members for group in self._groups(ids))
+            devices = map(self._device, self._groups(ids))
+            return all(self._prepared.get(device.id) == self._lasting(device.members) for device in devices)
         except AllocationError:
             return False
 
@@ -155,6 +156,18 @@ class ClaimsBackend(BinderBackend):
         if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
         return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
+
+    def _lasting(self, members: Sequence[BinderDevice]) -> Sequence[BinderDevice]:
+        """Return binder devices with what stays the same while a claim has them.
+
+        Recreation changes minor number and inode, which only the next scan finds.
+        """
+        if self._recreator is None:
+            return members
+        return [
+            device._replace(identity=device.identity and device.identity._replace(number=0, inode=0))
+            for device in members
+        ]
 
     def _require_available(self, group: DeviceSet) -> None:
         problem = self._health.problem(group, self._scanned.shared)
@@ -200,7 +213,7 @@ class ClaimsBackend(BinderBackend):
         require_free(parameters, [path for path, _ in added], taken)
         if self._claimed is None and self._recreator is None:
             self._log_reuse([device.id for device in devices if device.id not in self._prepared])
-        self._prepared |= {device.id: device.members for device in devices}
+        self._prepared |= {device.id: self._lasting(device.members) for device in devices}
         shared = scanned.shared._replace(devices=(*scanned.shared.devices, *added))
         edits = zip((device.id for device in devices), self._edits.for_claim(devices, shared, parameters), strict=True)
         by_id = dict(edits)

@@ -54,6 +54,9 @@ def recreated(monkeypatch: pytest.MonkeyPatch) -> list[str | HostError]:
             names.pop()
             raise error
         names.append(device.name)
+        fresh = f"{device.path},"
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL))
+        os.rename(fresh, device.path)
 
     monkeypatch.setattr(recreate, "recreate_device", recreate_device)
     monkeypatch.setattr(recreate, "sweep", lambda *_: 0)
@@ -118,6 +121,16 @@ def test_device_that_cannot_be_recreated_is_not_prepared_until_it_is(
     assert recreated == ["aosp_binder1"]
     assert scan(backend)["aosp_binder1"] == ""
     backend.prepare(["aosp_binder1"], [])
+
+
+@pytest.mark.usefixtures("recreated")
+def test_recreated_device_stays_prepared_when_a_scan_finds_it(devices: DeviceDirectory) -> None:
+    """Its inode is not that of the scan before the preparation. Otherwise each claim would be reported as lost."""
+    backend = backend_of(devices, recreate=Recreate.ON_START)
+    backend.unprepare(["aosp_binder1"])
+    backend.prepare(["aosp_binder1"], [])
+    backend.scan()
+    assert backend.is_prepared(["aosp_binder1"])
 
 
 def test_reuse_without_recreation_is_logged_once(devices: DeviceDirectory, caplog: pytest.LogCaptureFixture) -> None:
