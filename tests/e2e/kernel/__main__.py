@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.kernel.kernels import Bootable
 
-_SECONDS: Final = 3600
+_SECONDS: Final = 2 * 3600
 """The time limit of one guest, which allows for software emulation on a busy machine."""
 
 _MEMORY: Final = 2048
