@@ -45,6 +45,8 @@ def run(name: str, cell: Cell) -> results.Result:
         before, plugin, started = sources(), _plugin(), time.time()
         output = Output()
         code = _execute(cell, results.directory(name) / "log", output)
+        if sources() != before:
+            output.failures.append("the command : aosp_plugin changed while it ran")
         result = results.Result(
             state=judge(cell, output, code),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),

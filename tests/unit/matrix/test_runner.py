@@ -106,6 +106,14 @@ def test_only_a_result_without_failures_of_the_same_package_is_current(
     assert not runner.is_current(found)
 
 
+def test_a_run_during_which_the_package_changes_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = iter(["before", "after"])
+    monkeypatch.setattr(runner, "sources", lambda: next(digests))
+    found = run(tmp_path, PASSES)
+    assert found.state == State.FAILED
+    assert found.failures == ["the command : aosp_plugin changed while it ran"]
+
+
 def test_a_cached_result_of_another_command_does_not_count(tmp_path: Path) -> None:
     run(tmp_path, PASSES)
     assert results.cached("runtimes/a", Cell(name="a", title="A", command=("matrix_command", "--other"))) is None
