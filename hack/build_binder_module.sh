@@ -7,6 +7,8 @@
 # module. Debian builds the same driver without CONFIG_ANDROID_BINDERFS. Its kernel does not export two symbols that
 # binderfs.c needs: init_ipc_ns is reachable through the first task, and put_ipc_ns becomes a no-op, so that each
 # unmounted binderfs leaks a reference to an IPC namespace.
+#
+# For another architecture, the environment has the kernel's ARCH and CROSS_COMPILE.
 set -euo pipefail
 
 source=$(realpath "$1")
@@ -25,5 +27,5 @@ sed --in-place '/^#include "binder_internal.h"/a \
 
 options=(CONFIG_ANDROID_BINDER_IPC=m CONFIG_ANDROID_BINDERFS=y KCFLAGS=-DCONFIG_ANDROID_BINDERFS=1)
 make --silent --directory "$headers" M="$work" "${options[@]}" modules
-strip --strip-debug binder_linux.ko
+"${CROSS_COMPILE:-}strip" --strip-debug binder_linux.ko
 cp binder_linux.ko "$output"

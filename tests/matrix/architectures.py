@@ -1,4 +1,4 @@
-"""The column of processor architectures."""
+"""The column of processor architectures: arm64 in software emulation, x86-64 being that of all other cells."""
 
 from __future__ import annotations
 
@@ -6,4 +6,22 @@ from typing import Final
 
 from tests.matrix.cell import Cell
 
-CELLS: Final = (Cell(name="others", title="others, and 32-bit user space", not_run="nothing known about them"),)
+_ARM64: Final = {"machine": "aarch64", "Linux": "6.1.", "binder driver": "C"}
+
+CELLS: Final = (
+    Cell(
+        name="arm64",
+        title="arm64, emulated: Debian 12",
+        command=("tests.e2e.kernel", "--arch", "arm64", "--items", "core"),
+        expect=_ARM64,
+        note="the core set of items: containers, phones, fresh devices, provisioned devices, a binderfs per phone",
+    ),
+    Cell(
+        name="arm64-clients",
+        title="arm64, emulated: binder software of others",
+        command=("tests.e2e.kernel", "--arch", "arm64", "clients"),
+        expect=_ARM64,
+        note="service managers, services and clients of rsbinder and libgbinder in containers of runc and crun",
+    ),
+    Cell(name="others", title="others, and 32-bit user space", not_run="nothing known about them"),
+)

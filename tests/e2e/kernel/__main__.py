@@ -18,13 +18,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.deploy import parts as deploy_parts
-from tests.e2e.kernel import client_parts, confinement, initrd, items_stock, kernels, machine, parts, phones
+from tests.e2e.kernel import (
+    architectures,
+    client_parts,
+    confinement,
+    foreign,
+    initrd,
+    items_client_pods,
+    items_stock,
+    kernels,
+    machine,
+    parts,
+    phones,
+)
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from tests.e2e.kernel.architectures import Architecture
     from tests.e2e.kernel.kernels import Bootable
 
 _SECONDS: Final = 2 * 3600
@@ -42,6 +55,8 @@ _ENVIRONMENT: Final = {
     "GRPC_VERBOSITY": "ERROR",
     "E2E_PATIENCE": "120",
 }
+
+_NO_KUBELET: Final = "requires a kubelet, which is built for x86-64 alone"
 
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
@@ -63,6 +78,7 @@ class Variant(NamedTuple):
     kernel: str
     cgroup: str
     confined: bool
+    architecture: Architecture
 
 
 class Boot:
@@ -75,10 +91,11 @@ class Boot:
         self._remaining = list(TITLES[name])
         self._ended = False
 
-    def skip(self, reason: str) -> None:
-        """Report all remaining items as skipped."""
-        for title in self._remaining:
+    def skip(self, reason: str, titles: Iterable[str] | None = None) -> None:
+        """Report these items as skipped, or all remaining ones."""
+        for title in self._remaining.copy() if titles is None else titles:
             self._report.skip(title, reason)
+            self._remaining.remove(title)
 
     def fail(self, reason: str) -> None:
         """Report all remaining items as failed."""
@@ -88,7 +105,11 @@ class Boot:
     def run(self, kernel: Bootable, *paths: Path, memory: int = _MEMORY) -> None:
         """Boot a kernel, pass the paths to the guest, and report each item's result."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "tests.e2e.kernel.guest", self.name, *map(str, (parts.probe(), *paths))]
+        architecture = self.variant.architecture
+        root, shared = (Path("/"), ()) if architecture.native else (foreign.tree(architecture), foreign.SHARED)
+        python = sys.executable if architecture.native else foreign.PYTHON
+        arguments = map(str, (parts.probe(architecture), *paths))
+        command = [python, "-m", "tests.e2e.kernel.guest", self.name, *arguments]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT}
         parameters = kernel.parameters
         if self.variant.confined:
@@ -97,10 +118,12 @@ class Boot:
         before = initrd.CGROUP_V1 if self.variant.cgroup == "v1" else ""
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary)
-            script = initrd.start_script(command, str(parts.PROJECT), environment, before)
-            initrd.build(directory / "initrd", script, kernel.modules)
+            script = initrd.start_script(command, str(parts.PROJECT), environment, before, architecture)
+            initrd.build(directory / "initrd", script, kernel.modules, root)
             files = (kernel.image, directory / "initrd", directory / "console")
-            guest = machine.Guest(*files, memory, parameters=parameters)
+            guest = machine.Guest(
+                *files, memory, parameters=parameters, architecture=architecture, root=root, shared=shared
+            )
             problem = machine.boot(guest, self._receive, _SECONDS)
             if problem or not self._ended:
                 self._died(problem or "the guest ended early", guest.console)
@@ -137,20 +160,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kernel")
     parser.add_argument("--items", choices=("all", "core"), default="all", help="all boots, or the boot named core")
     parser.add_argument("--kernel", choices=kernels.NAMES, default=kernels.DEFAULT, help="the suite of Debian's kernel")
+    parser.add_argument("--arch", choices=architectures.ALL, default="amd64", help="arm64 is emulated")
     parser.add_argument("--cgroup", choices=("v1", "v2"), default="v2")
     parser.add_argument("--confined", action="store_true", help="containers with seccomp filter and AppArmor profile")
     parser.add_argument("boots", nargs="*", metavar="BOOT", help=f"run these boots instead: {', '.join(TITLES)}")
     options = parser.parse_args()
     if unknown := set(options.boots) - TITLES.keys():
         parser.error(f"unknown boots: {', '.join(unknown)}")
+    architecture = architectures.ALL[options.arch]
+    if options.confined and not architecture.native:
+        parser.error("--confined requires a program that is built for x86-64 alone")
     # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
     boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "clients": _clients, "stock": _stock}
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
-        boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined), report)
+        boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
-            parts.install()
+            parts.install(architecture)
             boots.get(name, _binderfs)(boot)
         except packages.MissingError as error:
             boot.skip(str(error))
@@ -160,10 +187,12 @@ def main() -> int:
 
 
 def _binderfs(boot: Boot) -> None:
-    boot.run(kernels.bootable(boot.variant.kernel, _DEVICES.get(boot.name, ())))
+    boot.run(kernels.bootable(boot.variant.kernel, _DEVICES.get(boot.name, ()), boot.variant.architecture))
 
 
 def _pods(boot: Boot) -> None:
+    if not boot.variant.architecture.native:
+        raise packages.MissingError(_NO_KUBELET)
     packages.install(kubelet_parts.PACKAGES)
     kernel = kernels.bootable(boot.variant.kernel)
     image = kubelet_parts.plugin_image()
@@ -171,10 +200,15 @@ def _pods(boot: Boot) -> None:
 
 
 def _clients(boot: Boot) -> None:
-    packages.install(kubelet_parts.PACKAGES)
-    kernel = kernels.bootable(boot.variant.kernel)
-    clients = (client_parts.rsbinder(), client_parts.gbinder())
-    boot.run(kernel, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
+    architecture = boot.variant.architecture
+    kernel = kernels.bootable(boot.variant.kernel, architecture=architecture)
+    clients = (client_parts.rsbinder(architecture), client_parts.gbinder(architecture))
+    if architecture.native:
+        packages.install(kubelet_parts.PACKAGES)
+        boot.run(kernel, *clients, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
+    else:
+        boot.skip(_NO_KUBELET, [item.title for item in items_client_pods.ITEMS])
+        boot.run(kernel, *clients)
 
 
 def _kustomize() -> Path:
@@ -185,7 +219,7 @@ def _kustomize() -> Path:
 
 
 def _stock(boot: Boot) -> None:
-    boot.run(kernels.stock(boot.variant.kernel, items_stock.NAMES))
+    boot.run(kernels.stock(boot.variant.kernel, items_stock.NAMES, boot.variant.architecture))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,17 @@ from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.common.suites import Suite
+from tests.e2e.kernel.architectures import AMD64
 from tests.e2e.kernel.parts import HERE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.e2e.kernel.architectures import Architecture
 
 SOURCES: Final = HERE / "clients"
 _TOOLS: Final = "rsbinder-tools@0.12.0"
-_TARGET: Final = "x86_64-unknown-linux-gnu"
 _SETTINGS: Final = ("RUSTFLAGS=-C target-feature=+crt-static", "CARGO_PROFILE_RELEASE_OPT_LEVEL=1")
 """Static programs, in half the time that full optimization takes."""
 
@@ -31,36 +34,38 @@ _GBINDER: Final = "libgbinder-tools"
 _SUITE: Final = "sid"
 """The only suite of Debian that has the package. It moves: the part records the versions that it got."""
 _PROGRAMS: Final = ("binder-list", "binder-call")
-_LOADER: Final = "usr/lib64/ld-linux-x86-64.so.2"
-_LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 
 VERSIONS: Final = "versions"
 """The file of a part that lists what it was made from."""
 
 
-def rsbinder() -> Path:
+def rsbinder(architecture: Architecture = AMD64) -> Path:
     """Return rsb_hub and rsb_service, and the service and client of ``clients``, static."""
     sources = [SOURCES / name for name in ("Cargo.toml", "Cargo.lock", "src")]
-    return cached(f"rsbinder-{key([_TOOLS, _TARGET, *_SETTINGS, *sources])}", _build_rsbinder)
+    digest = key([_TOOLS, architecture.rust, *_SETTINGS, *sources])
+    return cached(f"rsbinder-{digest}", lambda directory: _build_rsbinder(architecture, directory))
 
 
-def _build_rsbinder(directory: Path) -> None:
+def _build_rsbinder(architecture: Architecture, directory: Path) -> None:
     if not shutil.which("cargo"):
         raise MissingError(f"requires cargo, to build {_TOOLS}")
+    settings = list(_SETTINGS)
+    if not architecture.native:
+        command("rustup", "target", "add", architecture.rust)
+        variable = architecture.rust.upper().replace("-", "_")
+        settings.append(f"CARGO_TARGET_{variable}_LINKER={architecture.compiler}gcc")
     say(f"# cargo install {_TOOLS}, and building tests/e2e/kernel/clients: takes minutes, once")
-    target = ("--target", _TARGET, "--target-dir", str(directory / "target"), "--locked", "--quiet")
+    target = ("--target", architecture.rust, "--target-dir", str(directory / "target"), "--locked", "--quiet")
     programs = ("--bin", "rsb_hub", "--bin", "rsb_service")
     install = ("cargo", "install", _TOOLS, *programs, "--root", str(directory), "--no-track")
-    command("env", *_SETTINGS, *install, *target, seconds=1800)
+    command("env", *settings, *install, *target, seconds=1800)
     # Cargo writes beside the manifest, and the checkout may be read-only.
     source = directory / "source"
     shutil.copytree(SOURCES, source)
     command("cargo", "fetch", "--locked", directory=source)
-    command(
-        "env", *_SETTINGS, "cargo", "build", "--release", *target, directory=source, seconds=1800, error=BrokenError
-    )
+    command("env", *settings, "cargo", "build", "--release", *target, directory=source, seconds=1800, error=BrokenError)
     for name in ("tenant_service", "tenant_client"):
-        shutil.move(directory / "target" / _TARGET / "release" / name, directory / "bin" / name)
+        shutil.move(directory / "target" / architecture.rust / "release" / name, directory / "bin" / name)
     (directory / VERSIONS).write_text(_TOOLS)
     for name in (".crates.toml", ".crates2.json"):
         (directory / name).unlink(missing_ok=True)
@@ -68,32 +73,40 @@ def _build_rsbinder(directory: Path) -> None:
     shutil.rmtree(directory / "target")
 
 
-def gbinder() -> Path:
+def gbinder(architecture: Architecture = AMD64) -> Path:
     """Return binder-list and binder-call with the loader and the libraries that they need."""
-    return cached(f"gbinder-{key([_GBINDER, _SUITE, *_PROGRAMS])}", _build_gbinder)
+    digest = key([_GBINDER, _SUITE, *_PROGRAMS, architecture.debian])
+    return cached(f"gbinder-{digest}", lambda directory: _build_gbinder(architecture, directory))
 
 
-def _build_gbinder(directory: Path) -> None:
+def _build_gbinder(architecture: Architecture, directory: Path) -> None:
     say(f"# downloading {_GBINDER} of Debian {_SUITE} and its libraries")
     apt, whole = directory / "apt", directory / "whole"
-    packages = Suite(_SUITE, apt).download_all(_GBINDER)
+    packages = Suite(_SUITE, apt, architecture=architecture.debian).download_all(_GBINDER)
     suites.unpack(packages, whole)
-    for name in ("bin", "lib64", _LIBRARIES):
-        (directory / name).mkdir(parents=True)
-    shutil.copy(whole / _LOADER, directory / "lib64")
-    for name in _PROGRAMS:
-        shutil.copy(whole / "usr/bin" / name, directory / "bin")
-        for library in _libraries(whole, name):
-            shutil.copy(library, directory / _LIBRARIES)
+    programs = [whole / "usr/bin" / name for name in _PROGRAMS]
+    files = {
+        architecture.loader: whole / "usr" / architecture.loader,
+        **{f"bin/{program.name}": program for program in programs},
+        **_libraries(architecture, whole, programs),
+    }
+    for name, path in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, directory / name)
     (directory / VERSIONS).write_text("\n".join(suites.versions(packages)))
     shutil.rmtree(apt)
     shutil.rmtree(whole)
 
 
-def _libraries(root: Path, program: str) -> set[str]:
-    """Return the files of the libraries that a program loads."""
-    listed = command(
-        *(str(root / _LOADER), "--library-path", str(root / _LIBRARIES), "--list", str(root / "usr/bin" / program)),
-        error=BrokenError,
-    )
-    return {path for path in re.findall(r"=> (\S+)", listed) if path.startswith(str(root / _LIBRARIES))}
+def _libraries(architecture: Architecture, root: Path, programs: Sequence[Path]) -> dict[str, Path]:
+    """Return the libraries that programs load, with their paths in the container, from the headers of the files."""
+    found: dict[str, Path] = {}
+    todo = [*programs]
+    while todo:
+        names = re.findall(r"\(NEEDED\).*\[(.*)\]", command("readelf", "--dynamic", str(todo.pop()), error=BrokenError))
+        paths = [f"{architecture.libraries}/{name}" for name in names]
+        # The loader, which is among the names, is not in this directory in each suite.
+        new = {path: root / path for path in paths if path not in found and (root / path).exists()}
+        found |= new
+        todo += new.values()
+    return found

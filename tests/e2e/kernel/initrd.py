@@ -1,7 +1,8 @@
 """The guest's initrd: busybox, kernel modules, and a script that mounts the host's files as the guest's root.
 
 The guest's root is an overlay: the host's file tree, read-only over 9p, below a tmpfs. So the guest sees the project,
-its virtual environment and the container runtimes at the same paths as the host.
+its virtual environment and the container runtimes at the same paths as the host. A guest of another architecture has a
+file tree of its own (``foreign``), in which the project is at the same path.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.e2e.kernel.architectures import AMD64
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tests.e2e.kernel.architectures import Architecture
+
 BUSYBOX: Final = "/bin/busybox"
-RESULTS: Final = "/dev/ttyS1"
-"""The guest's second serial line, which carries the items' results and nothing else."""
 
 INIT: Final = f"""#!{BUSYBOX} sh
 {BUSYBOX} --install -s /bin
@@ -65,33 +68,44 @@ mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
 """Replaces cgroup v2 by a hierarchy of v1 for each controller, and the one that runtimes need besides."""
 
 
-def start_script(command: Sequence[str], directory: str, environment: Mapping[str, str], before: str = "") -> str:
+def start_script(
+    command: Sequence[str],
+    directory: str,
+    environment: Mapping[str, str],
+    before: str = "",
+    architecture: Architecture = AMD64,
+) -> str:
     """Return the script that the guest runs after boot: ``command``, then a reboot, which ends QEMU.
 
-    ``before`` are lines of the script that prepare the guest.
+    ``before`` are lines of the script that prepare the guest. The second serial line carries the output of ``command``
+    and nothing else.
     """
+    results = f"/dev/{architecture.results}"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     return "\n".join(
         [
-            f"{BUSYBOX} stty -F {RESULTS} raw -echo",
-            f"echo '{{\"up\": true}}' >{RESULTS}",
+            f"{BUSYBOX} stty -F {results} raw -echo",
+            f"echo '{{\"up\": true}}' >{results}",
             *exports,
             before,
             f"cd {shlex.quote(directory)}",
-            f"{shlex.join(command)} </dev/null >{RESULTS} 2>/dev/console",
+            f"{shlex.join(command)} </dev/null >{results} 2>/dev/console",
             f"{BUSYBOX} reboot -f",
             "",
         ]
     )
 
 
-def build(target: Path, start: str, modules: Sequence[tuple[Path, str]] = ()) -> None:
-    """Write the initrd. The guest inserts ``modules``, pairs of file and parameters, in this order."""
+def build(target: Path, start: str, modules: Sequence[tuple[Path, str]] = (), tree: Path = Path("/")) -> None:
+    """Write the initrd. The guest inserts ``modules``, pairs of file and parameters, in this order.
+
+    ``tree`` is the file tree that the guest has, and has the busybox.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         for name in ("bin", "modules"):
             (root / name).mkdir()
-        shutil.copy(BUSYBOX, root / "bin/busybox")
+        shutil.copy(f"{tree}{BUSYBOX}", root / "bin/busybox")
         order = []
         for module, parameters in modules:
             name = module.name.removesuffix(".xz")

@@ -1,16 +1,24 @@
-"""Run a guest in QEMU: with KVM if a guest starts under it, otherwise in software emulation."""
+"""Run a guest in QEMU: with KVM if a guest starts under it, otherwise in software emulation.
+
+A guest of another architecture is always emulated.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.e2e.kernel.architectures import AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+    from tests.e2e.kernel.architectures import Architecture
 
 
 _KVM_PATIENCE: Final = 15.0
@@ -27,9 +35,7 @@ On a busy machine, no limit in the guest is reached earlier than on an idle one.
 clock.
 """
 
-_COMMAND_LINE: Final = (
-    "console=ttyS0 panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
-)
+_COMMAND_LINE: Final = "panic=-1 quiet mitigations=off apparmor=0 audit=0 nokaslr watchdog_thresh=60 softlockup_panic=1"
 """The kernel's command line: a guest whose CPU hangs for two minutes ends."""
 
 
@@ -44,26 +50,43 @@ class Guest(NamedTuple):
     options: Sequence[str] = ()
     parameters: str = ""
     """What the kernel's command line has besides."""
+    architecture: Architecture = AMD64
+    root: Path = Path("/")
+    """The file tree that the guest has."""
+    shared: Sequence[Path] = ()
+    """Directories of this machine that are in the file tree at the same paths."""
 
     def command(self, accelerator: str) -> list[str]:
         """Return QEMU's command line."""
-        # Software emulation of several CPUs can deadlock while Debian's kernel patches its own code.
-        cpu, count = ("host", os.cpu_count() or 1) if accelerator == "kvm" else ("max", 1)
+        kvm = ("-cpu", "host", "-smp", str(os.cpu_count() or 1))
         return [
-            *("qemu-system-x86_64", "-accel", accelerator, "-cpu", cpu),
-            *("-m", str(self.memory), "-smp", str(count)),
+            *self._sharing(),
+            *(self.architecture.qemu, "-accel", accelerator),
+            *(kvm if accelerator == "kvm" else self.architecture.emulated),
+            *("-m", str(self.memory)),
             *("-nodefaults", "-display", "none", "-no-reboot"),
             *("-kernel", str(self.kernel), "-initrd", str(self.initrd)),
-            *("-append", f"{_COMMAND_LINE} {self.parameters}"),
-            *("-serial", f"file:{self.console}", "-serial", "stdio"),
-            *("-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
+            *("-append", f"console={self.architecture.console} {_COMMAND_LINE} {self.parameters}"),
+            *("-serial", f"file:{self.console}", *self.architecture.results_options),
+            *("-virtfs", f"local,path={self.root},mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"),
             *self.options,
         ]
+
+    def _sharing(self) -> list[str]:
+        """Return the words before QEMU's command line that mount the shared directories for QEMU alone."""
+        if not self.shared:
+            return []
+        mounts = []
+        for path in self.shared:
+            source, target = shlex.quote(str(path)), shlex.quote(f"{self.root}{path}")
+            mounts.append(f"mkdir --parents {target}; mount --bind {source} {target}")
+        script = "\n".join([*mounts, 'exec "$@"'])
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", script, "sh"]
 
 
 def boot(guest: Guest, receive: Callable[[str], None], seconds: float) -> str:
     """Boot, pass each line of results to ``receive``, and return the problem that ended the guest, or ""."""
-    if os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if guest.architecture.native and os.access("/dev/kvm", os.R_OK | os.W_OK):
         run = _Run(guest.command("kvm"), receive)
         if run.wait(seconds, _KVM_PATIENCE) or run.started:
             return run.problem

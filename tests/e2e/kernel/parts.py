@@ -18,16 +18,19 @@ from tests.e2e.common.cache import cached, key
 from tests.e2e.common.packages import BrokenError, MissingError, command
 from tests.e2e.common.report import say
 from tests.e2e.kernel import initrd
+from tests.e2e.kernel.architectures import AMD64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from tests.e2e.kernel.architectures import Architecture
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
 BUILD: Final = PROJECT / "hack/build_binder_module.sh"
 
 PACKAGES: Final = (
-    *("qemu-system-x86", "busybox-static", "cpio", "runc", "crun", "strace"),
+    *("busybox-static", "cpio", "runc", "crun", "strace"),
     *("linux-source", "linux-headers-amd64", "gcc", "libc6-dev", "make", "xz-utils"),
 )
 """The packages that boot a guest, run containers in it, trace a process, and build a kernel module."""
@@ -66,13 +69,13 @@ class Kernel(NamedTuple):
         ]
 
 
-def install() -> None:
-    """Install the Debian packages that are missing. Raises MissingError."""
-    if platform.machine() != "x86_64":
-        raise MissingError(f"the guest is an x86-64 machine, and this is {platform.machine()}")
+def install(architecture: Architecture = AMD64) -> None:
+    """Install the Debian packages that are missing for a guest of this architecture. Raises MissingError."""
+    if platform.machine() != AMD64.machine:
+        raise MissingError(f"requires x86-64, and this is {platform.machine()}")
     if os.geteuid() != 0:
         raise MissingError("requires root, to install packages and to share this machine's files with a guest")
-    packages.install(PACKAGES)
+    packages.install([*PACKAGES, *architecture.packages])
 
 
 def kernel() -> Kernel:
@@ -104,15 +107,15 @@ def binderfs_module() -> Path:
     return cached(f"{BINDER}-{key([release, version, source_version, BUILD])}", build) / f"{BINDER}.ko"
 
 
-def probe() -> Path:
+def probe(architecture: Architecture = AMD64) -> Path:
     """Return the program that uses binder devices from inside a container. Raises BrokenError."""
     source = HERE / "probe.c"
 
     def build(directory: Path) -> None:
-        compiler = ("gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
+        compiler = (f"{architecture.compiler}gcc", "-static", "-O2", "-Wall", "-Wextra", "-o")
         command(*compiler, str(directory / "probe"), str(source), error=BrokenError)
 
-    return cached(f"probe-{key([source])}", build) / "probe"
+    return cached(f"probe-{architecture.debian}-{key([source])}", build) / "probe"
 
 
 def _release() -> tuple[str, str]:

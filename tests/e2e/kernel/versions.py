@@ -20,6 +20,7 @@ def lines() -> Iterator[str]:
     kernel = os.uname()
     debian = re.search(r" Debian (\S+)", kernel.version)
     yield f"version Linux: {debian[1] if debian else kernel.release}"
+    yield f"version machine: {kernel.machine}"
     yield f"version binder driver: {'Rust' if 'rust_binder' in Path('/proc/devices').read_text() else 'C'}"
     yield f"version cgroup: {'v2' if os.path.exists('/sys/fs/cgroup/cgroup.controllers') else 'v1'}"
     if confinement.CONFINED:

@@ -1,0 +1,76 @@
+"""The architectures of guests: x86-64, which is this machine's own, and arm64 in software emulation."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Architecture(NamedTuple):
+    """What the builders of a guest's parts and QEMU call an architecture."""
+
+    debian: str
+    """Debian's name, which is that of ``--arch`` too."""
+    machine: str
+    """What uname reports."""
+    qemu: str
+    """The name of QEMU's program."""
+    emulated: tuple[str, ...]
+    """QEMU's options for a machine in software emulation."""
+    console: str
+    """The terminal of the first serial line, for the kernel's messages."""
+    results: str
+    """The terminal of the second one, for the results of the items."""
+    results_options: tuple[str, ...]
+    """QEMU's options for the second serial line."""
+    packages: tuple[str, ...]
+    """Debian's packages with QEMU, and with the compiler if it is a cross compiler."""
+    compiler: str = ""
+    """The prefix of the names of cross compilers and their tools; empty for this machine's own."""
+    build: tuple[str, ...] = ("gcc",)
+    """Debian's packages that compile for it."""
+    make: tuple[str, ...] = ()
+    """The variables with which make compiles a kernel for it."""
+    rust: str = ""
+    """Rust's name of its target."""
+    loader: str = ""
+    libraries: str = ""
+    """The paths of the dynamic loader and of the directory with libraries in a root directory."""
+
+    @property
+    def native(self) -> bool:
+        """Whether this machine runs its programs, and the guest uses this machine's."""
+        return not self.compiler
+
+
+AMD64: Final = Architecture(
+    debian="amd64",
+    machine="x86_64",
+    qemu="qemu-system-x86_64",
+    # Software emulation of several CPUs can deadlock while Debian's kernel patches its own code.
+    emulated=("-cpu", "max", "-smp", "1"),
+    console="ttyS0",
+    results="ttyS1",
+    results_options=("-serial", "stdio"),
+    packages=("qemu-system-x86",),
+    rust="x86_64-unknown-linux-gnu",
+    loader="lib64/ld-linux-x86-64.so.2",
+    libraries="usr/lib/x86_64-linux-gnu",
+)
+ARM64: Final = Architecture(
+    debian="arm64",
+    machine="aarch64",
+    qemu="qemu-system-aarch64",
+    # The CPU of Ampere Altra and Graviton 2. It has no pointer authentication, whose emulation is slow.
+    emulated=("-machine", "virt", "-cpu", "neoverse-n1", "-smp", "1"),
+    console="ttyAMA0",
+    results="ttyS0",
+    results_options=("-chardev", "stdio,id=results", "-device", "pci-serial,chardev=results"),
+    packages=("qemu-system-arm", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    compiler="aarch64-linux-gnu-",
+    build=("gcc-aarch64-linux-gnu",),
+    make=("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"),
+    rust="aarch64-unknown-linux-gnu",
+    loader="lib/ld-linux-aarch64.so.1",
+    libraries="usr/lib/aarch64-linux-gnu",
+)
+ALL: Final = {architecture.debian: architecture for architecture in (AMD64, ARM64)}

@@ -1,0 +1,62 @@
+"""The file tree of a guest of another architecture: Debian's user space, with the plugin's locked wheels.
+
+The packages are unpacked, not installed, so that nothing of the other architecture runs on this machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Final
+
+from hack.image.assemble.packages import platform_tags
+from tests.e2e.common import cache, roots
+from tests.e2e.common.cache import cached, key
+from tests.e2e.common.packages import command
+from tests.e2e.common.report import say
+from tests.e2e.common.suites import Suite
+from tests.e2e.kernel.parts import PROJECT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.kernel.architectures import Architecture
+
+PYTHON: Final = "/usr/bin/python3"
+_SUITE: Final = "bookworm"
+_VERSION: Final = "3.11"
+"""The Python of the suite."""
+_LIBC: Final = 36
+"""The minor version of its C library."""
+_PACKAGES: Final = (
+    *("busybox-static", "crun", "kmod", "libstdc++6", "mount", "procps", "python3", "runc"),
+    *("strace", "util-linux"),
+)
+_LOCK: Final = PROJECT / "requirements.txt"
+_LIBRARY: Final = f"usr/lib/python{_VERSION}"
+_WHEELS: Final = f"usr/local/lib/python{_VERSION}/dist-packages"
+SHARED: Final = (PROJECT, cache.root())
+"""The directories of this machine that the tree has at the same paths: the checkout, and the parts for the guest."""
+_ROOT: Final = "root:x:0:0:root:/root:/bin/sh\n"
+
+
+def tree(architecture: Architecture) -> Path:
+    """Return the root directory, which QEMU shares with the guest read-only. Raises MissingError."""
+    name = f"tree-{architecture.debian}-{key([_SUITE, *_PACKAGES, _LOCK])}"
+    return cached(name, lambda directory: _build(architecture, directory)) / "root"
+
+
+def _build(architecture: Architecture, directory: Path) -> None:
+    say(f"# unpacking Debian {_SUITE} for {architecture.debian}: takes minutes, once")
+    root = directory / "root"
+    roots.build(Suite(_SUITE, directory / "apt", architecture=architecture.debian), root, *_PACKAGES)
+    (root / "etc/passwd").write_text(_ROOT)
+    tags = [word for tag in platform_tags(architecture.debian, _LIBC) for word in ("--platform", tag)]
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:")
+    target = ("--python-version", _VERSION, *tags, "--target", str(root / _WHEELS))
+    command(*pip, *target, "--require-hashes", "--requirement", str(_LOCK), seconds=1800)
+    # The bytecode is the same for all architectures, and an emulated Python would compile for minutes.
+    if "{}.{}".format(*sys.version_info) == _VERSION:
+        sources = [str(root / path) for path in (_LIBRARY, _WHEELS)]
+        command(sys.executable, "-m", "compileall", "-q", "-s", str(root), *sources, seconds=1800)
+    shutil.rmtree(directory / "apt")
