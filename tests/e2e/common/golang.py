@@ -43,6 +43,13 @@ def go(*arguments: str, cwd: Path, seconds: float = 3600, cgo: bool = False) -> 
     return result.stdout
 
 
+def kubernetes_version(version: str) -> str:
+    """Return the linker's options for the version that a program of Kubernetes reports."""
+    major, minor, _ = version.removeprefix("v").split(".")
+    path = "k8s.io/component-base/version"
+    return f"-X {path}.gitVersion={version} -X {path}.gitMajor={major} -X {path}.gitMinor={minor}"
+
+
 def build(
     name: str,
     module: Path,

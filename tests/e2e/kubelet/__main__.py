@@ -17,8 +17,9 @@ from typing import Final
 
 from tests.e2e.common import packages
 from tests.e2e.common.report import Report, describe, say
-from tests.e2e.kubelet import parts, runtime_parts, sandbox
+from tests.e2e.kubelet import parts, runtime_parts, sandbox, versions
 from tests.e2e.kubelet.runtimes import COMBINATIONS
+from tests.e2e.kubelet.version_suite import SETS
 
 LIMIT: Final = 1800.0
 """The time limit for all items, in seconds."""
@@ -30,15 +31,19 @@ def main() -> int:
     """Get the parts, run the items in the sandbox, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.kubelet", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="run the items whose chapter.name contains TEXT")
-    parser.add_argument("--items", choices=("all", "core"), default="all", help="all items, or the core set")
+    parser.add_argument("--items", choices=("all", *SETS), default="all", help="all items, or one of these sets")
+    parser.add_argument("--kubelet", choices=versions.VERSIONS, default="", help="another version of the kubelet")
     parser.add_argument("--runtime", choices=COMBINATIONS, help="only what depends on the runtime, with this one")
     options = parser.parse_args()
+    if options.kubelet and versions.minor(options.kubelet) < versions.CRASH_LOOP.first:
+        # A killed container of the plugin restarts after 10, 20, 40 s.
+        os.environ.setdefault("E2E_PATIENCE", "90")
     # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
     report = Report()
     try:
-        arguments = _parts(options.runtime, core=options.items == "core")
+        arguments = _parts(options.kubelet, options.runtime, core=options.items == "core")
     except packages.MissingError as error:
         report.skip("all items", str(error))
         return report.end()
@@ -55,14 +60,14 @@ def main() -> int:
         say(f"# {time.monotonic() - started:.0f} s in total")
 
 
-def _parts(runtime: str | None, *, core: bool) -> list[str]:
+def _parts(kubelet: str, runtime: str | None, *, core: bool) -> list[str]:
     """Return the arguments that name the parts. Raises MissingError if no item can run on this machine."""
     if os.geteuid() != 0:
         raise packages.MissingError("a kubelet requires root")
     packages.install(parts.PACKAGES)
     if problem := sandbox.problem():
         raise packages.MissingError(problem)
-    arguments = [f"--kubelet={parts.kubelet()}"]
+    arguments = [f"--kubelet={parts.kubelet(kubelet)}"]
     try:
         arguments.append(f"--image={parts.plugin_image()}")
     except packages.MissingError as error:

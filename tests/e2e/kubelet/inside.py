@@ -20,7 +20,8 @@ from tests.e2e.kubelet.plugins import SHARED, AsPod, AsProcess, configuration
 from tests.e2e.kubelet.runtime import Runtime
 from tests.e2e.kubelet.runtimes import COMBINATIONS, CRI_O
 from tests.e2e.kubelet.standalone import Standalone
-from tests.e2e.kubelet.suite import CHAPTERS, CORE, Chapter, Containerd
+from tests.e2e.kubelet.suite import CHAPTERS, Chapter, Containerd
+from tests.e2e.kubelet.version_suite import SETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,13 +85,14 @@ def _options() -> argparse.Namespace:
 
 
 def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
-    names = runtime_suite.NAMES if options.runtime else {"core": CORE}.get(options.items)
+    names = runtime_suite.NAMES if options.runtime else SETS.get(options.items)
     return chapter.select(options.only, names)
 
 
 def _select_scenarios(options: argparse.Namespace) -> list[Scenario]:
     selected = [scenario for scenario in scenarios_dra.ALL if options.only in f"scenarios.{scenario.name}"]
-    return [scenario for scenario in selected if options.items == "all" or scenario.name in CORE["scenarios"]]
+    names = SETS.get(options.items, {}).get("scenarios")
+    return [scenario for scenario in selected if names is None or scenario.name in names]
 
 
 @contextlib.contextmanager
@@ -127,15 +129,20 @@ def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, reason: str,
 
 def _chapter(chapter: Chapter, machine: Machine, options: argparse.Namespace, report: Report) -> None:
     """Run the selected items, and print the logs after each item that failed."""
+    missing = chapter.requires.missing(machine.kubelet.minor)
     if chapter.as_pod and options.image is None:
-        _skip([chapter], options, options.no_image, report)
+        missing = options.no_image
+    if missing:
+        _skip([chapter], options, missing, report)
         return
     say(f"# {chapter.title}")
     node, items = _node(chapter, machine, options), _select(chapter, options)
     if items[0] is not chapter.items[0]:
         node.recover()
     for item in items:
-        if not report.run(f"[{chapter.name}] {item.title}", partial(item.check, node)):
+        if missing := item.requires.missing(machine.kubelet.minor):
+            report.skip(f"[{chapter.name}] {item.title}", missing)
+        elif not report.run(f"[{chapter.name}] {item.title}", partial(item.check, node)):
             _print_logs(node)
             node.recover()
     node.tear_down()
@@ -158,8 +165,12 @@ def _scenarios(selected: Sequence[Scenario], machine: Machine, report: Report) -
     if selected:
         say("# scenarios, on the stand-in kubelet and on the real one")
     node = Node(machine.kubelet, machine.runtime, AsProcess(machine.directory / "scenarios", configuration()))
+    minor = machine.kubelet.minor
     for scenario in selected:
-        report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_run(stand_in(), scenario)))  # noqa: B023
+        if missing := scenario.requires.missing(minor):
+            report.skip(f"[real] {scenario.title}", missing)
+            continue
+        report.run(f"[stand-in] {scenario.title}", lambda: asyncio.run(_run(stand_in(minor), scenario)))  # noqa: B023
         if not report.run(f"[real] {scenario.title}", lambda: asyncio.run(_run(real(node), scenario))):  # noqa: B023
             _print_logs(node)
 

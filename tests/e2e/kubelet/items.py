@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.e2e.kubelet.versions import ANY
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.e2e.kubelet.node import Node
+    from tests.e2e.kubelet.versions import Condition
 
 
 class Item(NamedTuple):
@@ -17,6 +20,8 @@ class Item(NamedTuple):
     title: str
     name: str
     check: Callable[[Node], None]
+    requires: Condition
+    """The kubelets that it is about."""
 
 
 @dataclass
@@ -30,11 +35,13 @@ class Items:
         items = {item.name: item for item in self.all}
         return [items[name] for name in names]
 
-    def __call__(self, title: str) -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
-        """Add the decorated function."""
+    def __call__(
+        self, title: str, requires: Condition = ANY
+    ) -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
+        """Add the decorated function; ``requires``: the kubelets that it is about."""
 
         def add(check: Callable[[Node], None]) -> Callable[[Node], None]:
-            self.all.append(Item(title, check.__name__, check))
+            self.all.append(Item(title, check.__name__, check, requires))
             return check
 
         return add

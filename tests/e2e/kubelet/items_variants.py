@@ -66,7 +66,7 @@ def not_recreated(node: Node) -> None:
 def no_phone(node: Node) -> None:
     _registered(node)
     text = f"no healthy devices present; cannot allocate unhealthy devices {PHONE}"
-    node.assert_rejected(1, f"Allocate failed due to {text}, which is unexpected")
+    node.assert_rejected(1, text)
 
 
 def _sidecars(node: Node) -> None:

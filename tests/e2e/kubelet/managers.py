@@ -8,14 +8,16 @@ import itertools
 import tempfile
 from typing import TYPE_CHECKING
 
-from aosp_plugin.testing import AdmissionError, Behaviour, Container, DraKubelet, DraVersion, Kubelet, Pod
+from aosp_plugin.testing import AdmissionError, Container, DraKubelet, DraVersion, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
+from tests.e2e.kubelet.versions import DRA, behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from aosp_plugin.testing import Behaviour
     from tests.e2e.kubelet.node import Node, Placed
     from tests.e2e.kubelet.scenarios import DeviceManager
 
@@ -32,6 +34,11 @@ class StandIn:
         self._kubelet = kubelet
         self._dra_kubelet = dra_kubelet
         self._numbers = itertools.count()
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The stand-in's behaviour."""
+        return self._kubelet.behaviour
 
     @property
     def directory(self) -> str:
@@ -82,6 +89,11 @@ class Real:
         self._placed: list[Placed] = []
 
     @property
+    def behaviour(self) -> Behaviour:
+        """The behaviour that the stand-in has for this version."""
+        return self._node.kubelet.behaviour
+
+    @property
     def directory(self) -> str:
         """The directory of kubelet.sock."""
         return str(PLUGINS)
@@ -125,12 +137,13 @@ class Real:
 
 
 @contextlib.asynccontextmanager
-async def stand_in() -> AsyncIterator[DeviceManager]:
-    """Run a stand-in with the behaviour of the real kubelet's version."""
+async def stand_in(minor: int) -> AsyncIterator[DeviceManager]:
+    """Run a stand-in with the behaviour of a minor version of the kubelet."""
+    dra_version = DraVersion((1, max(minor, DRA.first)))
     with tempfile.TemporaryDirectory(prefix="kubelet-") as directory:
         async with (
-            Kubelet(directory, behaviour=Behaviour.BUGGY) as kubelet,
-            DraKubelet(f"{directory}/plugins_registry", version=DraVersion.V1_34, watch_health=True) as dra_kubelet,
+            Kubelet(directory, behaviour=behaviour(minor)) as kubelet,
+            DraKubelet(f"{directory}/plugins_registry", version=dra_version, watch_health=True) as dra_kubelet,
         ):
             yield StandIn(kubelet, dra_kubelet)
 

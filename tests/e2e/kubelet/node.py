@@ -122,7 +122,7 @@ class Node:
             self.remove(placed)
 
     def assert_rejected(self, count: int, text: str) -> None:
-        """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this text."""
+        """Check that the kubelet rejects a pod that requests ``count`` devices, with exactly this error."""
         pod = self.place(pods.container("main", count, resource=self.resource))
         try:
             pod.wait_phase("Failed")

@@ -17,6 +17,7 @@ from hack.image.builders import own_arch
 from hack.image.errors import BuildError
 from tests.e2e.common import cache, golang
 from tests.e2e.common.report import say
+from tests.e2e.kubelet import versions
 
 HERE: Final = Path(__file__).resolve().parent
 PROJECT: Final = HERE.parents[2]
@@ -35,10 +36,7 @@ PLUGIN_IMAGE: Final = f"{image.NAME}:{__version__}"
 
 def kubernetes(module: Path = KUBERNETES) -> Path:
     """Return the directory with etcd, the control plane, the kubelet and kubectl: one program, and links to it."""
-    version = _version(module, "k8s.io/kubernetes")
-    major, minor, _ = version.removeprefix("v").split(".")
-    path = "k8s.io/component-base/version"
-    link = f"-X {path}.gitVersion={version} -X {path}.gitMajor={major} -X {path}.gitMinor={minor}"
+    link = golang.kubernetes_version(_version(module, "k8s.io/kubernetes"))
     directory = golang.build("cluster", module, "./cluster", link=link, sources=[KUBERNETES / "cluster"])
     for name in PROGRAMS:
         with contextlib.suppress(FileExistsError):
@@ -46,9 +44,9 @@ def kubernetes(module: Path = KUBERNETES) -> Path:
     return directory
 
 
-def kubelet() -> Path:
-    """Return the kubelet's binary."""
-    return kubernetes() / "kubelet"
+def kubelet(version: str = "") -> Path:
+    """Return the kubelet's binary; ``version`` is a key of ``versions.VERSIONS``."""
+    return versions.build(version) if version else kubernetes() / "kubelet"
 
 
 def dra_driver() -> Path:

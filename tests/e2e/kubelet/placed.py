@@ -43,11 +43,11 @@ class Placed:
         raise AssertionError(f"{status['phase']} {status.get('reason')} {status.get('message')}")
 
     def assert_rejected(self, text: str) -> None:
-        """Check that the kubelet rejected the pod, with exactly this text."""
+        """Check that the kubelet rejected the pod, with exactly this error of Allocate."""
         status = self.status
         reason, message = status.get("reason"), status.get("message")
         assert reason == "UnexpectedAdmissionError", f"{reason}: {message}"
-        assert message == f"Pod was rejected: {text}", message
+        assert message == self._node.kubelet.behaviour.rejection(text), message
 
     def container(self, name: str = "main") -> dict[str, Any]:
         """Return the status of a container."""

@@ -9,15 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from tests.e2e.kubelet.probe import HEALTHY, UNHEALTHY, Probe, healthy
+from tests.e2e.kubelet.versions import ANY, KEEPS_DEVICES, LOSES_DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from aosp_plugin.testing import Behaviour
+    from tests.e2e.kubelet.versions import Condition
 
 PATIENCE = 30.0
 LARGEST = 4 * 1024 * 1024
@@ -42,6 +47,10 @@ class Admitted(NamedTuple):
 
 class DeviceManager(Protocol):
     """A kubelet as plugins and pods use it."""
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """The behaviour that is expected of this version."""
 
     @property
     def directory(self) -> str:
@@ -70,18 +79,22 @@ class Scenario(NamedTuple):
     title: str
     name: str
     check: Callable[[DeviceManager], Awaitable[None]]
+    requires: Condition
+    """The kubelets that it is about."""
 
 
 ALL: list[Scenario] = []
 
 
-def scenario(title: str) -> Callable[[Callable[[DeviceManager, str], Awaitable[None]]], None]:
+def scenario(
+    title: str, requires: Condition = ANY
+) -> Callable[[Callable[[DeviceManager, str], Awaitable[None]]], None]:
     """Add the decorated function, which is called with a resource of its own."""
 
     def add(check: Callable[[DeviceManager, str], Awaitable[None]]) -> None:
         name = check.__name__
         resource = RESOURCE.format(name.replace("_", "-"))
-        ALL.append(Scenario(title, name, lambda kubelet: check(kubelet, resource)))
+        ALL.append(Scenario(title, name, lambda kubelet: check(kubelet, resource), requires))
 
     return add
 
@@ -105,15 +118,9 @@ def _entries(kubelet: DeviceManager) -> list[str]:
     return os.listdir(kubelet.directory)
 
 
-def _rejection(error: str) -> Rejected:
-    return Rejected(
-        "UnexpectedAdmissionError", f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
-    )
-
-
 async def _rejected(kubelet: DeviceManager, resource: str, count: int, error: str) -> None:
     answer = await kubelet.admit(resource, count)
-    assert answer == _rejection(error), f"{answer}"
+    assert answer == Rejected("UnexpectedAdmissionError", kubelet.behaviour.rejection(error)), f"{answer}"
 
 
 async def _admitted(kubelet: DeviceManager, resource: str, count: int) -> Admitted:
@@ -308,7 +315,7 @@ async def kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         await _rejected(kubelet, resource, 2, error)
 
 
-@scenario("A kubelet that starts removes sockets, but not files and directories")
+@scenario("A kubelet that starts removes sockets, and before 1.33 files, but not directories")
 async def sweep(kubelet: DeviceManager, _resource: str) -> None:
     paths = {name: os.path.join(kubelet.directory, f"swept-{name}") for name in ("socket", "file", "directory")}
     with socket.socket(socket.AF_UNIX) as listener:
@@ -318,9 +325,10 @@ async def sweep(kubelet: DeviceManager, _resource: str) -> None:
     os.mkdir(paths["directory"])
     await kubelet.restart()
     remaining = {name for name in paths if f"swept-{name}" in _entries(kubelet)}
-    os.unlink(paths["file"])
+    Path(paths["file"]).unlink(missing_ok=True)
     os.rmdir(paths["directory"])
-    assert remaining == {"file", "directory"}, f"remaining: {remaining}"
+    expected = {"directory"} if kubelet.behaviour.sweeps(stat.S_IFREG) else {"file", "directory"}
+    assert remaining == expected, f"remaining: {remaining}"
 
 
 @scenario("After a restart the kubelet has the resource from its checkpoint: 0 of 0 until the plugin registers")
@@ -398,7 +406,10 @@ def _list_of(size: int) -> list[tuple[str, str]]:
     return devices
 
 
-@scenario("Two plugins of one resource: when the stream of the first one ends, the kubelet drops the second one too")
+@scenario(
+    "Two plugins of one resource: when the stream of the first one ends, the kubelet drops the second one too",
+    LOSES_DEVICES,
+)
 async def takeover(kubelet: DeviceManager, resource: str) -> None:
     async with (
         Probe(kubelet.directory, resource, healthy("a"), socket="first.sock") as first,
@@ -414,7 +425,29 @@ async def takeover(kubelet: DeviceManager, resource: str) -> None:
         await _until(lambda: second.streams == 0, "the stream of the second plugin ends")
 
 
-@scenario("Two plugins of one resource: when the second one ends, the first one keeps a stream, but no healthy device")
+@scenario("Two plugins of one resource: when one of them ends, the kubelet uses the other one", KEEPS_DEVICES)
+async def survivor(kubelet: DeviceManager, resource: str) -> None:
+    async with (
+        Probe(kubelet.directory, resource, healthy("a", "b"), socket="first.sock") as first,
+        Probe(kubelet.directory, resource, healthy("a", "b"), socket="second.sock") as second,
+    ):
+        for plugin in (first, second):
+            assert not await plugin.register()
+            await _until(lambda plugin=plugin: plugin.streams == 1, "the kubelet watches the plugin")  # type: ignore[misc]
+        for ends, stays in ((second, first), (first, second)):
+            ends.end_streams()
+            await _until(lambda ends=ends: ends.streams == 0, "the stream ends")  # type: ignore[misc]
+            await _counts(kubelet, resource, (2, 2))
+            admitted = await _admitted(kubelet, resource, 1)
+            assert [set(devices) for devices in stays.allocated] == [admitted.devices], f"{stays.allocated}"
+            assert not await ends.register()
+            await _until(lambda ends=ends: ends.streams == 1, "the kubelet watches it again")  # type: ignore[misc]
+
+
+@scenario(
+    "Two plugins of one resource: when the second one ends, the first one keeps a stream, but no healthy device",
+    LOSES_DEVICES,
+)
 async def second_leaves(kubelet: DeviceManager, resource: str) -> None:
     async with (
         Probe(kubelet.directory, resource, healthy("a", "b"), socket="first.sock") as first,

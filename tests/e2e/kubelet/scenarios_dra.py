@@ -16,6 +16,7 @@ from aosp_plugin.framework.dra.registration import RegistrationServicer
 from tests.dra_drivers import PATIENT, Driver, running_driver
 from tests.e2e.kubelet import scenarios
 from tests.e2e.kubelet.scenarios import PATIENCE, scenario
+from tests.e2e.kubelet.versions import DRA
 
 if TYPE_CHECKING:
     from tests.e2e.kubelet.scenarios import DeviceManager
@@ -41,7 +42,9 @@ async def _watched(driver: Driver) -> None:
             await asyncio.sleep(0.05)
 
 
-@scenario("A DRA driver registers: one socket, without an endpoint, serves the kubelet's calls and its health stream")
+@scenario(
+    "A DRA driver registers: one socket, without an endpoint, serves the kubelet's calls and its health stream", DRA
+)
 async def dra_registers(kubelet: DeviceManager, resource: str) -> None:
     async with running_driver(kubelet.registry, name=_name(resource)) as driver:
         await _registered(driver)
@@ -52,7 +55,7 @@ async def dra_registers(kubelet: DeviceManager, resource: str) -> None:
     assert not [name for name in os.listdir(kubelet.registry) if _name(resource) in name]
 
 
-@scenario("A DRA driver registers again with each restarted kubelet, on the same socket")
+@scenario("A DRA driver registers again with each restarted kubelet, on the same socket", DRA)
 async def dra_kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
     async with running_driver(kubelet.registry, name=_name(resource)) as driver:
         await _registered(driver)
@@ -66,7 +69,7 @@ async def dra_kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         assert driver.service.endpoint == endpoint, driver.service.endpoint
 
 
-@scenario("A DRA driver whose socket is deleted registers another one")
+@scenario("A DRA driver whose socket is deleted registers another one", DRA)
 async def dra_socket_deleted(kubelet: DeviceManager, resource: str) -> None:
     async with running_driver(kubelet.registry, name=_name(resource)) as driver:
         await _registered(driver)
@@ -79,7 +82,7 @@ async def dra_socket_deleted(kubelet: DeviceManager, resource: str) -> None:
         await _watched(driver)
 
 
-@scenario("Two instances of a DRA driver are registered side by side")
+@scenario("Two instances of a DRA driver are registered side by side", DRA)
 async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
     async with running_driver(kubelet.registry, name=_name(resource)) as second:
         async with running_driver(kubelet.registry, name=_name(resource)) as first:
@@ -89,7 +92,7 @@ async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
         assert second.service.registered
 
 
-@scenario("A DRA driver that is not registered within its patience is registered on another socket")
+@scenario("A DRA driver that is not registered within its patience is registered on another socket", DRA)
 async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
     drivers = []
 
@@ -113,7 +116,7 @@ async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
     assert len(set(drivers) - {""}) > 1, f"{set(drivers)}"
 
 
-@scenario("A DRA driver whose services the kubelet does not know is refused, and told why")
+@scenario("A DRA driver whose services the kubelet does not know is refused, and told why", DRA)
 async def dra_refused(kubelet: DeviceManager, resource: str) -> None:
     answers: asyncio.Queue[str | None] = asyncio.Queue()
     servicer = RegistrationServicer(_name(resource), lambda: None, answers.put_nowait)

@@ -17,6 +17,7 @@ import yaml
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from tests.e2e.kubelet import versions
 from tests.e2e.kubelet.processes import Daemon, run
 from tests.e2e.kubelet.sandbox import NODE_ADDRESS
 from tests.e2e.kubelet.waiting import until
@@ -30,11 +31,16 @@ POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 NODE: Final = "e2e"
 API: Final = "http://127.0.0.1:10255"
 LARGEST_MESSAGE: Final = 16 * 1024 * 1024
+_SINCE: Final = {"containerRuntimeEndpoint": 27, "failCgroupV1": 31, "crashLoopBackOff": versions.CRASH_LOOP.first}
+"""The minor versions that introduced settings."""
 
 
-def common_configuration(runtime_socket: str) -> dict[str, Any]:
-    """Return the settings that differ from the defaults because there is no systemd, and images cannot be pulled."""
-    return {
+def common_configuration(runtime_socket: str, minor: int = 34) -> dict[str, Any]:
+    """Return the settings that differ from the defaults because there is no systemd, and images cannot be pulled.
+
+    ``minor`` is the kubelet's minor version. Settings that it does not have yet are omitted.
+    """
+    settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": f"unix://{runtime_socket}",
@@ -54,13 +60,14 @@ def common_configuration(runtime_socket: str) -> dict[str, Any]:
         ),
         # A killed container restarts within a second, instead of after the usual 10, 20, 40 s.
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
-        "featureGates": {"KubeletCrashLoopBackOffMax": True, "ResourceHealthStatus": True},
+        "featureGates": versions.gates(minor),
     }
+    return {name: value for name, value in settings.items() if _SINCE.get(name, 0) <= minor}
 
 
-def _configuration(manifests: Path, runtime_socket: str) -> dict[str, Any]:
+def _configuration(manifests: Path, runtime_socket: str, minor: int) -> dict[str, Any]:
     """Return the configuration of a kubelet without an API server."""
-    return common_configuration(runtime_socket) | {
+    return common_configuration(runtime_socket, minor) | {
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "address": "127.0.0.1",
@@ -77,18 +84,22 @@ class Standalone:
         """Write the configuration."""
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
+        self._binary = binary
+        self.minor = versions.minor(self.version)
+        self.behaviour = versions.behaviour(self.minor)
         config = directory / "kubelet.yaml"
-        config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket)))
+        config.write_text(yaml.safe_dump(_configuration(self.manifests, runtime_socket, self.minor)))
         # The DaemonSet's nodeSelector requires the label. Without the address the kubelet resolves the node's name.
         node = (f"--hostname-override={NODE}", f"--node-ip={NODE_ADDRESS}", "--node-labels=aosp.io/binder=true")
         command = [str(binary), f"--config={config}", f"--cert-dir={directory}/pki", *node, "--v=2"]
+        if self.minor < _SINCE["containerRuntimeEndpoint"]:
+            command.append(f"--container-runtime-endpoint=unix://{runtime_socket}")
         self.daemon = Daemon("kubelet", command, directory / "kubelet.log")
-        self._binary = binary
 
     @property
     def version(self) -> str:
-        """The kubelet's version."""
-        return run(str(self._binary), "--version").split()[1].removeprefix("v")
+        """The kubelet's version, such as 1.34.4."""
+        return run(str(self._binary), "--version").split()[-1].removeprefix("v")
 
     def start(self) -> None:
         """Start the kubelet, and wait for its two sockets."""

@@ -19,16 +19,19 @@ from tests.e2e.kubelet import (
     items_restarts,
     items_two_plugins,
     items_variants,
+    versions,
 )
 from tests.e2e.kubelet.node import ALL
 from tests.e2e.kubelet.plugins import configuration
 from tests.e2e.kubelet.pods import RESOURCE
+from tests.e2e.kubelet.versions import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from tests.e2e.kubelet.items import Item
+    from tests.e2e.kubelet.versions import Condition
 
 
 class Containerd(enum.Enum):
@@ -57,6 +60,8 @@ class Chapter:
     as_pod: bool = False
     """Whether the plugin runs as the DaemonSet's pod, instead of a process."""
     containerd: Containerd = Containerd.DEBIAN
+    requires: Condition = ANY
+    """The kubelets that it is about."""
 
     def select(self, text: str, names: Mapping[str, AbstractSet[str]] | None = None) -> list[Item]:
         """Return the items whose ``chapter.name`` contains ``text``; with ``names``, only this chapter's among them."""
@@ -66,14 +71,15 @@ class Chapter:
 
 CORE: Final[dict[str, AbstractSet[str]]] = {
     "process": {
-        *("registers", "capacity", "own_devices", "environment", "mounts", "records", "second_pod", "too_many"),
-        *("container_restart", "allocate_once", "kubelet_restarts", "plugin_killed", "device_vanishes", "ends"),
+        *("registers", "capacity", "own_devices", "environment", "mounts", "get", "status", "records", "second_pod"),
+        *("too_many", "container_restart", "allocate_once", "kubelet_restarts", "plugin_killed", "device_vanishes"),
+        *("health", "ends"),
     },
     "pod": {
         *("registers", "ready", "command", "no_privileges", "file_systems", "no_devices", "own_devices", "ends"),
         *("content", "programs", "modules", "commands"),
     },
-    "phones": {"registers", "three_paths", "second_phone", "incomplete", "ends"},
+    "phones": {"registers", "three_paths", "second_phone", "incomplete", "health", "ends"},
     "scenarios": {"order", "refusals", "flips", "allocate", "pre_start", "kubelet_restarts", "stream_ends"},
 }
 """The core set: the names of items by chapter."""
@@ -83,8 +89,8 @@ _POOL: Final = [*_REST, *items_restarts.item.all, *items_devices.item.all]
 _START: Final = items_pods.item.named("registers", "capacity")
 _AT_PATHS: Final = items_phones.item.named("three_paths", "environment", "second_phone")
 _COMMON: Final = [
-    *items_phones.item.named("incomplete", "too_many"),
-    *items_pods.item.named("records", "container_restart", "allocate_once"),
+    *items_phones.item.named("incomplete", "health", "too_many"),
+    *items_pods.item.named("get", "status", "records", "container_restart", "allocate_once"),
 ]
 _END: Final = items_devices.item.named("ends")
 
@@ -93,9 +99,10 @@ def _pool(name: str, title: str, items: Sequence[Item], *, as_pod: bool) -> Chap
     return Chapter(name, title, items, configuration(), RESOURCE, ALL, each=3, as_pod=as_pod)
 
 
-def _by_cdi(name: str, title: str, items: Sequence[Item], text: str) -> Chapter:
+def _by_cdi(name: str, title: str, items: Sequence[Item], text: str, requires: Condition = ANY) -> Chapter:
     file, *rest = items_cdi.item.named("file", "spec", "recreated", "two_phones", "away", "ends")
-    return Chapter(name, title, [*_START, file, *items, *rest], text, containerd=Containerd.WITH_CDI)
+    all_items = [*_START, file, *items, *rest]
+    return Chapter(name, title, all_items, text, containerd=Containerd.WITH_CDI, requires=requires)
 
 
 CHAPTERS: Final = (
@@ -149,6 +156,7 @@ CHAPTERS: Final = (
         "phones by CDI, in the field of the CRI",
         [*items_cdi.item.named("by_field"), *_AT_PATHS, *_COMMON],
         items_cdi.BY_FIELD,
+        versions.CDI.required,
     ),
     _by_cdi(
         "cdi-annotations",

@@ -1,0 +1,124 @@
+"""The kubelet's versions: how each is built, and which features the items require.
+
+Kubelets of other versions than that of the other tests are built from the go.mod that their Kubernetes release has, in
+which k8s.io/api and other modules are directories of its repository; here they are the modules that were published
+with the release. The release's go.sum and ``kubelets.sum`` have the hashes of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aosp_plugin.testing import Behaviour
+from tests.e2e.common import cache, golang
+
+VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}
+"""The versions that can be selected, besides the one in ``tests/e2e/kubernetes/go.mod``."""
+SUMS: Final = Path(__file__).resolve().parent / "kubelets.sum"
+"""Lines of go.sum for k8s.io/kubernetes and the modules that are published with it, of all versions."""
+_MODULE: Final = "k8s.io/kubernetes"
+
+
+def build(version: str) -> Path:
+    """Return the binary of a kubelet; ``version`` is a key of VERSIONS."""
+    release = VERSIONS[version]
+    key = cache.key([release, _sums(release)])
+    module = cache.cached(f"kubelet-module-{key}", lambda path: _write_module(release, path))
+    link = golang.kubernetes_version(release)
+    # Without the cloud providers' volumes, which no item uses, there is much less to compile in versions before 1.31.
+    return golang.build("kubelet", module, f"{_MODULE}/cmd/kubelet", link=link, tags=["providerless"]) / "kubelet"
+
+
+def _write_module(release: str, directory: Path) -> None:
+    """Write a go.mod and a go.sum from which a release's kubelet can be built."""
+    downloaded = json.loads(golang.go("mod", "download", "-json", f"{_MODULE}@{release}", cwd=directory))
+    sums = _sums(release)
+    pinned = f"{_MODULE} {release} {downloaded['Sum']}\n"
+    assert pinned in sums, f"{SUMS.name} does not have {pinned.strip()}"
+    (directory / "go.mod").write_text(module_file(Path(downloaded["GoMod"]).read_text(), release))
+    shutil.copyfile(Path(downloaded["Dir"], "go.sum"), directory / "go.sum")
+    with (directory / "go.sum").open("a") as file:
+        file.write(sums)
+
+
+def _sums(release: str) -> str:
+    """Return the lines of ``kubelets.sum`` for a release."""
+    names = f"{_MODULE} {release}", f" {_published(release)}"
+    return "".join(line for line in SUMS.read_text().splitlines(keepends=True) if any(name in line for name in names))
+
+
+def _published(release: str) -> str:
+    """Return the version of the modules that are published with a release."""
+    return release.replace("v1.", "v0.", 1)
+
+
+def module_file(text: str, release: str) -> str:
+    """Return the go.mod of a module that builds programs of k8s.io/kubernetes; ``text`` is the go.mod of the latter."""
+    text = text.replace(f"module {_MODULE}\n", "module aosp-device-plugin/kubelet\n")
+    text = re.sub(r"=> \./staging/src/(\S+)", rf"=> \1 {_published(release)}", text)
+    return f"{text}\nrequire {_MODULE} {release}\n"
+
+
+class Condition(NamedTuple):
+    """Which kubelets an item is about: the first and the last minor version."""
+
+    reason: str
+    """Why the item is skipped with other versions."""
+    first: int = 0
+    last: int = 99
+
+    def missing(self, minor: int) -> str:
+        """Return the reason to skip the item with this minor version, or ""."""
+        return "" if self.first <= minor <= self.last else self.reason
+
+
+class Feature(NamedTuple):
+    """A feature of newer kubelets."""
+
+    name: str
+    first: int
+    """The first minor version that has it."""
+    default: int
+    """The first minor version that has it by default; before that its feature gate is turned on."""
+
+    @property
+    def required(self) -> Condition:
+        """The condition of items that require it."""
+        gate = f", by default since 1.{self.default}" if self.default > self.first else ""
+        return Condition(f"requires {self.name}, since 1.{self.first}{gate}", self.first)
+
+
+ANY: Final = Condition("")
+LOSES_DEVICES: Final = Condition("kubelets since 1.37 keep the devices of the other plugin", last=36)
+KEEPS_DEVICES: Final = Condition("kubelets before 1.37 lose the devices of both plugins", 37)
+DRA: Final = Condition("requires resource.k8s.io/v1, since 1.34", 34)
+
+CRASH_LOOP: Final = Feature("KubeletCrashLoopBackOffMax", 32, 35)
+GET: Final = Feature("KubeletPodResourcesGet", 27, 34)
+HEALTH: Final = Feature("ResourceHealthStatus", 31, 36)
+CDI: Final = Feature("DevicePluginCDIDevices", 28, 29)
+SIDECARS: Final = Feature("SidecarContainers", 28, 29)
+_GATES: Final = (CRASH_LOOP, GET, HEALTH, CDI, SIDECARS)
+
+
+def minor(text: str) -> int:
+    """Return the minor version of a version such as 1.34.4."""
+    return int(text.split(".")[1])
+
+
+def behaviour(number: int) -> Behaviour:
+    """Return the behaviour of the stand-in kubelet that corresponds to a minor version."""
+    if number >= 37:
+        return Behaviour.NEW
+    if number >= 33:
+        return Behaviour.BUGGY
+    return Behaviour.SWEEPING if number >= 26 else Behaviour.EARLY
+
+
+def gates(number: int) -> dict[str, bool]:
+    """Return the feature gates that a minor version requires for the features."""
+    return {feature.name: True for feature in _GATES if feature.first <= number < feature.default}

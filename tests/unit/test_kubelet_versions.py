@@ -1,0 +1,88 @@
+"""The kubelets of the compatibility matrix: their modules, and what differs between versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from aosp_plugin.testing import Behaviour
+from tests.e2e.kubelet import versions
+from tests.e2e.kubelet.standalone import common_configuration
+
+GO_MOD = """\
+module k8s.io/kubernetes
+
+go 1.19
+
+require (
+	github.com/spf13/cobra v1.4.0
+	k8s.io/api v0.0.0
+)
+
+replace (
+	github.com/spf13/cobra => github.com/spf13/cobra v1.4.0
+	k8s.io/api => ./staging/src/k8s.io/api
+)
+"""
+
+
+def test_directories_of_the_release_become_published_modules() -> None:
+    text = versions.module_file(GO_MOD, "v1.25.16")
+    assert "k8s.io/api => k8s.io/api v0.25.16\n" in text
+    assert "github.com/spf13/cobra => github.com/spf13/cobra v1.4.0\n" in text
+    assert text.endswith("\nrequire k8s.io/kubernetes v1.25.16\n")
+    assert "module k8s.io/kubernetes" not in text
+
+
+@pytest.mark.parametrize("release", versions.VERSIONS.values())
+def test_each_release_and_its_modules_are_pinned(release: str) -> None:
+    lines = versions.SUMS.read_text(encoding="ascii").splitlines()
+    published = release.replace("v1.", "v0.", 1)
+    assert [line for line in lines if line.startswith(f"k8s.io/kubernetes {release} h1:")]
+    assert [line for line in lines if line.startswith(f"k8s.io/kubelet {published} h1:")]
+
+
+def test_sums_are_sorted_and_unique() -> None:
+    lines = versions.SUMS.read_text(encoding="ascii").splitlines()
+    assert lines == sorted(set(lines))
+
+
+@pytest.mark.parametrize(
+    ("minor", "gates"),
+    [
+        (25, set()),
+        (28, {"KubeletPodResourcesGet", "DevicePluginCDIDevices", "SidecarContainers"}),
+        (31, {"KubeletPodResourcesGet", "ResourceHealthStatus"}),
+        (34, {"KubeletCrashLoopBackOffMax", "ResourceHealthStatus"}),
+        (37, set()),
+    ],
+)
+def test_gates_are_set_between_introduction_and_default(minor: int, gates: set[str]) -> None:
+    """A kubelet does not start with a gate that it does not know yet, or no longer."""
+    assert set(versions.gates(minor)) == gates
+
+
+@pytest.mark.parametrize(("minor", "known"), [(25, False), (26, False), (28, True)])
+def test_setting_is_omitted_before_the_version_that_has_it(minor: int, known: bool) -> None:  # noqa: FBT001
+    assert ("containerRuntimeEndpoint" in common_configuration("/run/c.sock", minor)) is known
+
+
+@pytest.mark.parametrize(
+    ("minor", "expected"),
+    [
+        (25, Behaviour.EARLY),
+        (26, Behaviour.SWEEPING),
+        (32, Behaviour.SWEEPING),
+        (33, Behaviour.BUGGY),
+        (36, Behaviour.BUGGY),
+        (37, Behaviour.NEW),
+    ],
+)
+def test_each_version_has_a_behaviour_of_the_stand_in(minor: int, expected: Behaviour) -> None:
+    assert versions.behaviour(minor) is expected
+
+
+def test_condition_names_the_reason_only_for_other_versions() -> None:
+    assert versions.CDI.required.missing(25) == "requires DevicePluginCDIDevices, since 1.28, by default since 1.29"
+    assert versions.CDI.required.missing(28) == ""
+    assert versions.LOSES_DEVICES.missing(36) == ""
+    assert versions.LOSES_DEVICES.missing(37)
