@@ -158,6 +158,14 @@ CHAPTERS: Final = (
         items_cdi.BY_FIELD,
         versions.CDI.required,
     ),
+    Chapter(
+        "kubelet-without-cdi",
+        "phones by CDI, with a kubelet that does not support it",
+        [*_START, *items_cdi.unknown.named("without_devices"), *_END],
+        items_cdi.BY_FIELD,
+        containerd=Containerd.WITH_CDI,
+        requires=versions.WITHOUT_CDI,
+    ),
     _by_cdi(
         "cdi-annotations",
         "phones by CDI, in an annotation",

@@ -9,7 +9,7 @@ from tests.e2e.kubelet.suite import CHAPTERS, CORE
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-_WHOLE: Final = ("two-plugins", "numa", "no-cdi")
+_WHOLE: Final = ("two-plugins", "numa", "no-cdi", "kubelet-without-cdi")
 """Chapters with all of their items."""
 _CDI: Final = {"registers", "capacity", "file", "by_field", "by_annotation", "spec", "three_paths", "ends"}
 

@@ -95,6 +95,7 @@ class Feature(NamedTuple):
 ANY: Final = Condition("")
 LOSES_DEVICES: Final = Condition("kubelets since 1.37 keep the devices of the other plugin", last=36)
 KEEPS_DEVICES: Final = Condition("kubelets before 1.37 lose the devices of both plugins", 37)
+WITHOUT_CDI: Final = Condition("kubelets since 1.28 support CDI", last=27)
 DRA: Final = Condition("requires resource.k8s.io/v1, since 1.34", 34)
 
 CRASH_LOOP: Final = Feature("KubeletCrashLoopBackOffMax", 32, 35)
