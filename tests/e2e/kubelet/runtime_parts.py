@@ -30,10 +30,11 @@ _PINNS: Final = "pinns"
 def arguments(name: str) -> list[str]:
     """Return the arguments that name the programs of a combination."""
     container_runtime, oci_runtime = name.split("+")
-    old = container_runtime.startswith("containerd-1.")
-    if old:
+    if name in _OF_DEBIAN_12:
         packages.install([oci_runtime])
-    program = oci_runtime if old else str(_NEW[oci_runtime]())
+        program = oci_runtime
+    else:
+        program = str(_NEWER[oci_runtime]())
     found = [f"--runtime={name}", f"--oci-runtime={program}"]
     if make := _CONTAINER_RUNTIMES[container_runtime]:
         found.append(f"--programs={make()}")
@@ -96,7 +97,9 @@ def _crio() -> Path:
     return built
 
 
-_NEW: Final = {"runc": _runc, "crun": _crun_of_debian_13}
+_OF_DEBIAN_12: Final = ("containerd-1.6+runc", "containerd-1.6+crun", "containerd-1.7+runc")
+"""The combinations with an OCI runtime of Debian 12. Its crun refuses the runtime specs of containerd 1.7."""
+_NEWER: Final = {"runc": _runc, "crun": _crun_of_debian_13}
 _CONTAINER_RUNTIMES: Final = {
     "containerd-1.6": None,
     "containerd-1.7": _containerd_of_debian_13,

@@ -26,4 +26,4 @@ COMBINATIONS: Final = {
     "cri-o+runc": Combination(cdi=True, user_namespaces=True),
     "cri-o+crun": Combination(cdi=True, user_namespaces=True),
 }
-"""By name. containerd 1.x has the OCI runtimes of Debian 12, the others newer ones (``runtime_parts``)."""
+"""By name. ``runtime_parts`` has the versions."""
