@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,8 @@ RESOURCE: Final = "aosp.io/phone"
 DIRECTORY: Final = "/run/aosp-binderfs/phones"
 SOURCE: Final = "aosp-phone"
 NAMES: Final = ("binder", "hwbinder", "vndbinder")
-LISTED: Final = "binder,binder-control,features,hwbinder,vndbinder"
-"""All that /dev/binderfs of a container has."""
+_FEATURES_SINCE: Final = (5, 15)
+"""The first Linux whose binderfs has the directory ``features`` (commit fc470abf54b2, of July 2021)."""
 NULL: Final = "1:3"
 """The device number of /dev/null."""
 CONTROL: Final = f"{SHARED}/binder-control"
@@ -37,6 +38,17 @@ REDROID: Final = tuple(
 """The capabilities of deploy/examples/redroid.yaml, which allow to mount and unmount."""
 ADMIN: Final = tuple({*CAPABILITIES, *REDROID})
 """These and the default ones."""
+
+
+def files(release: str) -> str:
+    """Return all names in a binderfs with the three devices, on a kernel of this release."""
+    major, minor = map(int, re.findall(r"[0-9]+", release)[:2])
+    directories = ("features",) if (major, minor) >= _FEATURES_SINCE else ()
+    return ",".join(sorted((*NAMES, "binder-control", *directories)))
+
+
+LISTED: Final = files(os.uname().release)
+"""All that /dev/binderfs of a container has."""
 
 
 def phone_of(allocation: ContainerAllocation) -> str:
