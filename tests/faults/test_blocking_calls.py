@@ -242,7 +242,7 @@ async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
                 await stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE)
             (other_directory / "a").touch()
             await listed(kubelet, 1, "example.com/other")
-            assert other.unready == ""
+            await ready(other)
             release()
         await listed(kubelet, 3, RESOURCE)
         await ready(plugin)
