@@ -18,7 +18,7 @@ def _kubelet(version: str, *options: str, note: str) -> Cell:
 
 CELLS: Final = (
     _kubelet("1.25", "--kubelet", "1.25", note="not what this version lacks: CDI in the CRI's field, DRA"),
-    _kubelet("1.28", "--kubelet", "1.28", note="with the feature gates of CDI and sidecars; not DRA"),
+    _kubelet("1.28", "--kubelet", "1.28", note="with the feature gate of CDI; not sidecars, DRA"),
     _kubelet("1.31", "--kubelet", "1.31", note="not DRA"),
     _kubelet("1.34", note="DRA drivers"),
     _kubelet("1.36", "--kubelet", "1.36", note="DRA drivers"),

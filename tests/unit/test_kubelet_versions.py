@@ -50,7 +50,7 @@ def test_sums_are_sorted_and_unique() -> None:
     ("minor", "gates"),
     [
         (25, set()),
-        (28, {"KubeletPodResourcesGet", "DevicePluginCDIDevices", "SidecarContainers"}),
+        (28, {"KubeletPodResourcesGet", "DevicePluginCDIDevices"}),
         (31, {"KubeletPodResourcesGet", "ResourceHealthStatus"}),
         (34, {"KubeletCrashLoopBackOffMax", "ResourceHealthStatus"}),
         (37, set()),

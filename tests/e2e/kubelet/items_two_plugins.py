@@ -34,6 +34,9 @@ HEALED_WITHIN = 90.0
 SUCCEEDED_WITHIN = 1.0
 """Seconds from the end of a plugin until the devices of its successor, which is registered, are allocatable again."""
 
+_FIRST = "127.0.0.1:9478"
+_SECOND = "127.0.0.1:9479"
+
 item = Items()
 
 
@@ -59,25 +62,40 @@ def _heals(node: Node, end: Callable[[], None]) -> None:
 def _readiness() -> str:
     """Return the body of /readyz."""
     try:
-        with urllib.request.urlopen("http://127.0.0.1:9478/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{_FIRST}/readyz", timeout=5) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         return error.read().decode()
 
 
-def _second(directory: str) -> Daemon:
-    """Return another plugin of the resource, without HTTP."""
-    config = Path(directory, "config.yaml")
-    config.write_text(configuration())
-    program = str(Path(sys.executable).with_name("aosp-plugin"))
-    command = [program, "serve", f"--config={config}", "--listen="]
-    return Daemon("second plugin", command, Path(directory, "plugin.log"))
+def _ready(address: str) -> bool:
+    """Return whether the plugin with this address is ready: the kubelet has its devices."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return False
+
+
+@contextlib.contextmanager
+def _second() -> Iterator[Daemon]:
+    """Return another plugin of the resource, not started; kill it if it runs at the end."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory, "config.yaml")
+        config.write_text(configuration())
+        program = str(Path(sys.executable).with_name("aosp-plugin"))
+        command = [program, "serve", f"--config={config}", f"--listen={_SECOND}"]
+        second = Daemon("second plugin", command, Path(directory, "plugin.log"))
+        try:
+            yield second
+        finally:
+            if second.running:
+                second.end(signal.SIGKILL)
 
 
 @item("A second plugin of the resource registers and ends: the first one reports it, and heals the kubelet in 90 s")
 def second_leaves(node: Node) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        second = _second(directory)
+    with _second() as second:
         registered = node.kubelet.metric(REGISTRATIONS, RESOURCE)
         second.start()
         until(lambda: node.kubelet.metric(REGISTRATIONS, RESOURCE) > registered, "the second plugin registers")
@@ -94,16 +112,21 @@ def _end(second: Daemon) -> None:
 
 @item("An earlier plugin of the resource ends, as in a rolling update with maxSurge: the later one has the devices")
 def successor_takes_over(node: Node) -> None:
-    """Kubelets before 1.37 disconnect the later plugin, too, which registers again at once."""
-    with tempfile.TemporaryDirectory() as directory:
-        second = _second(directory)
+    """Kubelets before 1.37 disconnect the later plugin, too, which registers again at once.
+
+    Like a rolling update, it ends a plugin when the later one is ready. If the kubelet is still connecting to that one,
+    it may drop it without a call of ListAndWatch, and the plugin waits 10 s for the call before it registers again.
+    """
+    with _second() as second:
         second.start()
+        until(lambda: _ready(_SECOND), "the second plugin is ready")
         until(
             lambda: "another plugin of this resource runs on this node" in _readiness(), "/readyz names the other one"
         )
         with _short_gap(node):
             node.plugin.interrupt(signal.SIGTERM)  # and it registers later than the second one
             until(lambda: "another plugin of this resource runs on this node" in _readiness(), "/readyz names it again")
+            until(lambda: _ready(_FIRST), "the first plugin is ready")
         with _short_gap(node):
             _end(second)
             until(lambda: "another plugin of this resource" not in _readiness(), "/readyz no longer names it")
