@@ -43,7 +43,7 @@ CHECK_TIMEOUT = 10.0
 """Seconds to bind an address, and to check the kubelet's and the CDI directory."""
 
 RETRY = 0.5
-"""Seconds until modules are imported again for which the process had no free descriptor."""
+"""Seconds until the HTTP servers are started again for which the process had no free descriptor."""
 
 FIRST_LIST = 0.2
 """Seconds after which HTTP requests are answered although the kubelet does not have the devices yet."""
@@ -64,6 +64,8 @@ class Generation:
         self.config = config
         self.names = ",".join(resource.resource_name for resource in config.resources)
         self.listeners: dict[tuple[str, int], socket.socket] = {}
+        self._served: set[tuple[str, int]] = set()
+        """The addresses on which HTTP requests are answered."""
         self._server_tasks: list[asyncio.Task[None]] = []
         self._background: list[asyncio.Task[None]] = []
         self._replaced = False
@@ -106,7 +108,7 @@ class Generation:
             self.listeners[address] = self._stack.enter_context(listener)
 
     def serve_http(self) -> None:
-        """Answer HTTP requests from now on. Raises OSError."""
+        """Answer HTTP requests from now on. Raises OSError; then it may be called again."""
         from aosp_plugin.daemon import endpoints  # noqa: PLC0415 - after the start, see serve_http_after_start
         from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
 
@@ -114,8 +116,10 @@ class Generation:
             self.servers, self._files, self._observation, stuck=self._stuck, runbook_url=self.config.runbook_url
         )
         for address, served in endpoints.by_address(self.config, routes).items():
-            host_names = {address[0], *self.config.allowed_hosts}
-            self._stack.enter_context(http.serving(self.listeners[address], served, host_names))
+            if address not in self._served:
+                host_names = {address[0], *self.config.allowed_hosts}
+                self._stack.enter_context(http.serving(self.listeners[address], served, host_names))
+                self._served.add(address)
 
     def serve_http_after_start(self, tasks: asyncio.TaskGroup) -> None:
         """Answer HTTP requests when the kubelet has the devices, or after ``FIRST_LIST`` seconds; clients wait.
@@ -130,13 +134,19 @@ class Generation:
                 for plugin in device_plugins(self.servers):
                     await plugin.view_due.wait()
         importing = partial(importlib.import_module, "aosp_plugin.daemon.endpoints")
+        failed = False
         with contextlib.closing(Worker("imports")) as worker:
             while True:
-                with contextlib.suppress(OSError):  # no free descriptors
+                try:
                     await worker.run(importing, label="import")
-                    break
-                await asyncio.sleep(RETRY)
-        self.serve_http()
+                    self.serve_http()
+                except (OSError, ImportError) as error:  # no free descriptors; ImportError: for a shared library
+                    if not failed:
+                        LOG.warning("HTTP server failed to start, retrying", extra={"error": str(error)})
+                    failed = True
+                    await asyncio.sleep(RETRY)
+                else:
+                    return
 
     async def prepare(self, *, strict: bool) -> None:
         """Scan all resources for the first time, side by side, and check that they share no binder device.

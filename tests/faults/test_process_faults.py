@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -130,6 +131,60 @@ async def test_registration_waits_for_descriptors(device_directory: DeviceDirect
             await serve.logged("Too many open files: gRPC requires")
             device_directory.add(1)
         await listed(kubelet, 2)
+
+
+DESCRIPTORS_RUN_OUT = """\
+import os, resource, socket, sys
+
+left = [3]
+
+def run_out():
+    if left:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (left.pop(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+"""
+
+AT_THE_IMPORT = """\
+def watch(event, values):
+    if event == "open" and os.path.basename(str(values[0])).startswith("endpoints."):
+        run_out()
+
+sys.addaudithook(watch)
+"""
+
+AT_THE_SOCKETS = """\
+original = socket.socketpair
+
+def socketpair(*arguments):
+    if "aosp_plugin.daemon.endpoints" in sys.modules:
+        run_out()
+    return original(*arguments)
+
+socket.socketpair = socketpair
+"""
+
+
+@pytest.mark.parametrize("moment", [AT_THE_IMPORT, AT_THE_SOCKETS])
+async def test_http_servers_start_when_descriptors_are_free_again(
+    device_directory: DeviceDirectory, kubelet_dir: str, tmp_path: Path, moment: str
+) -> None:
+    """They start after the registration. A process that ended for want of descriptors would take its devices along."""
+    device_directory.add(0)
+    (tmp_path / "sitecustomize.py").write_text(DESCRIPTORS_RUN_OUT + moment)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    port, status_port = free_port(), free_port()
+    flags = ["--listen", f"127.0.0.1:{port}", "--status-listen", f"127.0.0.1:{status_port}"]
+    async with (
+        Kubelet(kubelet_dir) as kubelet,
+        Serve(device_directory, kubelet_dir, *flags, environment={"PYTHONPATH": path}) as serve,
+    ):
+        assert "Too many open files" in await serve.logged("HTTP server failed to start, retrying")
+        limit = resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        await listed(kubelet, 1)
+        assert (await http_get(port, "/healthz"))[0] == 200
+        assert (await http_get(status_port, "/status"))[0] == 200
+        assert len(kubelet.registrations) == 1
 
 
 # -- tasks that die
