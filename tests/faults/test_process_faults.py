@@ -134,7 +134,7 @@ async def test_registration_waits_for_descriptors(device_directory: DeviceDirect
 
 
 DESCRIPTORS_RUN_OUT = """\
-import os, resource, socket, sys
+import os, resource, socket, sys, time
 
 left = [3]
 
@@ -142,15 +142,20 @@ def run_out():
     if left:
         resource.setrlimit(resource.RLIMIT_NOFILE, (left.pop(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-"""
+def at_the_import():
+    pass
 
-AT_THE_IMPORT = """\
 def watch(event, values):
     if event == "open" and os.path.basename(str(values[0])).startswith("endpoints."):
-        run_out()
+        while not os.path.exists(os.environ["REGISTERED"]):
+            time.sleep(0.01)
+        at_the_import()
 
 sys.addaudithook(watch)
 """
+"""The import of the HTTP servers' module waits for the file REGISTERED: without descriptors, gRPC ends the process."""
+
+AT_THE_IMPORT = "at_the_import = run_out"
 
 AT_THE_SOCKETS = """\
 original = socket.socketpair
@@ -172,16 +177,19 @@ async def test_http_servers_start_when_descriptors_are_free_again(
     device_directory.add(0)
     (tmp_path / "sitecustomize.py").write_text(DESCRIPTORS_RUN_OUT + moment)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {"PYTHONPATH": path, "REGISTERED": str(tmp_path / "registered")}
     port, status_port = free_port(), free_port()
     flags = ["--listen", f"127.0.0.1:{port}", "--status-listen", f"127.0.0.1:{status_port}"]
     async with (
         Kubelet(kubelet_dir) as kubelet,
-        Serve(device_directory, kubelet_dir, *flags, environment={"PYTHONPATH": path}) as serve,
+        Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve,
     ):
+        await listed(kubelet, 1)
+        await serve.logged("registered")
+        (tmp_path / "registered").touch()
         assert "Too many open files" in await serve.logged("HTTP server failed to start, retrying")
         limit = resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE)[1]
         resource.prlimit(serve.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
-        await listed(kubelet, 1)
         assert (await http_get(port, "/healthz"))[0] == 200
         assert (await http_get(status_port, "/status"))[0] == 200
         assert len(kubelet.registrations) == 1
