@@ -35,7 +35,8 @@ class Cell:
     """A Python module and its arguments: ``("tests.e2e.kernel", "--kernel", "bullseye")``."""
     expect: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of the versions that the command must report: ``{"Linux": "5.10."}``. A command that ran something
-    else fails, so that an option which is silently ignored does not pass."""
+    else fails, so that an option which is silently ignored does not pass. A command that runs two versions of a
+    component reports both: ``{"containerd": "1.6. and 2."}``."""
     note: str = ""
     """What a reader has to know besides, in Markdown: for example which items are run."""
     refused: str = ""

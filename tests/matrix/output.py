@@ -9,12 +9,14 @@ from typing import Final
 
 from tests.e2e.common import cache
 
-_ITEM: Final = re.compile(r"(?P<ok>not ok|ok) \d+ - (?P<title>.*)")
+_ITEM: Final = re.compile(r"(?P<ok>not ok|ok) (?:\d+ )?- (?P<title>.*)")
 _SKIP: Final = re.compile(r"(?P<title>.*?) # skip: (?P<reason>.*)")
 _VERSION: Final = re.compile(r"# version (?P<name>[^:]+): (?P<value>.+)")
 _LENGTH: Final = 300
 """Characters of a failed item, or of a reason, that are kept."""
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_AND: Final = " and "
+"""Separates the versions of a component of which a command ran several, in the order of their reports."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Output:
     def read(self, line: str) -> bool:
         """Count a line, and return whether it is part of the report."""
         if match := _VERSION.fullmatch(line):
-            self.versions[match["name"].strip()] = match["value"].strip()
+            self._add_version(match["name"].strip(), match["value"].strip())
         elif match := _ITEM.fullmatch(line):
             skip = _SKIP.fullmatch(match["title"])
             if match["ok"] == "not ok":
@@ -42,6 +44,17 @@ class Output:
             else:
                 self.passed += 1
         return bool(match) or line.startswith("# ")
+
+    def _add_version(self, name: str, version: str) -> None:
+        known = self.versions[name].split(_AND) if name in self.versions else []
+        if version not in known:
+            self.versions[name] = _AND.join([*known, version])
+
+
+def fits(version: str, beginning: str) -> bool:
+    """Return whether a version is the expected one: with ``1.6. and 2.``, two versions were run, and begin so."""
+    versions, beginnings = version.split(_AND), beginning.split(_AND)
+    return len(versions) == len(beginnings) and all(map(str.startswith, versions, beginnings))
 
 
 def without_places(text: str) -> str:

@@ -17,7 +17,7 @@ from tests.e2e.common import cache
 from tests.e2e.common.report import say
 from tests.matrix import results
 from tests.matrix.cell import State
-from tests.matrix.output import Output, without_places
+from tests.matrix.output import Output, fits, without_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def judge(cell: Cell, output: Output, code: int) -> State:
         output.failures.append("the command : no item was reported")
     for name, beginning in cell.expect.items():
         version = output.versions.get(name, "no version")
-        if not version.startswith(beginning):
+        if not fits(version, beginning):
             output.failures.append(f"the command : ran {name} {version} instead of {beginning}")
     if output.failures:
         return State.FAILED

@@ -51,6 +51,17 @@ def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kep
     assert "ok 1 - pods start" in (results.directory("runtimes/a") / "log").read_text()
 
 
+def test_all_versions_of_a_component_are_kept_and_expected(tmp_path: Path) -> None:
+    program = """
+        for version in ("1.6.20", "2.1.9", "1.6.20"):
+            print(f"# version containerd: {version}")
+            print("ok 1 - pods start")
+    """
+    found = run(tmp_path, program, expect={"containerd": "1.6. and 2."})
+    assert (found.state, found.versions) == (State.PASSED, {"containerd": "1.6.20 and 2.1.9"})
+    assert run(tmp_path, program, expect={"containerd": "2."}).state == State.FAILED
+
+
 @pytest.mark.parametrize(
     ("program", "failure"),
     [
@@ -59,6 +70,11 @@ def test_a_command_that_reports_items_passes_and_its_counts_and_versions_are_kep
         ("print('hello')", "the command : no item was reported"),
         ("print('ok 1 - a'); print('# version runc: 1.0')", "the command : ran runc 1.0 instead of 1.1"),
         ("print('ok 1 - a')", "the command : ran runc no version instead of 1.1"),
+        (
+            "print('ok 1 - a'); print('# version runc: 1.1.5'); print('# version runc: 1.3.6')",
+            "the command : ran runc 1.1.5 and 1.3.6 instead of 1.1",
+        ),
+        ("print('ok 1 - a'); print('not ok - too slow')", "too slow"),
     ],
 )
 def test_a_command_fails_by_an_item_its_exit_code_silence_or_another_version(
