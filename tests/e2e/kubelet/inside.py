@@ -124,7 +124,8 @@ def _runtime(options: argparse.Namespace, name: str, directory: Path) -> Contain
 
 def _skip(chapters: Sequence[Chapter], options: argparse.Namespace, reason: str, report: Report) -> None:
     for chapter in chapters:
-        report.skip(f"[{chapter.name}] {len(_select(chapter, options))} items", reason)
+        for item in _select(chapter, options):
+            report.skip(f"[{chapter.name}] {item.title}", reason)
 
 
 def _chapter(chapter: Chapter, machine: Machine, options: argparse.Namespace, report: Report) -> None:
