@@ -28,8 +28,10 @@ _LOG_LINES = 60
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of the arguments, and return the exit code: 1 if a cell failed."""
     options = _parse(arguments)
-    # As after Ctrl-C, the cell's command ends with this process.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # As after Ctrl-C, the cell's command ends with this process. .ci/run ends a stage by SIGABRT.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGABRT):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
     cells = dict(columns.cells())
     if options.command == "list":
         return _list(cells)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.matrix import columns, page, results
 from tests.matrix.__main__ import cheap_cell, main
 from tests.matrix.cell import Cell, State
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADDS_A_LINE = """
 import sys
@@ -73,6 +74,37 @@ def test_one_runs_a_cheap_cell_and_publishes_nothing(ran: Path, capsys: pytest.C
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     assert results.FILE.read_text() == "{}"
     assert not page.PAGE.exists()
+
+
+RUNS_A_CELL = """
+from tests.matrix import columns
+from tests.matrix.__main__ import main
+from tests.matrix.cell import Cell
+columns.load = lambda: {"kernels": (Cell(name="hangs", title="A", command=("matrix_command",)),)}
+main(["--cell", "kernels/hangs"])
+"""
+HANGS = """
+import os, signal
+print(f"# process {os.getpid()}", flush=True)
+signal.alarm(60)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGINT])
+def test_a_signal_ends_the_command_of_the_running_cell_too(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "matrix_command.py").write_text(HANGS)
+    root = Path(__file__).resolve().parents[3]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": f"{root}:{tmp_path}"}
+    with subprocess.Popen(  # noqa: S603 - the program above
+        [sys.executable, "-c", RUNS_A_CELL], cwd=root, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        command = next(int(line.split()[-1]) for line in process.stdout if line.startswith("# process"))
+        process.send_signal(number)
+        assert process.wait(30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(command, 0)
 
 
 def test_cheap_cells_take_turns_by_date() -> None:
