@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from tests.e2e.common import cache
 from tests.e2e.common.report import say
 from tests.matrix import columns, page, results, runner
 from tests.matrix.cell import State
@@ -73,9 +74,10 @@ def _list(cells: Mapping[str, Cell]) -> int:
 
 
 def _render(cells: Mapping[str, Cell]) -> int:
-    """Write results.json and the page."""
-    results.publish(cells)
-    page.PAGE.write_text(page.render(columns.load(), results.published()), encoding="utf-8")
+    """Write results.json and the page, which another process may be doing, too."""
+    with cache.exclusive("matrix-page"):
+        results.publish(cells)
+        page.PAGE.write_text(page.render(columns.load(), results.published()), encoding="utf-8")
     return 0
 
 
@@ -85,6 +87,7 @@ def _run(selected: Mapping[str, Cell], cells: Mapping[str, Cell], *, again: bool
     for name, cell in selected.items():
         result = results.cached(name, cell)
         if not cell.command:
+            say(f"{name}: {page.state(cell, None)}, without a command")
             continue
         if again or not runner.is_current(result):
             say(f"# {name}: python -m {' '.join(cell.command)}")

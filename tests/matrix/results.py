@@ -49,10 +49,14 @@ class Result:
 
 
 def directory(name: str) -> Path:
-    """Return the directory of a cell in the cache, with its log and its result."""
-    path = cache.root() / "matrix" / name
+    """Return the directory of a cell in the cache, with its log and its result; create it if it does not exist."""
+    path = _path(name)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _path(name: str) -> Path:
+    return cache.root() / "matrix" / name
 
 
 def save(name: str, result: Result) -> None:
@@ -65,7 +69,7 @@ def save(name: str, result: Result) -> None:
 
 def cached(name: str, cell: Cell) -> Result | None:
     """Return the result of a cell's command in the cache; None if there is none, or only one of another command."""
-    path = directory(name) / "result.json"
+    path = _path(name) / "result.json"
     if not path.exists():
         return None
     result = Result.from_json(json.loads(path.read_text(encoding="utf-8")))

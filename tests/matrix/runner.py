@@ -40,8 +40,15 @@ def is_current(result: results.Result | None) -> bool:
 
 
 def run(name: str, cell: Cell) -> results.Result:
-    """Run the command of a cell, save its result in the cache, and return it."""
+    """Run the command of a cell, save its result in the cache, and return it.
+
+    If another process ran the cell while this one waited for it, its result is returned, if that is current.
+    """
+    known = results.cached(name, cell)
     with cache.exclusive(f"matrix-{name.replace('/', '-')}"):
+        newer = results.cached(name, cell)
+        if newer and newer != known and is_current(newer):
+            return newer
         before, plugin, started = sources(), _plugin(), time.time()
         output = Output()
         code = _execute(cell, results.directory(name) / "log", output)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.common import cache
 from tests.matrix import results, runner
 from tests.matrix.cell import Cell, State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.matrix.results import Result
@@ -128,6 +132,23 @@ def test_a_run_during_which_the_package_changes_fails(tmp_path: Path, monkeypatc
     found = run(tmp_path, PASSES)
     assert found.state == State.FAILED
     assert found.failures == ["the command : aosp_plugin changed while it ran"]
+
+
+def test_a_run_that_waited_for_another_one_takes_over_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, PASSES)
+    other = dataclasses.replace(run(tmp_path, PASSES), passed=9)
+
+    @contextlib.contextmanager
+    def waiting(_: str) -> Iterator[None]:
+        results.save("runtimes/a", other)
+        yield
+
+    monkeypatch.setattr(cache, "exclusive", waiting)
+    assert run(tmp_path, PASSES) == other
+    other = dataclasses.replace(other, state=State.FAILED)
+    assert run(tmp_path, PASSES).passed == 1
 
 
 def test_a_cached_result_of_another_command_does_not_count(tmp_path: Path) -> None:
