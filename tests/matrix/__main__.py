@@ -76,7 +76,7 @@ def _list(cells: Mapping[str, Cell]) -> int:
 def _render(cells: Mapping[str, Cell]) -> int:
     """Write results.json and the page, which another process may be doing, too."""
     with cache.exclusive("matrix-page"):
-        results.publish(cells)
+        results.publish(cells, runner.belongs)
         page.PAGE.write_text(page.render(columns.load(), results.published()), encoding="utf-8")
     return 0
 

@@ -11,7 +11,7 @@ from tests.e2e.common import cache
 from tests.matrix.cell import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tests.matrix.cell import Cell
 
@@ -82,10 +82,11 @@ def published() -> dict[str, Result]:
     return {name: Result.from_json(part) for name, part in fields.items()}
 
 
-def publish(cells: Mapping[str, Cell]) -> None:
+def publish(cells: Mapping[str, Cell], belongs: Callable[[Result], bool]) -> None:
     """Take newer results of the cache over into results.json, and drop those of cells that no longer exist.
 
-    A command that could not run does not replace the result of one that ran.
+    ``belongs`` says whether a result is about the package of this checkout. A command that could not run does not
+    replace the result of one that ran.
     """
     results = {
         name: result
@@ -94,9 +95,11 @@ def publish(cells: Mapping[str, Cell]) -> None:
     }
     for name, cell in cells.items():
         new, old = cached(name, cell), results.get(name)
-        if new and (
-            not old or (new.finished > old.finished and (new.state != State.NOT_RUN or old.state == new.state))
-        ):
+        if new and belongs(new) and (not old or _replaces(new, old)):
             results[name] = new
     text = json.dumps({name: results[name].to_json() for name in sorted(results)}, indent=1, ensure_ascii=False)
     FILE.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _replaces(new: Result, old: Result) -> bool:
+    return new.finished > old.finished and (new.state != State.NOT_RUN or old.state == new.state)

@@ -39,6 +39,15 @@ def is_current(result: results.Result | None) -> bool:
     return result is not None and result.state in {State.PASSED, State.REFUSED} and result.sources == sources()
 
 
+def belongs(result: results.Result) -> bool:
+    """Return whether a result is about this checkout's package, as it is or as it was at a commit in its history."""
+    if result.sources == sources():
+        return True
+    # The name of a commit with uncommitted changes ends with "+", and is none that git knows.
+    command = ["git", "merge-base", "--is-ancestor", result.plugin, "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0  # noqa: S603 - only git
+
+
 def run(name: str, cell: Cell) -> results.Result:
     """Run the command of a cell, save its result in the cache, and return it.
 

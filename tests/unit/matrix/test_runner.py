@@ -156,16 +156,28 @@ def test_a_cached_result_of_another_command_does_not_count(tmp_path: Path) -> No
     assert results.cached("runtimes/a", Cell(name="a", title="A", command=("matrix_command", "--other"))) is None
 
 
+def test_results_of_the_history_belong_to_a_checkout_and_of_other_changes_do_not(tmp_path: Path) -> None:
+    found = run(tmp_path, PASSES)
+    assert runner.belongs(found)
+    assert runner.belongs(dataclasses.replace(found, plugin="0000000+"))
+    older = dataclasses.replace(found, sources="another", plugin=found.plugin.removesuffix("+"))
+    assert runner.belongs(older)
+    assert not runner.belongs(dataclasses.replace(older, plugin=f"{older.plugin}+"))
+    results.save("runtimes/a", dataclasses.replace(older, plugin="0000000"))
+    results.publish({"runtimes/a": cell(tmp_path, PASSES)}, runner.belongs)
+    assert results.published() == {}
+
+
 def test_published_results_are_the_newest_that_ran(tmp_path: Path) -> None:
     passes = cell(tmp_path, PASSES)
     runner.run("runtimes/a", passes)
-    results.publish({"runtimes/a": passes})
+    results.publish({"runtimes/a": passes}, runner.belongs)
     assert results.published()["runtimes/a"].state == State.PASSED
     run(tmp_path, "print('ok 1 - all items # skip: it requires root')")
-    results.publish({"runtimes/a": passes})
+    results.publish({"runtimes/a": passes}, runner.belongs)
     assert results.published()["runtimes/a"].state == State.PASSED
     run(tmp_path, "print('not ok 1 - a : b')")
-    results.publish({"runtimes/a": passes})
+    results.publish({"runtimes/a": passes}, runner.belongs)
     assert json.loads(results.FILE.read_text())["runtimes/a"]["state"] == "failed"
-    results.publish({})
+    results.publish({}, runner.belongs)
     assert results.published() == {}
