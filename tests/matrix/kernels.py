@@ -15,9 +15,9 @@ def _core(name: str, title: str, expect: dict[str, str], *options: str, cheap: b
     return Cell(name=name, title=title, command=command, expect=expect, note=_CORE, cheap=cheap)
 
 
-def _debian(name: str, title: str, suite: str, *, cheap: bool = False) -> Cell:
+def _debian(name: str, title: str, suite: str) -> Cell:
     expect = {"Linux": f"{name}.", "binder driver": "C", "cgroup": "v2"}
-    return _core(name, title, expect, "--kernel", suite, cheap=cheap)
+    return _core(name, title, expect, "--kernel", suite)
 
 
 CELLS: Final = (
@@ -36,12 +36,14 @@ CELLS: Final = (
         "6.1 (Debian 12), cgroup v1",
         {"Linux": "6.1.", "cgroup": "v1"},
         *("--cgroup", "v1"),
+        cheap=True,
     ),
     _core(
         "6.1-confined",
         "6.1 (Debian 12), containerd's default seccomp filter and AppArmor profile",
         {"Linux": "6.1.", "AppArmor": "cri-containerd.apparmor.d (enforce)"},
         "--confined",
+        cheap=True,
     ),
     Cell(
         name="6.1-without-binderfs",
@@ -49,6 +51,7 @@ CELLS: Final = (
         command=("tests.e2e.kernel", "stock"),
         expect={"Linux": "6.1."},
         note="boot `stock`",
+        cheap=True,
     ),
     Cell(
         name="phones-on-5.1",
