@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from tests.e2e.kubelet import versions
 from tests.e2e.kubelet.items import Items
 from tests.e2e.kubelet.items_phones import CONFIGURATION, PATHS, PHONE, PHONES, binder_devices_of
 from tests.e2e.kubelet.node import natural_sort
@@ -43,7 +44,8 @@ def by_field(node: Node) -> None:
     phone, _ = node.phones
     requested = _requested(node, phone)
     assert [device["name"] for device in requested.get("CDI_devices", [])] == _qualified(phone), f"{requested}"
-    assert not _annotations(requested), f"{requested['annotations']}"
+    annotated = [] if node.kubelet.minor >= versions.CDI_BY_FIELD_ALONE else _qualified(phone)
+    assert list(_annotations(requested).values()) == annotated, f"{requested['annotations']}"
     _nothing_else(requested)
 
 

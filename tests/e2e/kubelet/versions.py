@@ -102,6 +102,8 @@ CRASH_LOOP: Final = Feature("KubeletCrashLoopBackOffMax", 32, 35)
 GET: Final = Feature("KubeletPodResourcesGet", 27, 34)
 HEALTH: Final = Feature("ResourceHealthStatus", 31, 36)
 CDI: Final = Feature("DevicePluginCDIDevices", 28, 29)
+CDI_BY_FIELD_ALONE: Final = 32
+"""The first minor version that passes CDI names in the CRI's field alone; earlier ones use an annotation, too."""
 SIDECARS: Final = Feature("SidecarContainers", 29, 29)
 """1.28 has the feature gate, but gives the app container the sidecar's device, too."""
 _GATES: Final = (CRASH_LOOP, GET, HEALTH, CDI, SIDECARS)
