@@ -15,15 +15,11 @@ from tests.e2e.kubelet.standalone import PLUGINS
 from tests.e2e.kubelet.versions import DRA, behaviour
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from aosp_plugin.testing import Behaviour
     from tests.e2e.kubelet.node import Node, Placed
     from tests.e2e.kubelet.scenarios import DeviceManager
-
-
-DOWNTIME = 1.0
-"""Seconds that the stand-in is down while plugins do something; a real kubelet takes longer to start."""
 
 
 class StandIn:
@@ -69,13 +65,13 @@ class StandIn:
         """Return a pod's devices."""
         return frozenset(device for device, (name, _) in self._kubelet.allocated(resource).items() if name == pod)
 
-    async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Restart the kubelet; call ``meanwhile`` while it is down."""
+    async def stop(self) -> None:
+        """Stop the kubelet."""
         await self._kubelet.stop()
         await self._dra_kubelet.stop()
-        if meanwhile is not None:
-            meanwhile()
-            await asyncio.sleep(DOWNTIME)
+
+    async def start(self) -> None:
+        """Start the kubelet again."""
         await self._kubelet.start()
         await self._dra_kubelet.start()
 
@@ -124,11 +120,12 @@ class Real:
         held = await asyncio.to_thread(self._node.kubelet.held, resource)
         return frozenset(held.get((pod, "main"), set()))
 
-    async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Restart the kubelet; call ``meanwhile`` while it is down."""
+    async def stop(self) -> None:
+        """Stop the kubelet."""
         await asyncio.to_thread(self._node.kubelet.stop)
-        if meanwhile is not None:
-            meanwhile()
+
+    async def start(self) -> None:
+        """Start the kubelet again."""
         await asyncio.to_thread(self._node.kubelet.start)
 
     def clear(self) -> None:

@@ -69,8 +69,11 @@ class DeviceManager(Protocol):
     async def held(self, pod: str, resource: str) -> frozenset[str]:
         """Return a pod's devices."""
 
-    async def restart(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Restart the kubelet; call ``meanwhile`` while it is down."""
+    async def stop(self) -> None:
+        """Stop the kubelet."""
+
+    async def start(self) -> None:
+        """Start the kubelet again."""
 
 
 class Scenario(NamedTuple):
@@ -97,6 +100,12 @@ def scenario(
         ALL.append(Scenario(title, name, lambda kubelet: check(kubelet, resource), requires))
 
     return add
+
+
+async def restart(kubelet: DeviceManager) -> None:
+    """Restart the kubelet."""
+    await kubelet.stop()
+    await kubelet.start()
 
 
 async def _counts(kubelet: DeviceManager, resource: str, expected: tuple[int, int] | None) -> None:
@@ -304,7 +313,7 @@ async def kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         assert not await plugin.register()
         await _counts(kubelet, resource, (3, 3))
         admitted = await _admitted(kubelet, resource, 2)
-        await kubelet.restart()
+        await restart(kubelet)
         assert plugin.socket not in _entries(kubelet), "the socket still exists"
     async with Probe(kubelet.directory, resource, healthy("a", "b", "c"), socket="probe-2.sock") as plugin:
         assert not await plugin.register()
@@ -323,7 +332,7 @@ async def sweep(kubelet: DeviceManager, _resource: str) -> None:
     with open(paths["file"], "w", encoding="ascii"):  # noqa: ASYNC230 - an empty file
         pass
     os.mkdir(paths["directory"])
-    await kubelet.restart()
+    await restart(kubelet)
     remaining = {name for name in paths if f"swept-{name}" in _entries(kubelet)}
     Path(paths["file"]).unlink(missing_ok=True)
     os.rmdir(paths["directory"])
@@ -336,7 +345,7 @@ async def restart_without(kubelet: DeviceManager, resource: str) -> None:
     async with Probe(kubelet.directory, resource, healthy("a")) as plugin:
         assert not await plugin.register()
         await _counts(kubelet, resource, (1, 1))
-        await kubelet.restart()
+        await restart(kubelet)
         await _counts(kubelet, resource, (0, 0))
         error = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
         await _rejected(kubelet, resource, 1, error)
@@ -348,7 +357,9 @@ async def bad_checkpoint(kubelet: DeviceManager, resource: str) -> None:
         assert not await plugin.register()
         await _counts(kubelet, resource, (1, 1))
         path = Path(kubelet.directory, "kubelet_internal_checkpoint")
-        await kubelet.restart(lambda: path.write_text("{"))
+        await kubelet.stop()
+        path.write_text("{")
+        await kubelet.start()
         await _counts(kubelet, resource, None)
 
 

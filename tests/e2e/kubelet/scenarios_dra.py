@@ -15,7 +15,7 @@ from aosp_plugin.framework.dra.interfaces import DeviceHealth
 from aosp_plugin.framework.dra.registration import RegistrationServicer
 from tests.dra_drivers import PATIENT, Driver, running_driver
 from tests.e2e.kubelet import scenarios
-from tests.e2e.kubelet.scenarios import PATIENCE, scenario
+from tests.e2e.kubelet.scenarios import PATIENCE, restart, scenario
 from tests.e2e.kubelet.versions import DRA
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def dra_kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         await _registered(driver)
         endpoint = driver.service.endpoint
         for count in (2, 3, 4):
-            await kubelet.restart()
+            await restart(kubelet)
             async with asyncio.timeout(PATIENCE):
                 while driver.events.seen.count("ok") < count:
                     await asyncio.sleep(0.05)
@@ -94,26 +94,18 @@ async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
 
 @scenario("A DRA driver that is not registered within its patience is registered on another socket", DRA)
 async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
-    drivers = []
-
-    async def begin() -> None:
-        timings = PATIENT._replace(patience=0.6, max_patience=3.0)
-        async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
-            drivers.append(driver.service.endpoint)
-            async with asyncio.timeout(2 * PATIENCE):
-                while not driver.service.registered:
+    endpoints: set[str] = set()
+    timings = PATIENT._replace(patience=0.6, max_patience=3.0)
+    await kubelet.stop()
+    async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while len(endpoints) < 2:
+                    endpoints |= {driver.service.endpoint} - {""}
                     await asyncio.sleep(0.01)
-                    drivers.append(driver.service.endpoint)
-
-    running: list[asyncio.Task[None]] = []
-    try:
-        await kubelet.restart(lambda: running.append(asyncio.create_task(begin())))
-        await running[0]
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running)
-    assert len(set(drivers) - {""}) > 1, f"{set(drivers)}"
+        finally:
+            await kubelet.start()
+        await _registered(driver)
 
 
 @scenario("A DRA driver whose services the kubelet does not know is refused, and told why", DRA)
