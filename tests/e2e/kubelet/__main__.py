@@ -52,6 +52,7 @@ def main() -> int:
         return report.end()
     say(f"# the parts are available after {time.monotonic() - started:.0f} s")
     work = Path(tempfile.mkdtemp(prefix="aosp-kubelet-"))
+    work.chmod(0o711)  # the root of a container with users of its own passes through it
     try:
         arguments = ["--work", str(work), "--only", options.only, "--items", options.items, *arguments]
         return sandbox.enter("tests.e2e.kubelet.inside", arguments, project=parts.PROJECT, seconds=LIMIT)

@@ -52,16 +52,14 @@ def no_user_namespaces(node: Node) -> None:
 def own_users(node: Node) -> None:
     with node.running(container("main", 1, resource=PHONE), hostUsers=False) as pod:
         _assert_own_users(node, pod)
-        view, members = pod.view(), binder_devices_of(pod.held())
-        assert view.opened == {*members, *_NAMES}, f"opened: {view.opened}"
-        assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
+        _assert_phone(pod)
 
 
 @mounts("The plugin finds the devices of a file system without ID-mapped mounts, as binderfs is; other pods open them")
 def host_users(node: Node) -> None:
     _mount_ramfs(node)
     with node.running_with(1) as pod:
-        assert pod.view().opened == _NAMES, f"opened: {pod.view().opened}"
+        _assert_phone(pod)
 
 
 @mounts("Counter-example: a container with hostUsers: false is not created, because its mounts cannot be ID-mapped")
@@ -82,13 +80,18 @@ def by_name(node: Node) -> None:
     _mount_ramfs(node)
     with node.running(container("main", 1, resource=PHONE), hostUsers=False) as pod:
         _assert_own_users(node, pod)
-        view, members = pod.view(), binder_devices_of(pod.held())
-        assert view.opened == _NAMES, f"opened: {view.opened}"
-        assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
+        _assert_phone(pod)
 
 
 def _place(node: Node) -> Placed:
     return node.place(container("main", 1, resource=PHONE), hostUsers=False)
+
+
+def _assert_phone(pod: Placed) -> None:
+    """Check that the container has its phone under its own names and at Android's paths, and can open it."""
+    view, members = pod.view(), binder_devices_of(pod.held())
+    assert view.opened == {*members, *_NAMES}, f"opened: {view.opened}"
+    assert [view.bound.get(path) for path in PATHS] == members, f"{view.bound}, allocated: {members}"
 
 
 def _assert_own_users(node: Node, pod: Placed) -> None:
