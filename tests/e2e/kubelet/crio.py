@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +25,7 @@ runroot = "{directory}/runroot"
 storage_driver = "{storage}"
 log_dir = "{directory}/log"
 version_file = "{directory}/version"
-clean_shutdown_file = "{directory}/clean"
+clean_shutdown_file = ""
 [crio.api]
 listen = "{socket}"
 [crio.runtime]
@@ -37,7 +39,7 @@ hooks_dir = []
 cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
 default_runtime = "oci"
 [crio.runtime.runtimes.oci]
-runtime_path = "{oci_runtime}"
+runtime_path = "{directory}/oci-runtime"
 runtime_root = "{directory}/oci"
 runtime_type = "oci"
 monitor_path = "/usr/bin/conmon"
@@ -46,11 +48,28 @@ monitor_cgroup = "pod"
 pause_image = "{pause}"
 pause_command = "/bin/busybox sleep 2147483647"
 signature_policy = "{directory}/policy.json"
+signature_policy_dir = "{directory}/policies"
 [crio.network]
 network_dir = "{directory}/cni"
 plugin_dirs = ["/usr/lib/cni"]
 [crio.nri]
 enable_nri = false
+"""
+# runc fails on machines that refuse negative values of oom_score_adj, and on those where the hugetlb controller is not
+# mounted. containerd has settings for both.
+_OCI_RUNTIME: Final = """\
+#!{python}
+import json, os, sys
+words = sys.argv[1:]
+if "--bundle" in words:
+    path = os.path.join(words[words.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        spec = json.load(file)
+    spec["process"]["oomScoreAdj"] = max(spec["process"].get("oomScoreAdj", 0), 0)
+    spec["linux"]["resources"].pop("hugepageLimits", None)
+    with open(path, "w") as file:
+        json.dump(spec, file)
+os.execv("{oci_runtime}", ["{oci_runtime}", *words])
 """
 _ANY_IMAGE: Final = {"default": [{"type": "insecureAcceptAnything"}]}
 
@@ -62,6 +81,7 @@ class Crio:
         """Write the configuration. ``programs`` is the directory of CRI-O and pinns."""
         (directory / "cni").mkdir(parents=True, exist_ok=True)
         (directory / "cni/pods.conflist").write_text(json.dumps(network("198.51.100.0/24")))
+        (directory / "oci").mkdir()  # runc does not list the containers of a missing directory
         (directory / "policy.json").write_text(json.dumps(_ANY_IMAGE))
         self.socket = f"{directory}/crio.sock"
         self._storage = "overlay" if can_overlay(directory) else "vfs"
@@ -70,7 +90,10 @@ class Crio:
         self._oci_runtime = oci_runtime
         values = {"directory": directory, "socket": self.socket, "storage": self._storage, "programs": programs}
         config = directory / "crio.conf"
-        config.write_text(_CONFIG.format(**values, oci_runtime=oci_runtime, pause=BUSYBOX))
+        config.write_text(_CONFIG.format(**values, pause=BUSYBOX))
+        program = directory / "oci-runtime"
+        program.write_text(_OCI_RUNTIME.format(python=sys.executable, oci_runtime=shutil.which(oci_runtime)))
+        program.chmod(0o755)
         command = [self._program, "--config", str(config), "--config-dir", ""]
         self.daemon = Daemon("CRI-O", command, directory / "crio.log")
 
