@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.matrix.cell import Cell
+from tests.matrix.kernels import CORE
 
 _ARM64: Final = {"machine": "aarch64", "Linux": "6.1.", "binder driver": "C"}
 
@@ -14,7 +15,7 @@ CELLS: Final = (
         title="arm64, emulated: Debian 12",
         command=("tests.e2e.kernel", "--arch", "arm64", "--items", "core"),
         expect=_ARM64,
-        note="the core set of items: containers, phones, fresh devices, provisioned devices, a binderfs per phone",
+        note=CORE,
     ),
     Cell(
         name="arm64-clients",

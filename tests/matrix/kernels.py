@@ -6,13 +6,15 @@ from typing import Final
 
 from tests.matrix.cell import Cell
 
-_CORE: Final = "the core set of items: containers, phones, fresh devices, provisioned devices, a binderfs per phone"
+CORE: Final = (
+    "the core set of items, with runc: containers, phones, fresh devices, provisioned devices, a binderfs per phone"
+)
 
 
 def _core(name: str, title: str, expect: dict[str, str], *options: str, cheap: bool = False) -> Cell:
     """Return a cell that runs the core set in a guest with these options."""
     command = ("tests.e2e.kernel", *options, "--items", "core")
-    return Cell(name=name, title=title, command=command, expect=expect, note=_CORE, cheap=cheap)
+    return Cell(name=name, title=title, command=command, expect=expect, note=CORE, cheap=cheap)
 
 
 def _debian(name: str, title: str, suite: str) -> Cell:
