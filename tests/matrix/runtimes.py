@@ -26,8 +26,16 @@ def _cell(container_runtime: str, oci_runtime: str, title: str, *versions: str, 
 
 CELLS: Final = (
     _cell("containerd-1.6", "runc", "containerd 1.6, runc 1.1 (Debian 12)", "1.6.", "1.1.5", note=f"no CDI; {_OLD}"),
-    _cell("containerd-1.6", "crun", "containerd 1.6, crun 1.8 (Debian 12)", "1.6.", "1.8.", note=f"no CDI; {_OLD}"),
-    _cell("containerd-1.7", "runc", "containerd 1.7 (Debian 13), runc 1.1", "1.7.", "1.1.5", note=f"CDI; {_OLD}"),
+    _cell(
+        *("containerd-1.6", "crun", "containerd 1.6, crun 1.8 (Debian 12)", "1.6.", "1.8."),
+        note=f"no CDI; {_OLD}",
+        cheap=True,
+    ),
+    _cell(
+        *("containerd-1.7", "runc", "containerd 1.7 (Debian 13), runc 1.1", "1.7.", "1.1.5"),
+        note=f"CDI; {_OLD}",
+        cheap=True,
+    ),
     _cell("containerd-1.7", "crun", "containerd 1.7, crun 1.21 (Debian 13)", "1.7.", "1.21", note=f"CDI; {_OLD}"),
     _cell("containerd-2.1", "runc", "containerd 2.1, runc 1.3", "2.1.", "1.3.", note=_NEW),
     _cell("containerd-2.1", "crun", "containerd 2.1, crun 1.21 (Debian 13)", "2.1.", "1.21", note=_NEW),

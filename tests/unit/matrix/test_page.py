@@ -58,6 +58,13 @@ def test_each_failed_item_has_an_explanation_and_each_explanation_a_failed_item(
     assert unused == []
 
 
+def test_ci_has_cells_to_choose_from_and_each_has_passed_within_minutes() -> None:
+    cheap = {name: RESULTS[name] for name, cell in CELLS.items() if cell.cheap}
+    assert len(cheap) > 1
+    assert {name: found.state for name, found in cheap.items() if found.state != State.PASSED} == {}
+    assert {name: found.seconds for name, found in cheap.items() if found.seconds > 600} == {}
+
+
 def test_the_longest_matching_explanation_counts() -> None:
     assert explanations.explain("pods start : no CDI", {"pods": "a", "pods start": "b", "other": "c"}) == "b"
     assert explanations.explain("pods start", {"other": "c"}) is None
