@@ -10,7 +10,8 @@ from tests.matrix.cell import Cell
 
 def _cell(layout: Layout) -> Cell:
     """Return the cell of a distribution, with what its values file renders."""
-    parts = [f"kubelet in `{layout.root}`", f"CDI files in {' or '.join(f'`{path}`' for path in layout.cdi)}"]
+    cdi = " or ".join(f"`{path}`" for path in layout.cdi)
+    parts = [f"kubelet in `{layout.root}`", f"CDI files in {cdi} where CDI is on"]
     if layout.selinux:
         parts.append(f"SELinux type `{layout.selinux}`")
     values = f"[values](../deploy/chart/distributions/{layout.name}.yaml) rendered and validated: {', '.join(parts)}"

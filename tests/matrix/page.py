@@ -78,4 +78,4 @@ def _details(column: str, cells: Sequence[Cell], results: Mapping[str, Result]) 
             yield f"- failed: `{failure.replace('`', chr(39))}`"
             yield f"  **{explanations.explain(failure, known.get(name, {})) or 'Not explained yet.'}**"
         for reason, count in result.skipped.items():
-            yield f"- skipped, {count} items: {reason}"
+            yield f"- skipped, {count} item{'' if count == 1 else 's'}: {reason}"

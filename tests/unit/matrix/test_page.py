@@ -102,9 +102,10 @@ def test_a_cell_is_shown_with_state_counts_date_versions_and_reason(
 
 
 def test_failed_items_and_reasons_for_skipped_ones_are_listed_below_the_table() -> None:
-    found = result(State.FAILED, passed=1, failures=["pods : `x` is missing"], skipped={"no KVM": 2})
+    found = result(State.FAILED, passed=1, failures=["pods : `x` is missing"], skipped={"no KVM": 2, "no Go": 1})
     text = page.render({"runtimes": [Cell(name="a", title="A", command=("x",))]}, {"runtimes/a": found})
-    assert "- failed: `pods : 'x' is missing`\n  **Not explained yet.**\n- skipped, 2 items: no KVM" in text
+    assert "- failed: `pods : 'x' is missing`\n  **Not explained yet.**\n" in text
+    assert "- skipped, 2 items: no KVM\n- skipped, 1 item: no Go" in text
 
 
 def test_a_cell_requires_a_command_or_a_reason() -> None:
