@@ -36,7 +36,11 @@ CELLS: Final = (
         note=f"CDI; {_OLD}",
         cheap=True,
     ),
-    _cell("containerd-1.7", "crun", "containerd 1.7, crun 1.21 (Debian 13)", "1.7.", "1.21", note=f"CDI; {_OLD}"),
+    _cell(
+        *("containerd-1.7", "crun", "containerd 1.7, crun 1.21 (Debian 13)", "1.7.", "1.21"),
+        note=f"CDI; {_OLD}",
+        cheap=True,
+    ),
     _cell("containerd-2.1", "runc", "containerd 2.1, runc 1.3", "2.1.", "1.3.", note=_NEW),
     _cell("containerd-2.1", "crun", "containerd 2.1, crun 1.21 (Debian 13)", "2.1.", "1.21", note=_NEW),
     _cell("cri-o", "runc", "CRI-O 1.34, runc 1.3", "1.34.", "1.3.", note=_NEW),
