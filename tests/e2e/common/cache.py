@@ -42,6 +42,8 @@ def _files(path: Path) -> list[tuple[str, bytes]]:
 def cached(name: str, build: Callable[[Path], None]) -> Path:
     """Return the directory with this name; if it does not exist, build it in a temporary directory and rename that."""
     path = root() / name
+    with contextlib.suppress(OSError):
+        os.utime(path)  # evict keeps what was used last
     if not path.exists():
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))
         try:
@@ -64,7 +66,7 @@ def exclusive(name: str) -> Iterator[None]:
 
 
 def evict(prefix: str, *, keep: int) -> None:
-    """Remove all but the newest directories with a prefix."""
+    """Remove all directories with a prefix but those that were built or used last."""
     paths = sorted(root().glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime)
     for path in paths[:-keep]:
         shutil.rmtree(path, ignore_errors=True)

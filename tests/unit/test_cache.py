@@ -1,0 +1,22 @@
+"""The cache of the tests' parts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tests.e2e.common import cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_what_was_used_last_is_not_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for seconds, name in enumerate(("image-1", "image-2", "image-3")):
+        os.utime(cache.cached(name, lambda directory: (directory / "image.tar").touch()), (seconds, seconds))
+    cache.cached("image-1", lambda _: None)
+    cache.evict("image-", keep=2)
+    assert sorted(path.name for path in cache.root().iterdir()) == ["image-1", "image-3"]
