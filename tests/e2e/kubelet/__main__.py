@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ def main() -> int:
     if options.kubelet and versions.minor(options.kubelet) < versions.CRASH_LOOP.first:
         # A killed container of the plugin restarts after 10, 20, 40 s.
         os.environ.setdefault("E2E_PATIENCE", "90")
+    # As after Ctrl-C, nothing remains of a build or of the directory for the work.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # gRPC logs each connection that ends, which would clutter the report.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     started = time.monotonic()
