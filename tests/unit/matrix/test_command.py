@@ -19,7 +19,8 @@ ADDS_A_LINE = """
 import sys
 with open(sys.argv[1], "a") as file:
     file.write(sys.argv[2])
-print("not ok 1 - item : broken" if sys.argv[2] == "f" else "ok 1 - item (0.1 s)")
+lines = {"p": "ok 1 - item (0.1 s)", "f": "not ok 1 - item : broken", "s": "ok 1 - item # skip: no root"}
+print(lines[sys.argv[2]])
 """
 
 
@@ -74,6 +75,12 @@ def test_one_runs_a_cheap_cell_and_publishes_nothing(ran: Path, capsys: pytest.C
     assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
     assert results.FILE.read_text() == "{}"
     assert not page.PAGE.exists()
+
+
+def test_one_fails_if_the_cell_skips_all_its_items(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(name="skips", title="A", command=("matrix_command", str(ran), "s"), cheap=True)
+    monkeypatch.setattr(columns, "load", lambda: {"kernels": (cell,)})
+    assert main(["one", "--date", "2026-11-22"]) == 1
 
 
 RUNS_A_CELL = """
