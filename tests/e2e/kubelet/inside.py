@@ -85,7 +85,8 @@ def _options() -> argparse.Namespace:
 
 
 def _select(chapter: Chapter, options: argparse.Namespace) -> list[Item]:
-    names = runtime_suite.NAMES if options.runtime else SETS.get(options.items)
+    runtime = options.runtime
+    names = runtime_suite.names(COMBINATIONS[runtime]) if runtime else SETS.get(options.items)
     return chapter.select(options.only, names)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.node import Node, Placed
 
 item = Items()
+ignored = Items()
 
 
 @item("New binder devices become allocatable")
@@ -81,6 +82,19 @@ def restart_without_device(node: Node) -> None:
     node.wait_allocatable(ALL)
     until(lambda: phone.container_id() != container, "the container runs again")
     assert phone.view().binder_devices == before, f"{phone.view().binder_devices}, before: {before}"
+
+
+@ignored("Counter-example: a container that restarts while its binder device is missing starts without it")
+def started_without_device(node: Node) -> None:
+    phone, _ = node.phones
+    before = phone.view().binder_devices
+    number = _first_of(phone)
+    remove_devices(number)
+    node.wait_allocatable(ALL - names(number))
+    phone.restart_container()
+    assert phone.view().binder_devices == before - names(number), f"{phone.view().binder_devices}, before: {before}"
+    create_devices()
+    node.wait_allocatable(ALL)
 
 
 @item("A binder device that is replaced by a file is Unhealthy; restored, it is Healthy")

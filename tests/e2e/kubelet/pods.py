@@ -87,7 +87,9 @@ def view(uid: str, container_name: str = "main") -> ContainerView:
     logs = sorted(LOGS.glob(f"*_{uid}/{container_name}/*.log"), key=lambda path: int(path.stem))
     if not logs:
         raise LookupError(f"container {container_name} has no log")
-    return parse([line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()])
+    entries = [line.split(" ", 3) for line in logs[-1].read_text().splitlines()]
+    # With CRI-O, stderr has warnings of the OCI runtime, too.
+    return parse([text for _, stream, _, text in entries if stream == "stdout"])
 
 
 def parse(lines: list[str]) -> ContainerView:

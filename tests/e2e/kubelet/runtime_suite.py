@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kubelet import items_devices, items_phones, items_pods, items_users
+from tests.e2e.kubelet.node import ALL
+from tests.e2e.kubelet.plugins import configuration
+from tests.e2e.kubelet.pods import RESOURCE
 from tests.e2e.kubelet.suite import CHAPTERS, Chapter
 
 if TYPE_CHECKING:
@@ -40,6 +43,15 @@ _SUPPORTED: Final = (
         items_users.ON_RAMFS_BY_CDI,
     ),
 )
+_IGNORED: Final = Chapter(
+    "missing-devices",
+    "devices that are missing, with a runtime that does not wait for them",
+    [*_START, *items_devices.ignored.all, *_END],
+    configuration(),
+    RESOURCE,
+    ALL,
+    each=3,
+)
 
 _STARTED: Final = {"registers", "ends"}
 NAMES: Final[dict[str, AbstractSet[str]]] = {
@@ -61,7 +73,7 @@ NAMES: Final[dict[str, AbstractSet[str]]] = {
     },
     "cdi-annotations": {*_STARTED, "file", "spec", "three_paths"},
     _REFUSED.name: {*_STARTED, "no_user_namespaces"},
-    **{chapter.name: {item.name for item in chapter.items} for chapter in _SUPPORTED},
+    **{chapter.name: {item.name for item in chapter.items} for chapter in (*_SUPPORTED, _IGNORED)},
 }
 """The names of items by chapter."""
 
@@ -70,4 +82,12 @@ def chapters(combination: Combination) -> list[Chapter]:
     """Return the chapters that apply to a combination."""
     excluded = {"no-cdi"} if combination.cdi else {"cdi", "cdi-annotations"}
     users = _SUPPORTED if combination.user_namespaces else (_REFUSED,)
-    return [chapter for chapter in (*CHAPTERS, *users) if chapter.name in NAMES.keys() - excluded]
+    devices = () if combination.waits_for_devices else (_IGNORED,)
+    return [chapter for chapter in (*CHAPTERS, *devices, *users) if chapter.name in NAMES.keys() - excluded]
+
+
+def names(combination: Combination) -> dict[str, AbstractSet[str]]:
+    """Return the names of the items that apply to a combination, by chapter."""
+    if combination.waits_for_devices:
+        return NAMES
+    return NAMES | {"process": NAMES["process"] - {"restart_without_device"}}

@@ -14,6 +14,9 @@ class Combination(NamedTuple):
     user_namespaces: bool
     """Whether it runs pods with ``hostUsers: false``. containerd 1.x cannot; the OCI runtime requires ID-mapped mounts,
     which runc has since 1.2 and crun since 1.9."""
+    waits_for_devices: bool = True
+    """Whether a container waits for a device that is missing. CRI-O starts it without the device, and reports nothing
+    (internal/factory/container/device_linux.go, specAddContainerConfigDevices)."""
 
 
 COMBINATIONS: Final = {
@@ -23,7 +26,7 @@ COMBINATIONS: Final = {
     "containerd-1.7+crun": Combination(cdi=True, user_namespaces=False),
     "containerd-2.1+runc": Combination(cdi=True, user_namespaces=True),
     "containerd-2.1+crun": Combination(cdi=True, user_namespaces=True),
-    "cri-o+runc": Combination(cdi=True, user_namespaces=True),
-    "cri-o+crun": Combination(cdi=True, user_namespaces=True),
+    "cri-o+runc": Combination(cdi=True, user_namespaces=True, waits_for_devices=False),
+    "cri-o+crun": Combination(cdi=True, user_namespaces=True, waits_for_devices=False),
 }
 """By name. ``runtime_parts`` has the versions."""
