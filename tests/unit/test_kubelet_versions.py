@@ -71,6 +71,7 @@ def test_setting_is_omitted_before_the_version_that_has_it(minor: int, known: bo
     [
         (25, Behaviour.EARLY),
         (26, Behaviour.SWEEPING),
+        (31, Behaviour.BUGGY),
         (32, Behaviour.SWEEPING),
         (33, Behaviour.BUGGY),
         (36, Behaviour.BUGGY),

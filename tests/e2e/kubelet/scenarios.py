@@ -324,7 +324,7 @@ async def kubelet_restarts(kubelet: DeviceManager, resource: str) -> None:
         await _rejected(kubelet, resource, 2, error)
 
 
-@scenario("A kubelet that starts removes sockets, and before 1.33 files, but not directories")
+@scenario("A kubelet that starts removes sockets, and before 1.33 files (not 1.31.0), but not directories")
 async def sweep(kubelet: DeviceManager, _resource: str) -> None:
     paths = {name: os.path.join(kubelet.directory, f"swept-{name}") for name in ("socket", "file", "directory")}
     with socket.socket(socket.AF_UNIX) as listener:

@@ -118,7 +118,8 @@ def behaviour(number: int) -> Behaviour:
     """Return the behaviour of the stand-in kubelet that corresponds to a minor version."""
     if number >= 37:
         return Behaviour.NEW
-    if number >= 33:
+    # A start of 1.31.0 removes only sockets, as since 1.33; 1.31.14 and 1.32 remove all files, as before.
+    if number >= 33 or number == minor(VERSIONS["1.31"]):
         return Behaviour.BUGGY
     return Behaviour.SWEEPING if number >= 26 else Behaviour.EARLY
 
