@@ -55,11 +55,17 @@ def _version(path: str, digits: int = 2) -> str:
 
 def run(version: str, python: str) -> bool:
     """Run the tests with an interpreter, print a line for each target, and return whether all passed."""
-    print(f"# version Python: {_version(python, digits=3)}", flush=True)
+    environment = f".venv-{version}"
+    settings = (f"PYTHON={python}", f"VENV={environment}")
+    if problems := _make(f"{environment}/.installed", *settings):
+        print(f"not ok {next(_numbers)} - Python {version}: virtual environment : {problems}", flush=True)
+        return False
+    # An environment from an earlier run can have an earlier patch version than the interpreter.
+    print(f"# version Python: {_version(str(ROOT / environment / 'bin/python'), digits=3)}", flush=True)
     passed = True
     for target in TARGETS:
         started = time.monotonic()
-        problems = _make(target, f"PYTHON={python}", f"VENV=.venv-{version}")
+        problems = _make(target, *settings)
         passed = passed and problems is None
         if problems is None:
             print(f"ok {next(_numbers)} - Python {version}: {target} ({time.monotonic() - started:.0f} s)", flush=True)

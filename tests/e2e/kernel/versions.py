@@ -21,7 +21,7 @@ def lines() -> Iterator[str]:
     debian = re.search(r" Debian (\S+)", kernel.version)
     yield f"version Linux: {debian[1] if debian else kernel.release}"
     yield f"version machine: {kernel.machine}"
-    yield f"version binder driver: {'Rust' if 'rust_binder' in Path('/proc/devices').read_text() else 'C'}"
+    yield f"version binder driver: {_driver()}"
     yield f"version cgroup: {'v2' if os.path.exists('/sys/fs/cgroup/cgroup.controllers') else 'v1'}"
     if confinement.CONFINED:
         loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().strip()
@@ -29,3 +29,10 @@ def lines() -> Iterator[str]:
     for runtime in RUNTIMES:
         output = subprocess.run((runtime, "--version"), stdout=subprocess.PIPE, text=True, check=True).stdout
         yield f"version {runtime}: {output.split()[2]}"
+
+
+def _driver() -> str:
+    """Return the language of the binder driver; the C driver is always a module here."""
+    if "rust_binder" in Path("/proc/devices").read_text():
+        return "Rust"
+    return "C" if os.path.exists("/sys/module/binder_linux") else "unknown"
