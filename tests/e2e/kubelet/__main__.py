@@ -36,6 +36,8 @@ def main() -> int:
     parser.add_argument("--kubelet", choices=versions.VERSIONS, default="", help="another version of the kubelet")
     parser.add_argument("--runtime", choices=COMBINATIONS, help="only what depends on the runtime, with this one")
     options = parser.parse_args()
+    if options.runtime and options.items != "all":
+        parser.error("--runtime has a set of items of its own: it cannot be combined with --items")
     if options.kubelet and versions.minor(options.kubelet) < versions.CRASH_LOOP.first:
         # A killed container of the plugin restarts after 10, 20, 40 s.
         os.environ.setdefault("E2E_PATIENCE", "90")

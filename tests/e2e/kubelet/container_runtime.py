@@ -56,6 +56,9 @@ class ContainerRuntime(Protocol):
     def spec(self, container_id: str) -> dict[str, Any]:
         """Return a container's OCI runtime spec."""
 
+    def oci_state(self, container_id: str) -> dict[str, Any]:
+        """Return a container's state from the OCI runtime. Raises AssertionError if that has not started it."""
+
 
 def without_scheme(container_id: str) -> str:
     """Return the runtime's ID of a container from that in a pod's status, such as ``containerd://ID``."""

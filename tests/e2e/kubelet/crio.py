@@ -136,7 +136,7 @@ class Crio:
 
     def signal(self, container_id: str, number: signal.Signals) -> None:
         """Send a signal to a container's first process."""
-        os.kill(self._state(container_id)["pid"], number)
+        os.kill(self.oci_state(container_id)["pid"], number)
 
     def kill(self, container_id: str) -> None:
         """Kill a container's first process."""
@@ -144,28 +144,29 @@ class Crio:
 
     def process_status(self, container_id: str) -> dict[str, str]:
         """Return /proc/PID/status of a container's first process."""
-        return process_status(self._state(container_id)["pid"])
+        return process_status(self.oci_state(container_id)["pid"])
 
     def running(self) -> set[str]:
         """Return the IDs of the running containers."""
         running = set()
         for container_id in self._containers():
             with contextlib.suppress(AssertionError):  # it was removed meanwhile
-                if self._state(container_id)["status"] == "running":
+                if self.oci_state(container_id)["status"] == "running":
                     running.add(container_id)
         return running
 
     def spec(self, container_id: str) -> dict[str, Any]:
         """Return a container's OCI runtime spec."""
-        spec: dict[str, Any] = json.loads(Path(self._state(container_id)["bundle"], "config.json").read_text())
+        spec: dict[str, Any] = json.loads(Path(self.oci_state(container_id)["bundle"], "config.json").read_text())
         return spec
+
+    def oci_state(self, container_id: str) -> dict[str, Any]:
+        """Return a container's state from the OCI runtime. Raises AssertionError if that has not started it."""
+        state: dict[str, Any] = json.loads(self._oci("state", container_id))
+        return state
 
     def _containers(self) -> list[str]:
         return self._oci("list", "--quiet").split()
-
-    def _state(self, container_id: str) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads(self._oci("state", container_id))
-        return state
 
     def _remove_containers(self) -> None:
         for container_id in self._containers():

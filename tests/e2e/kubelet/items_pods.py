@@ -66,6 +66,13 @@ def mounts(node: Node) -> None:
     assert not unexpected, f"mounts below /dev: {unexpected}"
 
 
+@item("The OCI runtime that the run names has started the container: it knows the container's state")
+def oci_runtime(node: Node) -> None:
+    phone, _ = node.phones
+    state = node.runtime.oci_state(phone.container_id())
+    assert state["status"] == "running", f"{state}"
+
+
 @item("Get returns the same devices of a pod as List", GET.required)
 def get(node: Node) -> None:
     for phone in node.phones:

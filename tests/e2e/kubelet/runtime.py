@@ -63,6 +63,8 @@ def network(subnet: str) -> dict[str, Any]:
     return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
 
 
+_OCI_STATES: Final = "/run/containerd/runc/k8s.io"
+"""Where containerd's shim lets the OCI runtime keep the states of containers, whichever OCI runtime it is."""
 _NUMBERS: Final = itertools.count(1)
 
 
@@ -159,6 +161,11 @@ class Runtime:
         """Return a container's OCI runtime spec."""
         spec: dict[str, Any] = json.loads(self._ctr("containers", "info", "--spec", container_id))
         return spec
+
+    def oci_state(self, container_id: str) -> dict[str, Any]:
+        """Return a container's state from the OCI runtime. Raises AssertionError if that has not started it."""
+        state: dict[str, Any] = json.loads(run(self._oci_runtime, "--root", _OCI_STATES, "state", container_id))
+        return state
 
     def requested(self, container_id: str) -> dict[str, Any]:
         """Return the ContainerConfig of the kubelet's CreateContainer request."""

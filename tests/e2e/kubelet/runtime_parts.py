@@ -93,7 +93,9 @@ def _crio() -> Path:
         say(f"# building {_PINNS}")
         source = golang.go("list", "-m", "-f", "{{.Dir}}", "github.com/cri-o/cri-o", cwd=module).strip()
         files = [str(file) for file in Path(source, "pinns/src").glob("*.c")]
-        command("gcc", "-std=c99", "-O2", "-o", str(built / _PINNS), *files, error=AssertionError)
+        unfinished = built / f"{_PINNS}.new"
+        command("gcc", "-std=c99", "-O2", "-o", str(unfinished), *files, error=AssertionError)
+        unfinished.rename(built / _PINNS)
     return built
 
 

@@ -58,6 +58,7 @@ NAMES: Final[dict[str, AbstractSet[str]]] = {
     "process": {
         *_STARTED,
         *("own_devices", "environment", "mounts", "two_containers", "without", "init_containers", "container_restart"),
+        "oci_runtime",
         *("finished", "kubelet_restarts", "runtime_restarts", "device_vanishes", "restart_without_device", "reboot"),
     },
     "pod": {
