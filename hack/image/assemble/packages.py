@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import os
 import platform
 import shutil
@@ -34,8 +35,10 @@ LEFT_OUT: Final = (
 
 def install(arch: str, directory: str, arguments: Sequence[str]) -> None:
     """Install wheels that this Python's version can import on the target, without running anything of them."""
-    # The base's pip: the virtual environment that runs this has none.
-    pip = [os.path.realpath(sys.executable), "-m", "pip", "install", "--no-compile", "--only-binary=:all:"]
+    # In the image's build, the virtual environment that runs this has no pip, but its base has. Elsewhere, a base may
+    # have none: Debian's packages of Python have pip for virtual environments alone.
+    python = sys.executable if importlib.util.find_spec("pip") else os.path.realpath(sys.executable)
+    pip = [python, "-m", "pip", "install", "--no-compile", "--only-binary=:all:"]
     tags = [word for tag in platform_tags(arch) for word in ("--platform", tag)]
     subprocess.run([*pip, "--target", directory, "--upgrade", *tags, *arguments], check=True)
 
