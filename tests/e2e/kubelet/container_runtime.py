@@ -74,5 +74,5 @@ def process_status(pid: int | str) -> dict[str, str]:
 def oci_version(program: str) -> dict[str, str]:
     """Return the version of an OCI runtime by its name, as it reports both."""
     words = run(program, "--version").split()
-    assert words[1].lower() == "version", f"{program} --version: {words}"
+    assert words[1].lower().rstrip(":") == "version", f"{program} --version: {words}"
     return {words[0]: words[2]}
