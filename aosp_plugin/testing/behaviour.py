@@ -17,8 +17,8 @@ class Behaviour(enum.Enum):
     """Like ``SWEEPING``, with some of the words of ``OLD``, and without CDI devices and sidecars."""
 
     SWEEPING = "1.26 to 1.32"
-    """Like ``BUGGY``, but a start removes all files of the plugin directory, not only sockets. CDI devices and sidecars
-    are those of 1.28, where they have feature gates, and later versions."""
+    """Like ``BUGGY``, but a start removes all files of the plugin directory, not only sockets. 1.31.0 is like
+    ``BUGGY``. CDI devices are those of 1.28, where they have a feature gate, and later; sidecars those of 1.29."""
 
     BUGGY = "1.33 to 1.36"
     """Like ``NEW``, but plugins are identified by resource name only: when an old stream of the resource ends, the
