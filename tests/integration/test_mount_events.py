@@ -151,7 +151,8 @@ async def test_mount_during_a_reading_is_reported_by_the_next_one(top: Path, tab
 
 async def test_table_is_compared_in_a_thread_of_its_own(top: Path, table: Table) -> None:
     reports = Reports()
-    with contextlib.closing(MountEvents(reports)):
+    with contextlib.closing(MountEvents(reports)) as events:
+        await read(events)
         mount(top / "a")
         await reports.until(top / "a")
     assert {thread.name for thread in table.threads} == {"mount events"}
