@@ -84,9 +84,12 @@ def test_one_fails_if_the_cell_skips_all_its_items(ran: Path, monkeypatch: pytes
 
 
 RUNS_A_CELL = """
-from tests.matrix import columns
+import pathlib, signal, sys
+from tests.matrix import columns, page, results
 from tests.matrix.__main__ import main
 from tests.matrix.cell import Cell
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+page.PAGE, results.FILE = (pathlib.Path(sys.argv[1], name) for name in ("page.md", "results.json"))
 columns.load = lambda: {"kernels": (Cell(name="hangs", title="A", command=("matrix_command",)),)}
 main(["--cell", "kernels/hangs"])
 """
@@ -104,7 +107,7 @@ def test_a_signal_ends_the_command_of_the_running_cell_too(tmp_path: Path, numbe
     root = Path(__file__).resolve().parents[3]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": f"{root}:{tmp_path}"}
     with subprocess.Popen(  # noqa: S603 - the program above
-        [sys.executable, "-c", RUNS_A_CELL], cwd=root, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", RUNS_A_CELL, tmp_path], cwd=root, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         command = next(int(line.split()[-1]) for line in process.stdout if line.startswith("# process"))
