@@ -84,8 +84,8 @@ def kubelet_restart(cluster: Cluster) -> None:
     assert phones.container_of(plugin.pod_on(cluster, cluster.machine)) == own, "the driver was started again"
     # The kubelet knows the driver again: it prepares another pod's claim, and unprepares those of the first ones.
     phones.create(cluster, dra.pod("later"))
-    dra.wait_running(cluster, "later", 1)
-    claims = cluster.api.list(dra.CLAIMS)
+    later = dra.wait_running(cluster, "later", 1)
+    claims = [claim for pod in now + later for claim in dra.claims_of(cluster, pod)]
     assert len(claims) == 3, claims
     phones.remove(cluster, "Pod", "later")
     phones.remove(cluster, "Deployment", "web")

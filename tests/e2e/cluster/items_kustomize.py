@@ -95,11 +95,17 @@ def example_pod(cluster: Cluster) -> None:
     example.write_text(yaml.safe_dump(manifest))
     documented.shell(cluster, documented.command("kubectl apply -f deploy/examples/pod"), cwd=cluster.directory)
     cluster.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/binder-example")
+    # A pod is Ready before its container has printed anything.
+    until(lambda: _lists_its_devices(cluster), "the example pod prints its devices")
+    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples/pod"), cwd=cluster.directory)
+
+
+def _lists_its_devices(cluster: Cluster) -> bool:
+    """Return whether the log of the page's example pod names its devices and lists them."""
     first, *lines = documented.shell(cluster, documented.command("kubectl logs binder-example")).splitlines()
     variable, _, names = first.partition("=")
     assert variable == "BINDER_VISIBLE_DEVICES", first
-    assert set(names.split(",")) <= {line.split()[-1] for line in lines}, lines
-    documented.shell(cluster, documented.command("kubectl delete -f deploy/examples/pod"), cwd=cluster.directory)
+    return set(names.split(",")) <= {line.split()[-1] for line in lines}
 
 
 @item("deploy/privileged replaces it by the same overlay: the privileged plugin hands out stand-ins by CDI name")
