@@ -10,7 +10,7 @@ REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) a
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
+.PHONY: help demo test lint types layers tests test-unit test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
   test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
@@ -54,6 +54,10 @@ tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred pr
 tests: $(VENV)/.installed ## Run the test suite with coverage
 	$(BIN)/coverage erase
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term
+
+test-unit: export PYTHONDONTWRITEBYTECODE :=
+test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a minute or two
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests/unit
 
 PYTHONS ?=
 test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"
