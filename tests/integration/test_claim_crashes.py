@@ -1,33 +1,22 @@
 """A process of a DRA driver that is killed at any step: nothing is lost, nothing left, and no device given twice.
 
-A forked child runs the call, and ends without any cleanup before a chosen access to a file; its successor is a
-``ClaimHost`` of this process. A step is each opening, renaming or removal of a file, as the audit events of Python
-report it.
+The process that is killed is one of ``tests.claim_process``; its successor is a ``ClaimHost`` of this process.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 import random
-import sys
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from aosp_plugin.framework.dra.claim_host import Conflict
-from aosp_plugin.framework.errors import PluginError
+from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
+from tests.claim_process import ClaimProcesses
 from tests.claims import Node, make_node, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from aosp_plugin.framework.dra.claim_host import ClaimHost
-
-KILLED, DONE, FAILED = 17, 0, 1
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.listdir", "os.scandir"}
 
 
 @pytest.fixture
@@ -35,27 +24,10 @@ def node(tmp_path: Path) -> Node:
     return make_node(tmp_path)
 
 
-def killed_at(step: int, root: Path, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that is killed before its access ``step`` below ``root``; return whether it was."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child of a process with threads
-        pid = os.fork()
-    if pid:
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        assert status in {KILLED, DONE}, status
-        return status == KILLED
-    steps = itertools.count(1)
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in EVENTS and str(arguments[0]).startswith(str(root)) and next(steps) == step:
-            os._exit(KILLED)
-
-    try:
-        sys.addaudithook(hook)
-        action()
-    except BaseException:  # noqa: BLE001 - the child ends here
-        os._exit(FAILED)
-    os._exit(DONE)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ClaimProcesses]:
+    with ClaimProcesses() as running:
+        yield running
 
 
 def steps(limit: int = 200) -> range:
@@ -72,13 +44,13 @@ def check(node: Node, host: ClaimHost) -> None:
     assert [path.name for path in node.state.iterdir() if path.name.endswith(".tmp")] == []
 
 
-def test_a_prepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+def test_a_prepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path, processes: ClaimProcesses) -> None:
     outcomes = set()
     for step in steps():
         (tmp_path / str(step)).mkdir()
         node = make_node(tmp_path / str(step))
         prepare(node, node.host(), "other", "phone2")
-        if not killed_at(step, node.root, lambda node=node: prepare(node, node.host(), "a", "phone1")):  # type: ignore[misc]
+        if not processes.killed_at(step, node, "prepare", "a", "phone1"):
             break
         host = node.host()
         host.repair(rewrite=True)
@@ -94,12 +66,14 @@ def test_a_prepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) ->
     assert step > 9
 
 
-def test_a_prepare_that_is_killed_at_any_step_can_be_unprepared_by_a_successor(tmp_path: Path) -> None:
+def test_a_prepare_that_is_killed_at_any_step_can_be_unprepared_by_a_successor(
+    tmp_path: Path, processes: ClaimProcesses
+) -> None:
     for step in steps():
         (tmp_path / str(step)).mkdir()
         node = make_node(tmp_path / str(step))
         prepare(node, node.host(), "other", "phone2")
-        if not killed_at(step, node.root, lambda node=node: prepare(node, node.host(), "a", "phone1")):  # type: ignore[misc]
+        if not processes.killed_at(step, node, "prepare", "a", "phone1"):
             break
         host = node.host()  # without a repair: the kubelet may be faster
         host.unprepare("a")
@@ -108,11 +82,11 @@ def test_a_prepare_that_is_killed_at_any_step_can_be_unprepared_by_a_successor(t
         check(node, host)
 
 
-def test_another_claim_gets_the_device_of_a_prepare_that_was_killed(tmp_path: Path) -> None:
+def test_another_claim_gets_the_device_of_a_prepare_that_was_killed(tmp_path: Path, processes: ClaimProcesses) -> None:
     for step in steps():
         (tmp_path / str(step)).mkdir()
         node = make_node(tmp_path / str(step))
-        if not killed_at(step, node.root, lambda node=node: prepare(node, node.host(), "a", "phone1")):  # type: ignore[misc]
+        if not processes.killed_at(step, node, "prepare", "a", "phone1"):
             break
         host = node.host()
         result = prepare(node, host, "b", "phone1")
@@ -121,14 +95,14 @@ def test_another_claim_gets_the_device_of_a_prepare_that_was_killed(tmp_path: Pa
         check(node, host)
 
 
-def test_an_unprepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+def test_an_unprepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path, processes: ClaimProcesses) -> None:
     for step in steps():
         (tmp_path / str(step)).mkdir()
         node = make_node(tmp_path / str(step))
         host = node.host()
         prepare(node, host, "other", "phone2")
         prepare(node, host, "a", "phone1")
-        if not killed_at(step, node.root, lambda node=node: node.host().unprepare("a")):  # type: ignore[misc]
+        if not processes.killed_at(step, node, "unprepare", "a"):
             break
         host = node.host()
         host.repair(rewrite=True)
@@ -142,7 +116,9 @@ def test_an_unprepare_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_operations_faults_and_kills_agree_with_a_model(tmp_path: Path, seed: int) -> None:
+def test_random_operations_faults_and_kills_agree_with_a_model(
+    tmp_path: Path, processes: ClaimProcesses, seed: int
+) -> None:
     """125 operations for each seed, by two processes of the driver, one of which may be killed in any of them."""
     random_source = random.Random(seed)  # noqa: S311 - repeatable
     node = make_node(tmp_path)
@@ -154,7 +130,7 @@ def test_random_operations_faults_and_kills_agree_with_a_model(tmp_path: Path, s
         if operation is loses_checkpoint:  # a process with an outdated memory would recover what it remembers
             for each in hosts:
                 each.completed("")
-        operation(node, host, model, random_source)
+        operation(Step(node, host, model, random_source, processes))
         if random_source.random() < 0.1:
             hosts[random_source.randrange(2)] = node.host()
         survivor = random_source.choice(hosts)
@@ -166,90 +142,99 @@ def test_random_operations_faults_and_kills_agree_with_a_model(tmp_path: Path, s
     assert node.backend.mounted == node.specs == set()
 
 
-def _claim(node: Node, model: dict[str, frozenset[str]], source: random.Random) -> tuple[str, tuple[str, ...]]:
-    uid = source.choice("abcdef")
-    ids = tuple(sorted(source.sample(node.backend.ids, source.choice((1, 1, 2)))))
-    return uid, tuple(sorted(model[uid])) if uid in model and source.random() < 0.5 else ids
+class Step(NamedTuple):
+    """What an operation uses: one of the two drivers, and the devices that each claim has according to the model."""
+
+    node: Node
+    host: ClaimHost
+    model: dict[str, frozenset[str]]
+    source: random.Random
+    processes: ClaimProcesses
+
+    def claim(self) -> tuple[str, tuple[str, ...]]:
+        """Return the UID of a claim and devices: often those that it has."""
+        uid = self.source.choice("abcdef")
+        ids = tuple(sorted(self.source.sample(self.node.backend.ids, self.source.choice((1, 1, 2)))))
+        return uid, tuple(sorted(self.model[uid])) if uid in self.model and self.source.random() < 0.5 else ids
+
+    def taken(self, uid: str, ids: tuple[str, ...]) -> bool:
+        """Return whether another claim has one of the devices."""
+        return any(not have.isdisjoint(ids) for other, have in self.model.items() if other != uid)
 
 
-def _taken(model: dict[str, frozenset[str]], uid: str, ids: tuple[str, ...]) -> bool:
-    return any(not have.isdisjoint(ids) for other, have in model.items() if other != uid)
-
-
-def prepares(node: Node, host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    uid, ids = _claim(node, model, source)
-    result = prepare(node, host, uid, *ids)
+def prepares(step: Step) -> None:
+    uid, ids = step.claim()
+    result = prepare(step.node, step.host, uid, *ids)
     if isinstance(result, Conflict):
-        assert _taken(model, uid, ids)
-        if uid in model and model[uid] != frozenset(ids):
-            del model[uid]  # its former allocation was released
+        assert step.taken(uid, ids)
+        if uid in step.model and step.model[uid] != frozenset(ids):
+            del step.model[uid]  # its former allocation was released
     else:
-        assert not _taken(model, uid, ids)
-        model[uid] = frozenset(ids)
+        assert not step.taken(uid, ids)
+        step.model[uid] = frozenset(ids)
 
 
-def unprepares(_node: Node, host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    uid = source.choice("abcdef")
-    assert host.unprepare(uid) == (uid in model)
-    model.pop(uid, None)
+def unprepares(step: Step) -> None:
+    uid = step.source.choice("abcdef")
+    assert step.host.unprepare(uid) == (uid in step.model)
+    step.model.pop(uid, None)
 
 
-def is_killed_in_prepare(node: Node, host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    uid, ids = _claim(node, model, source)
-    step = source.randint(1, 40)
-    before = model.get(uid)
-    killed = killed_at(step, node.root, lambda: prepare(node, node.host(), uid, *ids))
-    host.repair()
-    record = host.records.get(uid)
+def is_killed_in_prepare(step: Step) -> None:
+    uid, ids = step.claim()
+    access = step.source.randint(1, 40)
+    before = step.model.get(uid)
+    killed = step.processes.killed_at(access, step.node, "prepare", uid, *ids)
+    step.host.repair()
+    record = step.host.records.get(uid)
     after = None if record is None else frozenset(record.ids)
     assert after in {before, None, frozenset(ids)}
-    if not killed and not _taken(model, uid, ids):
+    if not killed and not step.taken(uid, ids):
         assert after == frozenset(ids)
-    model.pop(uid, None)
+    step.model.pop(uid, None)
     if after is not None:
-        model[uid] = after
+        step.model[uid] = after
 
 
-def is_killed_in_unprepare(
-    node: Node, host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random
-) -> None:
-    uid = source.choice("abcdef")
-    killed = killed_at(source.randint(1, 12), node.root, lambda: node.host().unprepare(uid))
-    host.repair()
-    assert killed or uid not in host.records
-    if uid not in host.records:
-        model.pop(uid, None)
+def is_killed_in_unprepare(step: Step) -> None:
+    uid = step.source.choice("abcdef")
+    killed = step.processes.killed_at(step.source.randint(1, 12), step.node, "unprepare", uid)
+    step.host.repair()
+    assert killed or uid not in step.host.records
+    if uid not in step.host.records:
+        step.model.pop(uid, None)
 
 
-def fails(node: Node, host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    uid, ids = _claim(node, model, source)
-    node.backend.fail = {source.choice(("prepare", "unprepare"))}
+def fails(step: Step) -> None:
+    uid, ids = step.claim()
+    step.node.backend.fail = {step.source.choice(("prepare", "unprepare"))}
     try:
-        if uid not in model and not _taken(model, uid, ids):
+        if uid not in step.model and not step.taken(uid, ids):
             with pytest.raises(OSError, match="fails"):
-                prepare(node, host, uid, *ids)
+                prepare(step.node, step.host, uid, *ids)
     finally:
-        node.backend.fail = set()
+        step.node.backend.fail = set()
 
 
-def loses_checkpoint(node: Node, _host: ClaimHost, _model: dict[str, frozenset[str]], source: random.Random) -> None:
-    if source.random() < 0.5:
-        node.checkpoint.unlink(missing_ok=True)
-    elif node.checkpoint.exists():
-        content = bytearray(node.checkpoint.read_bytes())
-        content[source.randrange(len(content))] ^= 1 << source.randrange(8)
-        node.checkpoint.write_bytes(content)
+def loses_checkpoint(step: Step) -> None:
+    checkpoint = step.node.checkpoint
+    if step.source.random() < 0.5:
+        checkpoint.unlink(missing_ok=True)
+    elif checkpoint.exists():
+        content = bytearray(checkpoint.read_bytes())
+        content[step.source.randrange(len(content))] ^= 1 << step.source.randrange(8)
+        checkpoint.write_bytes(content)
 
 
-def loses_specs(node: Node, _host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    for uid in source.sample(sorted(model), source.randint(0, len(model))):
-        node.spec(uid).unlink()
+def loses_specs(step: Step) -> None:
+    for uid in step.source.sample(sorted(step.model), step.source.randint(0, len(step.model))):
+        step.node.spec(uid).unlink()
 
 
-def loses_devices(node: Node, _host: ClaimHost, model: dict[str, frozenset[str]], source: random.Random) -> None:
-    for device_id in sorted(node.backend.mounted):
-        if source.random() < 0.5:
-            (node.backend.directory / device_id).rmdir()
+def loses_devices(step: Step) -> None:
+    for device_id in sorted(step.node.backend.mounted):
+        if step.source.random() < 0.5:
+            (step.node.backend.directory / device_id).rmdir()
 
 
 OPERATIONS = (
@@ -266,15 +251,15 @@ OPERATIONS = (
 )
 
 
-def test_a_restore_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) -> None:
+def test_a_restore_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path, processes: ClaimProcesses) -> None:
     """Both the process that prepares a claim and its successor are killed."""
     source = random.Random(1)  # noqa: S311 - repeatable
     for step in steps(60):
         (tmp_path / str(step)).mkdir()
         node = make_node(tmp_path / str(step))
         prepare(node, node.host(), "other", "phone2")
-        killed_at(source.randint(5, 40), node.root, lambda node=node: prepare(node, node.host(), "a", "phone1"))  # type: ignore[misc]
-        if not killed_at(step, node.root, lambda node=node: node.host().repair(rewrite=True)):  # type: ignore[misc]
+        processes.killed_at(source.randint(5, 40), node, "prepare", "a", "phone1")
+        if not processes.killed_at(step, node, "repair"):
             break
         host = node.host()
         host.repair(rewrite=True)
@@ -282,10 +267,8 @@ def test_a_restore_that_is_killed_at_any_step_can_be_repeated(tmp_path: Path) ->
         assert "other" in host.records
 
 
-def test_an_error_is_not_a_crash(node: Node) -> None:
+def test_an_error_is_not_a_crash(node: Node, processes: ClaimProcesses) -> None:
     """The child reports it: the tests above would otherwise not notice errors."""
     node.backend.fail = {"prepare"}
     with pytest.raises(AssertionError):
-        killed_at(1000, node.root, lambda: prepare(node, node.host(), "a", "phone1"))
-    with pytest.raises(PluginError):
-        raise PluginError
+        processes.killed_at(1000, node, "prepare", "a", "phone1")
