@@ -161,18 +161,16 @@ async def test_refusal_is_a_problem_until_the_kubelet_accepts(registry: str, ver
 
 async def test_refusal_that_lasts_is_logged_once(registry: str, caplog: pytest.LogCaptureFixture) -> None:
     """Although it names the socket, which is another one after some time."""
-    async with kubelet_at(registry) as kubelet:
-        kubelet.faults.refuse = "out of order"
-        async with running_driver(registry, timings=HASTY._replace(patience=0.01)) as driver:
-            paths: set[str] = set()
+    slow = FAST_KUBELET._replace(first_retry=PATIENCE)  # so that the driver gives up each socket after one refusal
+    async with DraKubelet(registry, timings=slow) as kubelet, running_driver(registry, timings=HASTY) as driver:
 
-            def refused_on_three_sockets(kubelet: DraKubelet) -> bool:
-                paths.update(each.path for each in kubelet.registrations if "out of order" in each.outcome)
-                kubelet.faults.refuse = f"endpoint {registry}/{driver.service.endpoint} is out of order"
-                return len(paths) > 2
+        def refused_on_three_sockets(kubelet: DraKubelet) -> bool:
+            attempts = kubelet.registrations
+            kubelet.faults.refuse = f"endpoint {attempts[-1].path if attempts else registry} is out of order"
+            return len({each.path for each in attempts if "is out of order" in each.outcome}) > 2
 
-            await kubelet.wait_for(refused_on_three_sockets, PATIENCE)
-            assert driver.service.problem.endswith(f"endpoint {registry} is out of order")
+        await kubelet.wait_for(refused_on_three_sockets, PATIENCE)
+        assert driver.service.problem.endswith(f"endpoint {registry} is out of order")
     assert sum(record.message == "registration failed, retrying" for record in caplog.records) <= 2
 
 
