@@ -50,14 +50,15 @@ types: $(VENV)/.installed ## Check types with mypy
 layers: $(VENV)/.installed ## Check the import layers
 	$(BIN)/lint-imports
 
+# Four processes also with two processors: many tests wait for other processes.
 tests: export PYTHONDONTWRITEBYTECODE :=  # otherwise each of several hundred processes compiles the plugin again
 tests: $(VENV)/.installed ## Run the test suite with coverage
 	$(BIN)/coverage erase
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal --cov --cov-report=term
+	$(BIN)/pytest --numprocesses 4 --dist worksteal --cov --cov-report=term
 
 test-unit: export PYTHONDONTWRITEBYTECODE :=
 test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a minute or two
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests/unit
+	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/unit
 
 PYTHONS ?=
 test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"
@@ -66,7 +67,7 @@ test-pythons: $(VENV)/.installed ## Run make test with each supported Python tha
 test-faults: export PYTHONDONTWRITEBYTECODE :=
 test-faults: $(VENV)/.installed ## Test real processes on file systems that hang, full disks and other faults; requires root on Debian
 	@{ command -v strace && command -v ip; } >/dev/null || apt-get install --yes --quiet strace iproute2
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal tests/faults
+	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/faults
 
 test-browser: $(VENV)/.installed ## Test the status page in Chromium, which is installed on Debian as root
 	@$(BIN)/python -m tests.browser.chromium
