@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from tests.claims import Node
 
-KILLED: Final = 17
-DONE: Final = 0
-FAILED: Final = 1
+_KILLED: Final = 17
+_DONE: Final = 0
+_FAILED: Final = 1
 _ROOT: Final = Path(__file__).parents[1]
 _EVENTS: Final = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.listdir", "os.scandir"}
 """Each opening, renaming or removal of a file, as the audit events of Python report it."""
@@ -69,8 +69,8 @@ class ClaimProcesses:
         self._server.stdin.write(f"{json.dumps(request)}\n")
         self._server.stdin.flush()
         status = int(self._server.stdout.readline())
-        assert status in {KILLED, DONE}, status
-        return status == KILLED
+        assert status in {_KILLED, _DONE}, status
+        return status == _KILLED
 
 
 def serve(requests: Iterable[str]) -> None:
@@ -81,7 +81,7 @@ def serve(requests: Iterable[str]) -> None:
             try:
                 _run(*json.loads(line))
             finally:
-                os._exit(FAILED)
+                os._exit(_FAILED)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
         sys.stdout.flush()
 
@@ -94,11 +94,11 @@ def _run(root: str, fail: list[str], step: int, call: str, *arguments: str) -> N
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
         if event in _EVENTS and str(details[0]).startswith(root) and next(steps) == step:
-            os._exit(KILLED)
+            os._exit(_KILLED)
 
     sys.addaudithook(hook)
     _CALLS[call](node, *arguments)
-    os._exit(DONE)
+    os._exit(_DONE)
 
 
 if __name__ == "__main__":

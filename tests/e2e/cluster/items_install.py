@@ -155,7 +155,7 @@ def checks(cluster: Cluster) -> None:
     retry = f'for i in $(seq 50); do python3 -c "{fetch}" 2>/dev/null && exit; sleep 0.2; done; exit 1'
     script = f"{forward} >/dev/null & trap 'kill $!' EXIT; {retry}"
     printed = documented.shell(cluster, script, POD=pod)
-    assert "200" in printed.splitlines(), printed
+    assert printed.strip() == "200", printed
 
 
 @item("`helm upgrade` with a changed configuration rolls it out: a new phone gets it, a running one is undisturbed")

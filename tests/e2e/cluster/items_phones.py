@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 item = Items()
 
+REPORT: Final = 10.0
+"""Seconds between two reports of the kubelet to the API server."""
 NAMESPACE: Final = "tenant"
 QUOTA: Final = f"requests.{PHONE}"
 SIDECAR: Final = "aosp.io/sidecar"
@@ -109,7 +111,7 @@ def pending(cluster: Cluster) -> None:
     started = time.monotonic()
 
     def after(condition: Callable[[], object], what: str) -> float:
-        until(condition, what)
+        until(condition, what, seconds=REPORT + 20)
         return time.monotonic() - started
 
     machine.hack("create", "--stand-ins", "--count", str(total * SIZE))
@@ -121,6 +123,8 @@ def pending(cluster: Cluster) -> None:
         f"# devices created; {published:.1f} s later published, {known:.1f} s known to the kubelet, "
         f"{reported:.1f} s on the Node object, {running:.1f} s all phones run"
     )
+    assert known < REPORT / 2, f"the kubelet knew the devices after {known:.1f} s"
+    assert reported < REPORT + 3, f"the Node object had the devices after {reported:.1f} s"
     owners(cluster, phones.running(cluster, "many"))
     phones.remove(cluster, "Deployment", "many")
     machine.hack("delete")

@@ -15,6 +15,7 @@ from tests.e2e.cluster.cluster import DEVICES
 from tests.e2e.cluster.history import NodeHistory
 from tests.e2e.cluster.items import Items
 from tests.e2e.cluster.items_kustomize import APPLY, configure, overlay_of
+from tests.e2e.cluster.items_phones import REPORT
 from tests.e2e.cluster.ownership import healthy, owners
 from tests.e2e.cluster.plugin import PHONE, VALUES
 from tests.e2e.cluster.scenes import INSUFFICIENT, NO_HELP, PHONES, assert_unschedulable, events, prepare, why
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 item = Items()
 
-REPORT: Final = 10.0
-"""Seconds between two reports of the kubelet to the API server."""
 ATTEMPTS: Final = 5
 AHEAD: Final = 0.2
 """Seconds before a report at which a plugin is stopped that is to be away then; it is away for about a second."""
