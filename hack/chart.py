@@ -86,7 +86,7 @@ def values_schema() -> dict[str, Any]:
     return {"$schema": "http://json-schema.org/draft-07/schema#"} | _values(
         config=configuration,
         image=_values(**image),
-        provision=_switched(mode={"enum": ["init-container", "plugin"]}),
+        provision=_switched(mode={"enum": ["provisioner", "plugin", "init-container"]}, resources=_OBJECT),
         dra=_values(deviceClasses=_SWITCH, classes=classes),
         kubelet=_values(rootDir=_PATH, devicePluginsDir=_PATH),
         nameOverride=_TEXT,

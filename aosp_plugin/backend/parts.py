@@ -66,7 +66,7 @@ def device_store(host: Host, resource: Resource, clock: Callable[[], float]) -> 
 def device_provisioner(host: Host, resource: Resource, clock: Callable[[], float]) -> DeviceProvisioner | None:
     """Return what creates the binder devices of ``provision``; None if the plugin is not to create any."""
     provision = resource.provision
-    if provision is None or resource.provisioned_by is ProvisionedBy.COMMAND:
+    if provision is None or resource.provisioned_by is not ProvisionedBy.PLUGIN:
         return None
     from aosp_plugin.binder.provision.provisioner import DeviceProvisioner, ProvisionSpec  # noqa: PLC0415 - see above
 
@@ -86,7 +86,10 @@ def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]
         return None
     from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
     from aosp_plugin.binder.provision.phones import PhoneProvisioner  # noqa: PLC0415 - see above
+    from aosp_plugin.binder.provision.remote import RemotePhoneProvisioner  # noqa: PLC0415 - see above
 
+    if resource.provisioned_by is ProvisionedBy.PROVISIONER:
+        return RemotePhoneProvisioner(resource.phones.directory, host, resource.provisioner_socket, clock)
     kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
     return kind(resource.phones.directory, host, clock)
 

@@ -116,6 +116,21 @@ def provision(file: str | None, **flags: Any) -> None:
     provision.provision(config.load(flags, os.environ, file)[0])
 
 
+@cli.command(cls=_Configurable)
+def provisioner(file: str | None, **flags: Any) -> None:
+    """Mount phones on request of a plugin without privileges, until SIGTERM or SIGINT.
+
+    Runs beside a plugin with provisioned_by: provisioner and the same configuration, and listens on provisioner_socket.
+    When it starts, it creates the binder devices of provision. Accepts the flags of serve.
+
+    Exit codes: 0 ended by a signal, 1 the binder devices of provision cannot be created, 2 invalid usage or
+    configuration.
+    """
+    from aosp_plugin.cli import provisioner  # noqa: PLC0415
+
+    provisioner.run(config.load(flags, os.environ, file)[0])
+
+
 @cli.command(name="config", cls=_Configurable)
 def show_config(file: str | None, **flags: Any) -> None:
     """Print the configuration, with the source of each value.

@@ -54,10 +54,10 @@ def validate_phones(resource: Mapping[str, Setting]) -> None:
 def _validate_provisioned_by(resource: Mapping[str, Setting]) -> None:
     """Raise ConfigError if the plugin would have to mount phones, and must not."""
     by = resource["provisioned_by"]
-    if by.value is not ProvisionedBy.COMMAND:
+    if by.value is ProvisionedBy.PLUGIN:
         return
     for name, value in (("recreate", Recreate.ON_START), ("api", Api.DRA)):
-        if resource[name].value is value:
+        if resource[name].value is value and (by.value, name) != (ProvisionedBy.PROVISIONER, "recreate"):
             when = "each container starts" if name == "recreate" else "a claim is prepared"
             raise ConfigError(
                 f"{by.source}: {by.value} is not possible with {name}: {value} ({resource[name].source}): the plugin "

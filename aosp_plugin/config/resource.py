@@ -189,12 +189,21 @@ class Resource(Struct, frozen=True, kw_only=True):
         ProvisionedBy,
         Key(
             "What mounts and creates the binder devices of phones and provision: plugin (serve, whenever they are "
-            "missing), command (aosp-plugin provision, which runs before serve, for example in an init container; "
-            "serve changes nothing on the host then, and requires no privilege).",
-            "command",
+            "missing), provisioner (aosp-plugin provisioner, a privileged process that runs beside serve and mounts "
+            "phones on its request), command (aosp-plugin provision, which runs before serve, for example in an init "
+            "container). With the last two, serve changes nothing on the host itself, and requires no privilege.",
+            "provisioner",
             flag=False,
         ),
     ] = ProvisionedBy.PLUGIN
+    provisioner_socket: Annotated[
+        AbsolutePath,
+        Key(
+            "Unix socket of aosp-plugin provisioner, for provisioned_by: provisioner. It is not below host_root.",
+            "/run/phones/provisioner.sock",
+            flag=False,
+        ),
+    ] = "/run/aosp-plugin/provisioner.sock"
     numa: Annotated[
         Mapping[Annotated[str, Meta(pattern=values.NUMA_RANGE)], Annotated[int, Meta(ge=0, le=LAST_NUMA_NODE)]],
         Key(

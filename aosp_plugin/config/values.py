@@ -71,6 +71,8 @@ class ProvisionedBy(enum.StrEnum):
     """``aosp-plugin serve``, whenever something is missing."""
     COMMAND = "command"
     """``aosp-plugin provision``, which ends when it has done so."""
+    PROVISIONER = "provisioner"
+    """``aosp-plugin provisioner``, a privileged process that mounts phones on request of the plugin."""
 
 
 def shared_path(text: str) -> tuple[str, str]:

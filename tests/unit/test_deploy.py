@@ -40,7 +40,7 @@ POLICY = load("base/networkpolicy.yaml")["spec"]
 PATCH_POD = load("privileged/daemonset.yaml")["spec"]["template"]["spec"]
 (PATCHED,) = PATCH_POD["containers"]
 PROVISION_POD = load("provision/daemonset.yaml")["spec"]["template"]["spec"]
-(INIT,) = PROVISION_POD["initContainers"]
+PROVISION_PLUGIN, PROVISIONER = PROVISION_POD["containers"]
 
 
 def test_base_has_no_privilege() -> None:
@@ -109,13 +109,13 @@ def test_the_configuration_is_accepted_with_the_container_s_flags_and_variables(
     flags = {flag[2:].replace("-", "_"): value for flag, value in FLAGS.items()}
     variables = {LISTEN: VARIABLES[LISTEN].replace("$(POD_IP)", "10.0.0.1")}
     if variant == "provision":
-        (container,) = PROVISION_POD["containers"]
-        variables |= {variable["name"]: variable["value"] for variable in container["env"]}
+        variables |= {variable["name"]: variable["value"] for variable in PROVISION_PLUGIN["env"]}
     effective, _ = config.load(flags, variables, str(DEPLOY / variant / "config.yaml"))
     (resource,) = effective.resources
     assert resource.resource_name == ("aosp.io/binder" if variant == "base" else "aosp.io/phone")
     assert (resource.phones is not None) == (variant != "base")
-    assert (resource.provisioned_by is config.ProvisionedBy.COMMAND) == (variant == "provision")
+    assert (resource.provisioned_by is config.ProvisionedBy.PROVISIONER) == (variant == "provision")
+    assert (resource.recreate is config.Recreate.ON_START) == (variant != "base")
     assert (effective.listen, config.status_address(effective)) == ("10.0.0.1:9478", ("127.0.0.1", 9478))
 
 
@@ -186,22 +186,27 @@ def test_commented_keys_show_their_defaults() -> None:
     }
 
 
-def test_provision_gives_rights_to_the_init_container_only() -> None:
-    """It has the image, the resources and the configuration of the plugin, whose container gets a variable."""
-    assert PROVISION_POD.keys() == {"initContainers", "containers"}
-    (container,) = PROVISION_POD["containers"]
-    assert container == {
+def test_provision_gives_rights_to_the_provisioner_only() -> None:
+    """It has the image and the configuration of the plugin, no port, and a socket that only this pod has."""
+    assert PROVISION_POD.keys() == {"containers", "volumes"}
+    socket_directory = {"name": "provisioner", "mountPath": str(Path(config.Resource().provisioner_socket).parent)}
+    plugin = PROVISION_PLUGIN
+    assert plugin == {
         "name": CONTAINER["name"],
-        "env": [{"name": config.variable("provisioned_by"), "value": "command"}],
+        "env": [{"name": config.variable("provisioned_by"), "value": "provisioner"}],
+        "volumeMounts": [socket_directory],
     }
-    assert INIT["args"] == ["provision", *CONTAINER["args"][1:]]
-    for key in ("image", "imagePullPolicy", "resources"):
-        assert INIT[key] == CONTAINER[key], key
-    assert INIT["env"] == [variable for variable in CONTAINER["env"] if variable["name"] == "AOSP_PLUGIN_CONFIG"]
-    assert INIT["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
-    assert [mount for mount in INIT["volumeMounts"] if not mount.get("readOnly")] == [
-        {"name": "binderfs", "mountPath": MOUNTS["binderfs"]["mountPath"], "mountPropagation": "Bidirectional"}
+    assert PROVISIONER["args"] == ["provisioner", *CONTAINER["args"][1:]]
+    for key in ("image", "imagePullPolicy"):
+        assert PROVISIONER[key] == CONTAINER[key], key
+    assert PROVISIONER["env"] == [each for each in CONTAINER["env"] if each["name"] == "AOSP_PLUGIN_CONFIG"]
+    assert PROVISIONER["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert PROVISIONER.keys() & {"ports", "readinessProbe", "livenessProbe"} == set()
+    assert [mount for mount in PROVISIONER["volumeMounts"] if not mount.get("readOnly")] == [
+        {"name": "binderfs", "mountPath": MOUNTS["binderfs"]["mountPath"], "mountPropagation": "Bidirectional"},
+        socket_directory,
     ]
+    assert PROVISION_POD["volumes"] == [{"name": "provisioner", "emptyDir": {}}]
 
 
 def test_privileged_adds_the_documented_rights_only() -> None:

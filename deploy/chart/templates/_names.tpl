@@ -119,6 +119,11 @@ See docs/deploy.md.
 {{- if and .Values.provision.enabled (eq .Values.provision.mode "init-container") -}}true{{- end -}}
 {{- end }}
 
+{{/* "true" if a privileged container beside the plugin provisions, and the plugin must not. */}}
+{{- define "aosp-device-plugin.provisioner" -}}
+{{- if and .Values.provision.enabled (eq .Values.provision.mode "provisioner") -}}true{{- end -}}
+{{- end }}
+
 {{/* Reject a configuration that requires rights or a mount that the pod would not have. */}}
 {{- define "aosp-device-plugin.check" -}}
 {{- $config := .Values.config -}}
@@ -147,7 +152,8 @@ See docs/deploy.md.
 {{- if and .provision (not $.Values.provision.enabled) -}}
 {{- fail (printf "config.provision creates binder devices on the host and %s" $enabled) -}}
 {{- end -}}
-{{- if and (eq (toString .recreate) "on-start") (not $privileged) -}}
+{{- $mounts := and .phones (include "aosp-device-plugin.provisioner" $) -}}
+{{- if and (eq (toString .recreate) "on-start") (not (or $privileged $mounts)) -}}
 {{- fail (printf "config.recreate=on-start creates binder devices on the host and %s" $plugin) -}}
 {{- end -}}
 {{- if and (eq (toString .verify) "probe") (not $privileged) -}}

@@ -160,9 +160,23 @@ def cdi_needs_no_privilege() -> None:
     assert "cdi" not in str(the("DaemonSet", charted()))
 
 
+def provisioner_provisions() -> None:
+    """With provision.enabled, only the provisioner is privileged, and each start gets a fresh phone."""
+    values = ("--set", "image.repository=example.com/a,image.tag=v1,provision.resources.limits.memory=1Gi")
+    pod = the("DaemonSet", charted(*VALUES["provision"], *values))["spec"]["template"]["spec"]
+    container, provisioner = pod["containers"]
+    assert (provisioner["image"], provisioner["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi"), pod
+    assert (provisioner["securityContext"]["privileged"], container["securityContext"]["privileged"]) == (True, False)
+    assert not {"hostPID", "initContainers"} & pod.keys(), pod.keys()
+    writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["device-plugins", "provisioner"], writable
+    assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "provisioner"} in container["env"], container["env"]
+
+
 def init_container_provisions() -> None:
-    """With provision.enabled, only the init container is privileged; CDI and a token are as without it."""
+    """With provision.mode=init-container, nothing is privileged after it; CDI and a token are as without it."""
     values = ("--set", "image.repository=example.com/a,image.tag=v1,resources.limits.memory=1Gi,config.log_level=debug")
+    values = (*values, "--set", "provision.mode=init-container")
     pod = the("DaemonSet", charted(*VALUES["provision"], *values))["spec"]["template"]["spec"]
     (init,), (container,) = pod["initContainers"], pod["containers"]
     assert (init["image"], init["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi"), init
@@ -208,7 +222,9 @@ def changes_roll_out() -> None:
 REFUSED = {
     "config.leak_scan_interval=300": "config.leak_scan_interval reads the host's processes and requires a privileged",
     "provision.enabled=true,config.leak_scan_interval=300": "provision.enabled=true and provision.mode=plugin",
-    "provision.enabled=true,config.phones.count=3,config.recreate=on-start": "requires a privileged plugin",
+    "provision.enabled=true,provision.mode=init-container,config.phones.count=3,config.recreate=on-start": (
+        "requires a privileged plugin"
+    ),
     "provision.enabled=true,config.provision.count=3,config.recreate=on-start": "requires a privileged plugin",
     "provision.enabled=true,config.phones.count=3,config.verify=probe": "requires a privileged plugin",
     "provision.enabled=true,config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
@@ -393,6 +409,7 @@ ITEMS = (
     image_is_required,
     selectors_select,
     cdi_needs_no_privilege,
+    provisioner_provisions,
     init_container_provisions,
     plugin_takes_configuration,
     changes_roll_out,

@@ -18,10 +18,10 @@ from tests.e2e.kernel import (
     confinement,
     items_client_pods,
     items_clients,
-    items_init_container,
     items_phone_pods,
     items_pods,
     items_provision,
+    items_provisioner,
     versions,
 )
 from tests.e2e.kernel.suite import SUITES
@@ -81,8 +81,8 @@ async def with_kubelet(probe: Path, kubelet: Path, image: Path, kustomize: Path)
     world = items_phone_pods.start(world, kustomize, items_pods.WORK / "phones")
     for item in items_phone_pods.ITEMS:
         await check(item, world)
-    world = items_init_container.start(world, kustomize, items_pods.WORK / "init-container")
-    for item in items_init_container.ITEMS:
+    world = items_provisioner.start(world, kustomize, items_pods.WORK / "provisioner")
+    for item in items_provisioner.ITEMS:
         await check(item, world)
 
 

@@ -10,7 +10,6 @@ from tests.e2e.kernel import (
     items_client_pods,
     items_clients,
     items_containers,
-    items_init_container,
     items_nodes,
     items_phone_bench,
     items_phone_crashes,
@@ -22,6 +21,7 @@ from tests.e2e.kernel import (
     items_pods,
     items_provision,
     items_provisioned_phones,
+    items_provisioner,
     items_serve,
     items_stock,
 )
@@ -92,7 +92,7 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
     "pods": [
         item.title
-        for items in (items_pods, items_provision, items_phone_pods, items_init_container)
+        for items in (items_pods, items_provision, items_phone_pods, items_provisioner)
         for item in items.ITEMS
     ],
     "clients": [

@@ -1,0 +1,81 @@
+"""Phones of a plugin without privileges: a privileged process mounts and removes them on request.
+
+That process is ``aosp-plugin provisioner`` (``service``). Each request is a connection to its Unix socket: a JSON
+object in one line, and another one as the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.provision.phones import PhoneProvisioner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from aosp_plugin.binder.driver.host import Host
+
+TIMEOUT = 20.0
+"""Seconds for an answer. The kubelet waits 30 for PreStartContainer (staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/
+v1beta1/constants.go), and with less the pod's event names the cause."""
+
+
+class RemotePhoneProvisioner(PhoneProvisioner):
+    """Keeps the binderfs mounts of phones in place by requests. For one worker thread."""
+
+    def __init__(
+        self, directory: str, host: Host, socket_path: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``directory`` is the host's, ``socket_path`` is of this process. Neither is accessed."""
+        super().__init__(directory, host, clock)
+        self._socket_path = socket_path
+
+    def provision(self, phones: Collection[str]) -> list[str]:
+        """See ``PhoneProvisioner``. Raises HostError also if the provisioner does not answer."""
+        return self._request("provision", phones) if phones or self.failure is not None else []
+
+    def replace(self, phone: str) -> None:
+        """See ``PhoneProvisioner``."""
+        self._request("replace", [phone])
+
+    def remove(self, phones: Iterable[str], limit: int) -> list[str]:
+        """See ``PhoneProvisioner``."""
+        return self._request("remove", [*phones], limit=limit)
+
+    def check(self) -> None:
+        """See ``PhoneProvisioner``."""
+        self._request("check", [])
+
+    def _request(self, operation: str, phones: Collection[str], **arguments: int) -> list[str]:
+        """Let the provisioner do something, and take over what it knows. Return the phones it changed."""
+        request = {"directory": self._host_directory, "operation": operation, "phones": [*phones], **arguments}
+        answer = self._exchange(request)
+        if "devices" in answer:
+            self._devices = answer["devices"]
+            self.foreign, self.other_api = frozenset(answer["foreign"]), frozenset(answer["other_api"])
+            self._failure = HostError(answer["failure"]) if answer["failure"] else None
+            kept = {phone: error for phone, error in self.obstacles.items() if phone not in phones}
+            self.obstacles = kept | {phone: HostError(text) for phone, text in answer["obstacles"].items()}
+        if answer["error"]:
+            raise HostError(answer["error"])
+        changed: list[str] = answer["changed"]
+        return changed
+
+    def _exchange(self, request: object) -> dict[str, Any]:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(TIMEOUT)
+                connection.connect(self._socket_path)
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                with connection.makefile("rb") as file:
+                    answer: dict[str, Any] = json.loads(file.readline())
+                    return answer
+        except (OSError, ValueError) as error:  # ValueError: the connection ended within the answer
+            cause = "no whole answer" if isinstance(error, ValueError) else error.strerror or str(error)
+            raise HostError(
+                f"the provisioner at {self._socket_path} does not answer: {cause}: its container's log has the reason"
+            ) from error

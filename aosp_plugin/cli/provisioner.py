@@ -1,0 +1,40 @@
+"""``aosp-plugin provisioner``: the privileged part of a plugin with ``provisioned_by: provisioner``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import service
+from aosp_plugin.cli.provision import provision
+from aosp_plugin.config import Api
+from aosp_plugin.daemon.assembly import check_phone_directories
+from aosp_plugin.errors import ConfigError
+from aosp_plugin.framework.service import logs
+
+if TYPE_CHECKING:
+    from aosp_plugin.config import Config
+
+
+def run(config: Config) -> None:
+    """Create the binder devices of ``provision``, and mount phones on request until SIGTERM or SIGINT.
+
+    Raises ConfigError, HostError and OSError.
+    """
+    logs.set_up(config.log_level, config.log_format)
+    check_phone_directories(config)
+    if found := tuple(resource for resource in config.resources if resource.provision is not None):
+        provision(structs.replace(config, resources=found))
+    phones = {
+        resource.phones.directory: service.RequestedPhones(
+            resource.phones.directory, Host(config.host_root), resource.phones.count
+        )
+        for resource in config.resources
+        if resource.phones is not None and resource.api is Api.DEVICE_PLUGIN
+    }
+    sockets = {resource.provisioner_socket for resource in config.resources}
+    if len(sockets) > 1:
+        raise ConfigError(f"provisioner_socket: one for all resources is required, not {', '.join(sorted(sockets))}")
+    service.serve(sockets.pop(), phones)

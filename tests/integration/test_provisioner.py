@@ -1,0 +1,333 @@
+"""A plugin without privileges, and the privileged process that mounts its phones; a tmpfs stands in for binderfs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.backend import BinderBackend
+from aosp_plugin.backend.phones import SURPLUS_INTERVAL, Allocated
+from aosp_plugin.binder.driver import detached
+from aosp_plugin.binder.driver.host import Host
+from aosp_plugin.binder.provision import phone_mount
+from aosp_plugin.cli.main import main
+from aosp_plugin.config import PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
+from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceError
+from aosp_plugin.testing import Container, Kubelet, Pod
+from tests.support import Clock, listed
+from tests.tmpfs_binderfs import Mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Never
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
+
+PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
+UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+
+
+class Provisioner:
+    """`aosp-plugin provisioner` as a process."""
+
+    def __init__(self, directory: Path, work: Path) -> None:
+        self.directory = directory
+        self.socket = work / "provisioner.sock"
+        self._file = work / "provisioner.yaml"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, count: int = 3, **keys: Any) -> None:
+        """Start the process, and wait until it listens."""
+        phones = {"count": count, "directory": str(self.directory)}
+        document = {"version": "v1", "phones": phones, "provisioner_socket": str(self.socket), **keys}
+        self._file.write_text(json.dumps(document))
+        self._process = subprocess.Popen(  # noqa: S603 - a fixed command
+            (*PROGRAM, "provisioner", f"--config={self._file}"), stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        assert "provisioner started" in self._process.stderr.readline()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End the process, and return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.communicate()
+        code, self._process = self._process.returncode, None
+        return code
+
+    def close(self) -> None:
+        """End the process if it runs."""
+        if self._process is not None:
+            self.stop(signal.SIGKILL)
+
+    def ask(self, request: object) -> Any:
+        """Send a request as a plugin would that an attacker controls; return the answer, None if there is none."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(request if isinstance(request, bytes) else json.dumps(request).encode() + b"\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.makefile().read()
+        return json.loads(answer) if answer else None
+
+    def request(self, operation: str, *phones: str, directory: str | None = None) -> Any:
+        """Ask for phones."""
+        where = directory or str(self.directory)
+        return self.ask({"directory": where, "operation": operation, "phones": [*phones], "limit": 10})
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mounts]:
+    """Yield the directory of the phones. This process, the plugin, has no right to mount anything."""
+
+    def refuse(*arguments: object, **_keys: object) -> Never:
+        raise NotPermittedError(f"cannot mount {arguments}")
+
+    with contextlib.closing(Mounts(tmp_path / "phones", monkeypatch)) as mounted:
+        for module, name in (
+            (phone_mount, "attach_new"),
+            (phone_mount, "unmount_all"),
+            (phone_mount, "fill"),
+            (detached, "check_mountable"),
+        ):
+            monkeypatch.setattr(module, name, refuse)
+        yield mounted
+
+
+@pytest.fixture
+def provisioner(directory: Mounts, tmp_path: Path) -> Iterator[Provisioner]:
+    """Yield the privileged process, which is not started."""
+    with contextlib.closing(Provisioner(directory.path, tmp_path)) as process:
+        yield process
+
+
+def backend_of(provisioner: Provisioner, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+    """Return the backend of a plugin that asks the provisioner; it has not scanned yet."""
+    resource = Resource(
+        phones=Phones(count=count, directory=str(provisioner.directory)),
+        provisioned_by=ProvisionedBy.PROVISIONER,
+        provisioner_socket=str(provisioner.socket),
+        **{**PHONE_DEFAULTS, "shared_devices": ()},
+    )
+    return BinderBackend(Host(), resource, cdi_dir=str(provisioner.directory.parent / "cdi"), clock=clock or Clock())
+
+
+def rescan(backend: BinderBackend) -> None:
+    backend.scan()
+    backend.update_host()
+    backend.scan()
+
+
+def served(provisioner: Provisioner, count: int = 3, clock: Clock | None = None) -> BinderBackend:
+    """Return such a backend after its first scans and host update."""
+    backend = backend_of(provisioner, count, clock)
+    rescan(backend)
+    return backend
+
+
+def reasons(backend: BinderBackend) -> dict[str, str]:
+    return {device.id: device.detail for device in backend.devices()}
+
+
+def numbers(directory: Mounts) -> dict[str, int]:
+    """Return which file system each phone has."""
+    return {phone: os.stat(directory.path / phone).st_dev for phone in directory.mounted()}
+
+
+def test_a_plugin_without_the_right_to_mount_has_its_phones_mounted(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    backend = served(provisioner)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+    assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
+    assert backend.pre_start_required
+    backend.check_host()
+
+
+def test_each_container_gets_a_fresh_binderfs_while_the_tenant_before_keeps_the_old_one(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    backend = served(provisioner)
+    before = numbers(directory)
+    left_behind = os.open(directory.path / "phone1" / "binder", os.O_PATH)
+    try:
+        backend.pre_start(["phone1"])
+        assert os.fstat(left_behind).st_dev == before["phone1"]
+    finally:
+        os.close(left_behind)
+    after = numbers(directory)
+    assert after.pop("phone1") != before.pop("phone1")
+    assert after == before, "another phone was replaced"
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
+def test_a_phone_that_its_tenant_has_spoiled_is_repaired(directory: Mounts, provisioner: Provisioner) -> None:
+    provisioner.start()
+    backend = served(provisioner)
+    (directory.path / "phone1" / "hwbinder").unlink()
+    (directory.path / "phone2" / "hwbinder").unlink()
+    directory.make_read_only("phone2")
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
+def test_a_phone_that_is_unmounted_is_mounted_again(directory: Mounts, provisioner: Provisioner) -> None:
+    provisioner.start()
+    backend = served(provisioner)
+    directory.unmount("phone1")
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
+def test_another_file_system_in_place_of_a_phone_is_never_allocated(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    backend = served(provisioner)
+    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
+    backend.scan()
+    with pytest.raises(BackendError, match="another file system is mounted in place of the phone's binderfs"):
+        backend.update_host()
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("foreign-mount")
+    directory.unmount("phone1")
+    rescan(backend)
+    assert reasons(backend)["phone1"] == ""
+
+
+def test_phones_wait_for_a_provisioner_that_does_not_run_yet(directory: Mounts, provisioner: Provisioner) -> None:
+    backend = backend_of(provisioner)
+    backend.scan()
+    with pytest.raises(BackendError, match=r"the provisioner at \S+ does not answer: No such file or directory: its"):
+        backend.update_host()
+    provisioner.start()
+    rescan(backend)
+    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+
+
+def test_no_container_starts_without_a_fresh_binderfs(directory: Mounts, provisioner: Provisioner) -> None:
+    """While the provisioner is away, and until the phone has been replaced after that."""
+    provisioner.start()
+    backend = served(provisioner)
+    assert provisioner.stop(signal.SIGKILL) == -signal.SIGKILL
+    with pytest.raises(UnhealthyDeviceError, match=r"could not be recreated: the provisioner at .* does not answer: "):
+        backend.pre_start(["phone1"])
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("not-recreated")
+    before = numbers(directory)
+    provisioner.start()
+    rescan(backend)
+    assert reasons(backend)["phone1"] == ""
+    assert numbers(directory)["phone1"] != before["phone1"]
+
+
+def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provisioner: Provisioner) -> None:
+    provisioner.start()
+    served(provisioner)
+    provisioner.stop()
+    provisioner.start(count=1)
+    clock = Clock()
+    backend = served(provisioner, count=1, clock=clock)
+    backend.set_allocated(Allocated(frozenset({"phone2"}), clock.now + SURPLUS_INTERVAL + 1))
+    rescan(backend)
+    assert directory.mounted().keys() == {"phone0", "phone2"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "phone"),
+    [
+        ("provision", "phone3"),
+        ("replace", "phone3"),
+        ("replace", "../phone1"),
+        ("replace", "phone1/binder"),
+        ("provision", ""),
+        ("unmount", "phone1"),
+    ],
+)
+def test_the_provisioner_refuses_what_is_not_its_own(
+    operation: str, phone: str, directory: Mounts, provisioner: Provisioner
+) -> None:
+    provisioner.start()
+    served(provisioner)
+    before = numbers(directory)
+    assert provisioner.request(operation, phone)["error"]
+    assert numbers(directory) == before
+    assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
+
+
+def test_the_provisioner_removes_no_phone_of_the_configuration_and_nothing_else(
+    directory: Mounts, provisioner: Provisioner, tmp_path: Path
+) -> None:
+    provisioner.start()
+    served(provisioner)
+    (tmp_path / "other").mkdir()
+    assert provisioner.request("remove", "phone1", "../other", "other")["changed"] == []
+    assert "no phones in /etc" in provisioner.request("replace", "phone1", directory="/etc")["error"]
+    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+    assert (tmp_path / "other").is_dir()
+
+
+def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provisioner) -> None:
+    provisioner.start()
+    for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', b"1" * 3_000_000):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
+            assert provisioner.ask(request) is None
+    assert set(reasons(served(provisioner)).values()) == {""}
+
+
+def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
+    provisioner.start()
+    assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
+    assert provisioner.stop() == 0
+
+
+def test_resources_have_one_provisioner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "{{resource_name: a.io/{0}, provisioner_socket: /run/{0}.sock, phones: {{count: 1, directory: /run/{0}}}}}"
+    file = tmp_path / "config.yaml"
+    file.write_text(f"version: v1\nresources: [{text.format('x')}, {text.format('y')}]\n")
+    assert main(["provisioner", f"--config={file}"]) == 2
+    assert "one for all resources is required, not /run/x.sock, /run/y.sock" in capsys.readouterr().err
+
+
+async def test_a_process_without_capabilities_serves_fresh_phones(
+    directory: Mounts, provisioner: Provisioner, tmp_path: Path, kubelet_dir: str
+) -> None:
+    """Real processes, and a plugin that the kernel refuses every mount; PreStartContainer replaces its phone."""
+    provisioner.start()
+    file = tmp_path / "plugin.yaml"
+    document = {
+        "version": "v1",
+        "phones": {"count": 3, "directory": str(directory.path)},
+        "provisioned_by": "provisioner",
+        "provisioner_socket": str(provisioner.socket),
+        "kubelet_dir": kubelet_dir,
+        "listen": "",
+    }
+    file.write_text(json.dumps(document))
+    async with Kubelet(kubelet_dir) as kubelet:
+        plugin = await asyncio.create_subprocess_exec(*UNPRIVILEGED, *PROGRAM, "serve", f"--config={file}")
+        try:
+            await listed(kubelet, 3, "aosp.io/phone")
+            before = numbers(directory)
+            pod = Pod("tenant", [Container("android", {"aosp.io/phone": 1})])
+            await kubelet.admit(pod)
+            allocation = await kubelet.start_container(pod, "android")
+            after = numbers(directory)
+            replaced = tuple(phone for phone in after if after[phone] != before[phone])
+            assert replaced == allocation.device_ids["aosp.io/phone"]
+        finally:
+            plugin.send_signal(signal.SIGTERM)
+            assert await plugin.wait() == 0
