@@ -94,7 +94,7 @@ def serve(socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
         os.unlink(socket_path)  # of a process that was killed
     with ProvisionerServer(socket_path, directories) as server:
         threading.Thread(target=server.serve_forever, name="requests", daemon=True).start()
-        LOG.info("provisioner started", extra={"socket": socket_path, "directories": ",".join(directories)})
+        LOG.info("provisioner started", extra={"path": socket_path, "dir": ",".join(directories)})
         signal.sigwait(STOP_SIGNALS)
         server.shutdown()
 
@@ -118,7 +118,7 @@ class ProvisionerServer(socketserver.UnixStreamServer):
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - of the base class
         """Log a request that cannot be read, or whose plugin has gone."""
-        LOG.warning("request failed", extra={"error": repr(sys.exc_info()[1])})
+        LOG.warning("request of the plugin failed", extra={"error": repr(sys.exc_info()[1])})
 
 
 class _Handler(socketserver.StreamRequestHandler):

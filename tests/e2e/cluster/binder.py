@@ -149,10 +149,10 @@ def status(cluster: Cluster) -> dict[str, Any]:
     return report
 
 
-def init_container_values() -> dict[str, Any]:
-    """Return the chart's values for these phones, mounted by an init container, and a plugin without privileges."""
+def provisioner_values() -> dict[str, Any]:
+    """Return the chart's values for these phones, mounted on request, and a plugin without privileges."""
     changed = values()
-    changed["provision"]["mode"] = "init-container"
+    changed["provision"]["mode"] = "provisioner"
     del changed["config"]["leak_scan_interval"]
     return changed
 

@@ -175,8 +175,8 @@ def provisioner_provisions() -> None:
 
 def init_container_provisions() -> None:
     """With provision.mode=init-container, nothing is privileged after it; CDI and a token are as without it."""
-    values = ("--set", "image.repository=example.com/a,image.tag=v1,resources.limits.memory=1Gi,config.log_level=debug")
-    values = (*values, "--set", "provision.mode=init-container")
+    image = "image.repository=example.com/a,image.tag=v1,resources.limits.memory=1Gi,config.log_level=debug"
+    values = ("--set", image, "--set", "provision.mode=init-container")
     pod = the("DaemonSet", charted(*VALUES["provision"], *values))["spec"]["template"]["spec"]
     (init,), (container,) = pod["initContainers"], pod["containers"]
     assert (init["image"], init["resources"]["limits"]["memory"]) == ("example.com/a:v1", "1Gi"), init
