@@ -8,9 +8,7 @@ from msgspec import structs
 
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import service
-from aosp_plugin.cli.provision import provision
 from aosp_plugin.config import Api
-from aosp_plugin.daemon.assembly import check_phone_directories
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.service import logs
 
@@ -21,11 +19,12 @@ if TYPE_CHECKING:
 def run(config: Config) -> None:
     """Create the binder devices of ``provision``, and mount phones on request until SIGTERM or SIGINT.
 
-    Raises ConfigError, HostError and OSError.
+    The plugin checks the directories of the phones before its first request. Raises ConfigError, HostError and OSError.
     """
     logs.set_up(config.log_level, config.log_format)
-    check_phone_directories(config)
     if found := tuple(resource for resource in config.resources if resource.provision is not None):
+        from aosp_plugin.cli.provision import provision  # noqa: PLC0415 - loads grpc, half of the process's memory
+
         provision(structs.replace(config, resources=found))
     phones = {
         resource.phones.directory: service.RequestedPhones(
