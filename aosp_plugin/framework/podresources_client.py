@@ -162,11 +162,12 @@ class PodResources:
         try:
             kubelet = await self._run(partial(identify, self._socket))
             response = await self._call("List", pb.ListPodResourcesRequest())
+            found = await self._run(partial(allocations_in, response, self._resources, self._ids))
         except _QueryError as error:
             return Allocations(str(error))
         if response.pod_resources:
             self._listed_by = kubelet
-        return allocations_in(response, self._resources, self._ids)._replace(pods_known=kubelet == self._listed_by)
+        return found._replace(pods_known=kubelet == self._listed_by)
 
     async def _call(self, method: str, request: Message) -> Any:
         """Call a method over a new connection: one that failed before would wait for its backoff. Raises _QueryError.
@@ -219,6 +220,7 @@ def allocations_in(
     by_plugin: dict[str, set[str]] = {name: set() for name in resources}
     by_claim: dict[str, set[str]] = {name: set() for name in resources}
     drivers = {names.driver_name(name): name for name in resources}
+    known = {name: names.ids_by_name(ids(name)) for name in resources}
     for pod in response.pod_resources:
         for container in pod.containers:
             owner = Owner(pod.namespace, pod.name, container.name)
@@ -229,7 +231,7 @@ def allocations_in(
             for claim in container.dynamic_resources:
                 for device in claim.claim_resources:
                     if (resource := drivers.get(device.driver_name)) is not None:
-                        device_id = names.device_id(device.device_name, ids(resource))
+                        device_id = names.device_id(device.device_name, known[resource])
                         by_claim[resource].add(device_id)
                         _add(owners[resource], [device_id], owner)
     return Allocations(owners=owners, by_plugin=_frozen(by_plugin), by_claim=_frozen(by_claim))

@@ -30,7 +30,7 @@ from aosp_plugin.testing.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2}), Container("agent", {RESOURCE: 1})])
 
@@ -156,6 +156,31 @@ def test_devices_of_claims_have_owners_too() -> None:
     }
     assert allocations.by_plugin == {"aosp.io/phone": {"phone1"}, "aosp.io/binder": frozenset()}
     assert allocations.by_claim == {"aosp.io/phone": {"phone2"}, "aosp.io/binder": {*binder}}
+
+
+class Read(list[str]):
+    """IDs that count how many of them are read."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the IDs."""
+        for each in super().__iter__():
+            self.steps += 1
+            yield each
+
+
+def test_known_ids_are_read_once_however_many_devices_claims_have() -> None:
+    """The name of each device has a digest, which only the known IDs lead back to."""
+    ids = Read(f"phone-{number}" for number in range(1000))
+    containers = pb.ListPodResourcesResponse()
+    for device_id in list.__iter__(ids):
+        container = containers.pod_resources.add(name=device_id, namespace="games").containers.add(name="android")
+        claim = container.dynamic_resources.add(claim_name=device_id, claim_namespace="games")
+        claim.claim_resources.add(driver_name="phone.aosp.io", device_name=names.device_name(device_id))
+    allocations = allocations_in(containers, ["aosp.io/phone"], lambda _resource: ids)
+    assert allocations.by_claim == {"aosp.io/phone": frozenset(list.__iter__(ids))}
+    assert ids.steps == len(ids)
 
 
 async def refuse(context: Any) -> None:

@@ -6,12 +6,13 @@ The API server's rules are in pkg/apis/resource/validation/validation.go. All fu
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.cdi.spec import kind_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 DEVICES_PER_SLICE = 64
 """The most devices of a slice in which devices may have taints (staging/src/k8s.io/api/resource/v1/types.go,
@@ -73,14 +74,17 @@ def device_name(device_id: str) -> str:
     return f"{stem.rstrip('-')}--{digest}" if stem else f"device--{digest}"
 
 
-def device_id(name: str, ids: Iterable[str] = ()) -> str:
+def ids_by_name(ids: Iterable[str]) -> dict[str, str]:
+    """Return device IDs by their names in slices, for ``device_id``."""
+    return {device_name(device_id): device_id for device_id in ids}
+
+
+def device_id(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the ID of the device ``name`` in slices: the inverse of ``device_name``.
 
-    A name with a digest is looked up among ``ids``; it is returned itself if it is not the name of any of them.
+    A name with a digest has the ID in ``known`` (``ids_by_name``); it is returned itself if it is not there.
     """
-    if "--" not in name:
-        return name.replace("-", "_")
-    return next((known for known in ids if device_name(known) == name), name)
+    return known.get(name, name) if "--" in name else name.replace("-", "_")
 
 
 def block_of(device_id: str) -> str:
