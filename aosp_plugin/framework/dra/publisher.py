@@ -110,8 +110,8 @@ class SlicePublisher:
         """Publish one slice without devices for this reason; with an empty reason, publish the devices again."""
         if reason != self._withheld:
             LOG.info("devices of the DRA driver are withheld or published again", extra={"reason": reason})
-        self._withheld = reason
-        self._replan.set()
+            self._withheld = reason
+            self._replan.set()
 
     async def run(self) -> None:
         """Publish until ``stop`` is set. Errors of the API server are in ``problem``, and never raised."""
