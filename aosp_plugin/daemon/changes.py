@@ -1,8 +1,8 @@
-"""What has changed on the node: the last changes with their times, and numbers of devices of the last hours.
+"""What has changed on the node: the last changes with their times.
 
 There is one ``History`` in the process, which outlives a configuration, and one ``ResourceChanges`` for each resource
 of a configuration, which observes its plugin. A change costs time for the devices that are unhealthy or allocated, as
-in ``ages``. The memory is bounded: 200 changes of at most 1 kB, and 360 samples of about 100 bytes for each resource.
+in ``ages``. The memory is bounded: 200 changes of at most 1 kB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.daemon.report import Change, Event, Samples
+from aosp_plugin.daemon.report import Change, Event
 from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 MAX_CHANGES = 100
 """Changes that are kept of allocations, and of all else: pods that come and go do not displace the others."""
 
-MAX_SAMPLES = 360
-
-SAMPLE_INTERVAL = 60.0
-"""Seconds between two samples: all of them cover six hours."""
-
 NAMED_DEVICES = 5
 """Devices that a change names."""
 
@@ -40,7 +35,7 @@ _OF_ALLOCATIONS = frozenset({Event.ALLOCATED, Event.RELEASED})
 
 
 class History:
-    """The changes and samples of the process. For one event loop."""
+    """The changes of the process. For one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """``clock`` returns seconds since the epoch."""
@@ -49,8 +44,6 @@ class History:
         self._others: collections.deque[tuple[int, Change]] = collections.deque(maxlen=MAX_CHANGES)
         self._recorded = 0
         self._recent: tuple[Change, ...] | None = ()
-        self._samples: dict[str, Samples] = {}
-        self._lowest: dict[str, int] = {}
 
     @property
     def recent(self) -> tuple[Change, ...]:
@@ -82,27 +75,6 @@ class History:
         kept.append((self._recorded, Change(self.clock(), event, resource, text, len(devices), named, pod)))
         self._recent = None
 
-    def healthy(self, resource: str, count: int) -> None:
-        """Record the number of healthy devices of a resource, which the next sample has if it is the lowest."""
-        self._lowest[resource] = min(count, self._lowest.get(resource, count))
-
-    def samples(self, resource: str) -> Samples:
-        """Return the samples of a resource: the same object until the next sample."""
-        return self._samples.get(resource, _NO_SAMPLES)
-
-    def sample(self, resource: str, healthy: int, allocated: int | None) -> None:
-        """Add a sample; ``allocated`` is None if it is unknown."""
-        before = self.samples(resource)
-        kept = 1 - MAX_SAMPLES
-        self._samples[resource] = Samples(
-            (*before.times[kept:], int(self.clock())),
-            (*before.healthy[kept:], min(healthy, self._lowest.pop(resource, healthy))),
-            (*before.allocated[kept:], allocated),
-        )
-
-
-_NO_SAMPLES = Samples()
-
 
 class ResourceChanges(Observer):
     """Records the changes of one resource. Its methods must be called in the event loop."""
@@ -124,8 +96,6 @@ class ResourceChanges(Observer):
         """Record which devices are new, removed, unhealthy for another reason than before, or healthy again."""
         before, self._snapshot = self._snapshot, snapshot
         reasons, self._reasons = self._reasons, {device.id: device.reason for device in snapshot.unhealthy}
-        if self.recording:
-            self._history.healthy(self._resource, snapshot.healthy)
         if before is None or not before.revision:
             return  # the devices at the start are not a change
         unhealthy: dict[str, list[str]] = {}

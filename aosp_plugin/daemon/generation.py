@@ -179,7 +179,6 @@ class Generation:
         ]
         self._background += [
             tasks.create_task(self._kubelet_view.run()),
-            tasks.create_task(self._observation.sample(self.servers)),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
         ]

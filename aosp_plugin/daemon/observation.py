@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.ages import ResourceAges
-from aosp_plugin.daemon.changes import SAMPLE_INTERVAL, History, ResourceChanges
+from aosp_plugin.daemon.changes import History, ResourceChanges
 from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
@@ -116,17 +115,6 @@ class Observation:
         resources = tuple(self._resource_status(server, allocations) for server in servers)
         return NodeStatus(allocations, resources, self._history.recent)
 
-    async def sample(self, servers: Sequence[ResourceServer], interval: float = SAMPLE_INTERVAL) -> None:
-        """Add a sample of each resource to the history every ``interval`` seconds until cancelled."""
-        while True:
-            await asyncio.sleep(interval)
-            status = await self.status(servers)
-            for resource in status.resources:
-                if resource.snapshot.revision:
-                    owners = None if status.allocations.problem else status.allocations.owners[resource.name]
-                    allocated = None if owners is None else len(owners)
-                    self._history.sample(resource.name, resource.snapshot.healthy, allocated)
-
     def _resource_status(self, server: ResourceServer, allocations: Allocations) -> ResourceStatus:
         name, unready = server.resource_name, server.unready
         ages, changes, scans = self._ages[name], self._changes[name], self._leak_scans(name)
@@ -155,7 +143,6 @@ class Observation:
             spread_devices=self._spread_devices[name],
             known_spread_devices=self._backends[name].known_spread_devices,
             driver=server.driver,
-            samples=self._history.samples(name),
         )
 
     def _leak_scans(self, resource: str) -> LeakScans | None:

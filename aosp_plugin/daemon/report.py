@@ -81,17 +81,6 @@ class Change(Struct, frozen=True, gc=False):
     """``namespace/name`` of the pod that got or returned the devices."""
 
 
-class Samples(Struct, frozen=True, gc=False):
-    """Numbers of devices over the last hours, oldest first. The three lists have the same length."""
-
-    times: tuple[int, ...] = ()
-    """In seconds since the epoch, about a minute apart."""
-    healthy: tuple[int, ...] = ()
-    """The lowest number of healthy devices since the sample before."""
-    allocated: tuple[int | None, ...] = ()
-    """Number of devices that pods had; None if it was unknown."""
-
-
 class Problem(Struct, frozen=True, gc=False):
     """Something that an operator may have to repair."""
 
@@ -238,7 +227,6 @@ class ResourceReport(Struct, frozen=True, gc=False):
     """When the last leak scan ended, in seconds since the epoch; None before."""
     driver: DriverReport | None = None
     """None for a resource that is served by the device plugin API."""
-    samples: Samples = Samples()
 
 
 class Known(Struct, frozen=True, gc=False):

@@ -14,7 +14,6 @@ from aosp_plugin.daemon.report import (
     LeakReport,
     PodContainer,
     ResourceReport,
-    Samples,
     State,
 )
 
@@ -65,7 +64,6 @@ class ResourceStatus(NamedTuple):
     known_spread_devices: tuple[str, ...] = ()
     driver: DriverState | None = None
     """None for a device plugin."""
-    samples: Samples = Samples()
 
 
 def resource_report(status: ResourceStatus, allocations: Allocations) -> ResourceReport:
@@ -105,7 +103,6 @@ def resource_report(status: ResourceStatus, allocations: Allocations) -> Resourc
         leaks_problem=_leaks_problem(status.leaks),
         leaks_scanned=leaks.scanned,
         driver=DriverReport(*status.driver) if status.driver else None,
-        samples=status.samples,
     )
 
 

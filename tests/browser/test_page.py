@@ -501,7 +501,7 @@ def test_csv_has_the_rows_that_match(page: Chrome) -> None:
     until(page, "return window.saved === arguments[0]", '"\'=1","a""b"\r\n')
 
 
-# -- problems, pods, history and address
+# -- problems, pods and address
 
 
 def test_problems_come_first(page: Chrome, node: Node) -> None:
@@ -563,34 +563,6 @@ def test_address_with_unknown_values_is_harmless(browser: Chrome, node: Node) ->
     assert find(page, "#found").text == "0 found"
     assert find(page, "#detail h2").text == "<img>"
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
-
-
-def test_history_is_drawn_with_axes(page: Chrome) -> None:
-    """The samples are those of six hours, with a gap; a screen reader gets the numbers."""
-    script(
-        page,
-        """const load = import('/page/history.js').then(({ HistoryCharts }) => {
-          const charts = new HistoryCharts();
-          charts.element.id = 'charts';
-          document.querySelector('main').append(charts.element);
-          const now = Math.floor(Date.now() / 60000) * 60;
-          const times = Array.from({ length: 360 }, (_, i) => now - 21600 + 60 * i);
-          const healthy = times.map((_, i) => (i > 200 && i < 220 ? 100 : 120));
-          const allocated = times.map((_, i) => (i > 100 && i < 110 ? null : 40 + i % 30));
-          charts.update({ samples: { times, healthy, allocated }, counts: { healthy: 119, allocated: 70 } }, true);
-        })""",
-    )
-    until(page, "return document.querySelectorAll('#charts .line').length === 2")
-    labels = [chart.get_attribute("aria-label") for chart in page.find_elements(By.CSS_SELECTOR, "#charts svg")]
-    assert labels == [
-        "Healthy devices in the last 6 h 0 min: 100 to 120; now 119.",
-        "Allocated devices in the last 6 h 0 min: 40 to 70; now 70.",
-    ]
-    ticks = texts(page, "#charts svg:first-of-type text")
-    assert {"100", "120"} <= set(ticks)
-    assert len([tick for tick in ticks if re.fullmatch(r"\d\d:\d\d", tick)]) >= 3
-    paths = [path.get_attribute("d") or "" for path in page.find_elements(By.CSS_SELECTOR, "#charts .line")]
-    assert [path.count("M") for path in paths] == [1, 2]
 
 
 def test_keys_are_listed_and_work(page: Chrome) -> None:

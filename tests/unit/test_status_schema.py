@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.cli.fleet.fleet import fleet
-from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Samples, Severity, State
+from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Severity, State
 from hack import status_schema
 from tests.unit.fleet.clusters import answers, cluster, pod, resource
 from tests.unit.fleet.clusters import device as plugin_device
@@ -19,9 +19,8 @@ from tests.unit.test_summary import EMPTY, LEAK, PHONE_9, device
 def report() -> Report:
     """Return a report with a value of each type."""
     devices = (device("n1", State.LEAKED, PHONE_9, reason="missing"),)
-    samples = Samples((1,), (2,), (None,))
     driver = DriverReport("phone.aosp.io", 2, 1, 0)
-    resource = msgspec.structs.replace(EMPTY, devices=devices, leaks=(LEAK,), samples=samples, driver=driver)
+    resource = msgspec.structs.replace(EMPTY, devices=devices, leaks=(LEAK,), driver=driver)
     problem = Problem(Severity.ERROR, "missing", "aosp.io/binder", "a", "b", "missing", None, 1, ("n1",), ("a/b",), 0)
     change = Change(1.5, Event.ALLOCATED, "aosp.io/binder", "allocated to a/b", 1, ("n1",), "a/b")
     return Report("1", "node", 1.0, "inotify", Known(known=True, problem=""), (resource,), (problem,), (change,), "")

@@ -34,7 +34,6 @@ _FILES = (
     "detail.js",
     "dom.js",
     "format.js",
-    "history.js",
     "keys.js",
     "main.js",
     "map.js",

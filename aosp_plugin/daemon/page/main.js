@@ -126,7 +126,7 @@ function onReport(newReport) {
 function showAll() {
   if (!report) return;
   for (const current of report.resources) {
-    resources.get(current.name).update(current, { ...shown, view: view() }, report.allocations.known);
+    resources.get(current.name).update(current, { ...shown, view: view() });
   }
   const found = [...resources.values()].reduce((sum, resource) => sum + resource.found, 0);
   byId("found").textContent = shown.terms.length || shown.counts.size ? `${number(found)} found` : "";

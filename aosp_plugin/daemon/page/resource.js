@@ -1,9 +1,8 @@
-// One resource: its registration, its counts (which are also the legend and the filter), its history, and its devices
-// as map, by pod, or as table.
+// One resource: its registration, its counts (which are also the legend and the filter), and its devices as map, by
+// pod, or as table.
 
 import { button, element } from "./dom.js";
 import { age, dateTime, number, plural, sentence } from "./format.js";
-import { HistoryCharts } from "./history.js";
 import { DeviceMap } from "./map.js";
 import { PodList } from "./pods.js";
 import { COUNTS, STATES, glyph, searchText } from "./states.js";
@@ -33,7 +32,6 @@ export class Resource {
     this.bar.setAttribute("aria-hidden", "true");
     this.parts = Object.fromEntries(STATES.map(({ key }) => [key, element("span", key)]));
     this.bar.append(...Object.values(this.parts));
-    this.history = new HistoryCharts();
     this.empty = element("p", "empty", "No devices. A binder device appears here as soon as it exists.");
     this.note = element("p", "note-line");
     this.map = new DeviceMap(name, select);
@@ -49,7 +47,7 @@ export class Resource {
       return tab;
     }));
     const head = element("div", "head", element("h2", "", name), this.pill);
-    this.element = element("section", "card resource", head, this.legend, this.bar, this.history.element, this.tabs, ...Object.values(this.views), this.empty, this.note);
+    this.element = element("section", "card resource", head, this.legend, this.bar, this.tabs, ...Object.values(this.views), this.empty, this.note);
     this.element.setAttribute("aria-label", name);
   }
 
@@ -62,7 +60,7 @@ export class Resource {
 
   // Shows a report, and of its devices what `shown` says: search terms in lower case, a set of counts as filter, the
   // view, the order of the table, closed namespaces and the selected pod. Returns the indices of changed devices.
-  update(report, shown, allocationsKnown) {
+  update(report, shown) {
     const { terms, counts, view, order, closed, pod } = shown;
     if (this.report !== report) this.matches = undefined;
     this.report = report;
@@ -73,7 +71,6 @@ export class Resource {
       this.matches = all ? null : report.devices.map((device) => matches(device, terms, counts));
     }
     this.showCounts(counts);
-    this.history.update(report, allocationsKnown);
     this.showView(view);
     const changed = this.map.update(report.devices, this.matches);
     if (view === "pods") this.pods.update(report.devices, this.matches, closed, pod);

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from aosp_plugin.daemon.changes import MAX_CHANGES, MAX_PODS, MAX_SAMPLES, History, ResourceChanges
+from aosp_plugin.daemon.changes import MAX_CHANGES, MAX_PODS, History, ResourceChanges
 from aosp_plugin.daemon.report import Change, Event
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
@@ -171,32 +171,6 @@ def test_recent_changes_are_the_same_object_until_the_next_one(history: History)
     assert history.recent[1:] == recent
 
 
-def test_sample_has_the_lowest_number_of_healthy_devices_since_the_one_before(
-    changes: ResourceChanges, history: History, clock: Clock
-) -> None:
-    """A minute with a short loss shows it."""
-    history.sample(RESOURCE, 3, 1)
-    clock.now = 160.0
-    changes.published(snapshot(2, "n1", "n2", "n3", n1="missing"), None)
-    changes.published(snapshot(3, "n1", "n2", "n3"), None)
-    history.sample(RESOURCE, 3, None)
-    clock.now = 220.0
-    history.sample(RESOURCE, 3, 2)
-    samples = history.samples(RESOURCE)
-    assert (samples.times, samples.healthy, samples.allocated) == ((100, 160, 220), (3, 2, 3), (1, None, 2))
-
-
-def test_samples_are_those_of_the_last_hours(history: History, clock: Clock) -> None:
-    for minute in range(MAX_SAMPLES + 5):
-        clock.now = 60.0 * minute
-        history.sample(RESOURCE, minute, minute)
-    samples = history.samples(RESOURCE)
-    for values in (samples.times, samples.healthy, samples.allocated):
-        assert len(values) == MAX_SAMPLES
-    assert (samples.times[0], samples.times[-1]) == (300, 60 * (MAX_SAMPLES + 4))
-    assert history.samples("other.example/binder").times == ()
-
-
 def test_memory_is_bounded() -> None:
     """With the longest names that the kubelet allows, and full history."""
     pods = [Owner("n" * 63, f"{'p' * 250}{number}", "android") for number in range(2 * MAX_CHANGES)]
@@ -208,8 +182,6 @@ def test_memory_is_bounded() -> None:
         changes.allocated({})
         changes.allocated({str(ids[number]): (pods[number],)})
         history.record(Event.UNHEALTHY, "unhealthy: not-in-cdi-spec", RESOURCE, ids[number:], in_order=True)
-    for number in range(2 * MAX_SAMPLES):
-        history.sample(RESOURCE, 1000 + number, 1000 + number)
     assert len(history.recent) == 2 * MAX_CHANGES
     assert all(isinstance(change, Change) for change in history.recent)
     size, _ = tracemalloc.get_traced_memory()
@@ -218,14 +190,12 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_plugin_that_may_never_serve_records_nothing_until_it_does(history: History) -> None:
-    history.healthy(RESOURCE, 3)
     tried = ResourceChanges(RESOURCE, history)
     tried.recording = False
     tried.published(snapshot(1, "n1"), None)
     tried.published(snapshot(2, "n1", n1="missing"), None)
     tried.scanned("failed", 0.1)
-    history.sample(RESOURCE, 3, None)
-    assert (history.recent, history.samples(RESOURCE).healthy) == ((), (3,))
+    assert history.recent == ()
     tried.recording = True
     tried.published(snapshot(3, "n1"), None)
     assert recorded(history) == [("healthy", "healthy again", 1, ("n1",))]
