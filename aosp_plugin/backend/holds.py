@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery.health import Problem, Reason
+from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,6 +29,8 @@ class Holds:
         self._suspects = suspects
         self.reported: frozenset[str] | None = None
         """The devices that pods have through the other API; None while unknown. Set by a single assignment."""
+        self.unknown = ""
+        """Why it stays unknown which devices pods have; empty while the kubelet answers or may soon."""
 
     def report(self, ids: Collection[str]) -> None:
         """Set the devices that pods have through the other API, as IDs of that API, which may be those of replicas."""
@@ -38,6 +41,14 @@ class Holds:
         """The IDs of the devices that are held."""
         reported = self.reported
         return frozenset(self._suspects()) if reported is None else reported
+
+    def check(self) -> None:
+        """Raise HostError if devices are held because the kubelet does not answer."""
+        if self.unknown and self.ids:
+            text = (
+                f"{len(self.ids)} devices stay unhealthy, because the pods that have them are unknown: {self.unknown}"
+            )
+            raise HostError(f"{Reason.IN_USE_BY_OTHER_API}: {text}")
 
     def problem(self, group: DeviceSet) -> Problem | None:
         """Return that a device is held; None if it is not."""

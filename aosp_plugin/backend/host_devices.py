@@ -136,6 +136,7 @@ class HostDevices(Backend):
             steps.append(self._recreator.retry)
         if self._spec is not None:
             steps.append(partial(self._spec.write, self._scanned))
+        steps.append(self._holds.check)
         errors = []
         for step in steps:
             try:
@@ -180,6 +181,14 @@ class HostDevices(Backend):
         """
         self._holds.report(ids)
         return self._holds.ids != self._scanned.held
+
+    def set_unknown(self, reason: str) -> bool:
+        """Set why it stays unknown which devices pods have; empty while the kubelet answers or may soon.
+
+        Held devices stay held, and ``update_host`` fails with the reason. Returns whether that is due. For any thread.
+        """
+        before, self._holds.unknown = self._holds.unknown, reason
+        return reason != before
 
     def reset(self) -> None:
         """Make the next scan forget the history: it accepts the devices that it finds, and drops the others."""

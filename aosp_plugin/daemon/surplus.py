@@ -14,38 +14,56 @@ from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.config import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
+
+ATTEMPTS = 3
+"""Questions in a row that the kubelet does not answer until the backends get the reason: a minute."""
+
+LONGEST_PAUSE = 300.0
+"""Seconds between two questions, at the longest, to a kubelet that does not answer."""
 
 
 async def report_allocations(
     backends: Mapping[str, BinderBackend],
     pod_resources: PodResources,
     rescan: Callable[[str], None],
-    interval: float = SURPLUS_INTERVAL,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Call ``report_once`` every ``interval`` seconds until cancelled."""
+    """Call ``report_once`` every ``SURPLUS_INTERVAL`` seconds until cancelled, less often while it fails.
+
+    After ``ATTEMPTS`` failures in a row the backends get the reason.
+    """
+    failures, pause = 0, SURPLUS_INTERVAL
     while True:
-        await report_once(backends, pod_resources, rescan)
-        await asyncio.sleep(interval)
+        problem = await report_once(backends, pod_resources, rescan)
+        failures, pause = (failures + 1, min(2 * pause, LONGEST_PAUSE)) if problem else (0, SURPLUS_INTERVAL)
+        for name, backend in backends.items():
+            if backend.set_unknown(problem if failures >= ATTEMPTS else ""):
+                rescan(name)
+        await sleep(pause)
 
 
 async def report_once(
     backends: Mapping[str, BinderBackend], pod_resources: PodResources, rescan: Callable[[str], None]
-) -> None:
+) -> str:
     """Ask the kubelet, unless no backend has to know, and call ``rescan`` for each resource whose devices change by it.
 
-    A kubelet that has listed no pod since it started is not believed: its pods may run, and it may not know them yet.
-    Without the kubelet's socket, no device counts as held.
+    Returns why it has not answered; empty if it has, or was not asked. A kubelet that has listed no pod since it
+    started is not believed: its pods may run, and it may not know them yet. Without the kubelet's socket, no device
+    counts as held.
     """
     concerned = {name: backend for name, backend in backends.items() if backend.has_surplus or backend.holds_undecided}
     if not concerned:
-        return
+        return ""
     asked = time.monotonic()
     allocations = await pod_resources.query()
-    known = not allocations.problem and allocations.pods_known
+    problem = allocations.problem or (
+        "" if allocations.pods_known else "the kubelet has listed no pod since it started"
+    )
+    known = not problem
     for name, backend in concerned.items():
         if backend.has_surplus:
             ids = frozenset(allocations.owners.get(name, {}))
@@ -54,6 +72,7 @@ async def report_once(
             held = _held(allocations, name, backend.api)
             if backend.set_held(held):
                 rescan(name)
+    return problem if pod_resources.enabled else ""
 
 
 def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from aosp_plugin.backend import BinderBackend, create_backend
@@ -14,11 +16,18 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Config, Phones, Recreate, Resource
 from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories
+from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import BackendError, ConfigError, UnhealthyDeviceError
+from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
+from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.testing import Kubelet
+from tests.support import listed, problem, ready, run
 from tests.tmpfs_binderfs import Mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from tests.support import DeviceDirectory
@@ -127,6 +136,66 @@ def test_pods_get_no_phone_that_a_claim_has(recreate: Recreate, directory: Mount
     backend.update_host()
     assert set(reasons(backend).values()) == {""}
     assert file_systems(directory)["phone1"] != before["phone1"]
+
+
+class Refusing(rpc.PodResourcesListerServicer):
+    """A kubelet that never lists its pods."""
+
+    async def List(self, _request: Any, context: Any) -> Any:  # noqa: N802
+        """Fail."""
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many pods")
+
+    async def Get(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Fail: the client does not call this method."""
+        raise NotImplementedError
+
+    GetAllocatableResources = Get
+
+
+@contextlib.asynccontextmanager
+async def refusing(path: str) -> AsyncIterator[None]:
+    """Serve the podresources API of such a kubelet."""
+    server = grpc.aio.server()
+    rpc.add_PodResourcesListerServicer_to_server(Refusing(), server)
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+async def at_once(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+@needs_root
+async def test_phones_stay_held_with_a_reason_while_the_kubelet_does_not_answer(
+    directory: Mounts, short_directory: Path
+) -> None:
+    of_claims(directory).prepare(["phone0"], [])
+    before = file_systems(directory)
+    backend = started(directory, Api.DEVICE_PLUGIN, resource_name="aosp.io/phone")
+    path = str(short_directory / "pods.sock")
+    async with refusing(path), Kubelet(short_directory / "k") as kubelet:
+        plugin = DevicePlugin(backend, kubelet_dir=kubelet.directory)
+        with contextlib.closing(PodResources(path, ["aosp.io/phone"])) as pod_resources:
+            async with run(plugin):
+                await listed(kubelet, 2, "aosp.io/phone")
+                asking = report_allocations(
+                    {"aosp.io/phone": backend}, pod_resources, lambda _: plugin.rescan(), sleep=at_once
+                )
+                async with background_task(asking):
+                    await problem(plugin, "the pods that have them are unknown: List at ")
+                assert "in-use-by-other-api: 1 devices stay unhealthy" in plugin.unready
+                device = plugin.inventory.snapshot.devices.get("phone0")
+                assert device is not None
+                assert device.reason == "in-use-by-other-api"
+                assert file_systems(directory)["phone0"] == before["phone0"]
+                backend.set_held(())
+                plugin.rescan()
+                await listed(kubelet, 3, "aosp.io/phone")
+                await ready(plugin)
 
 
 @pytest.mark.parametrize("api", list(Api))

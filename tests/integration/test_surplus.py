@@ -46,6 +46,7 @@ class Backend:
         self.holds_undecided = undecided
         self.reports: list[Allocated | None] = []
         self.held: list[set[str]] = []
+        self.unknown = [""]
 
     def set_allocated(self, allocated: Allocated | None) -> None:
         """Keep the report."""
@@ -56,13 +57,27 @@ class Backend:
         self.held.append({*ids})
         return self.held[-1] != (self.held[-2] if len(self.held) > 1 else set())
 
+    def set_unknown(self, reason: str) -> bool:
+        """Keep the reason. One that differs from the one before is a change."""
+        self.unknown.append(reason)
+        return self.unknown[-1] != self.unknown[-2]
+
+
+class Pauses(list[float]):
+    """Pauses that pass at once."""
+
+    async def __call__(self, seconds: float) -> None:
+        """Keep the pause."""
+        self.append(seconds)
+        await asyncio.sleep(0)
+
 
 async def reported(backend: Backend, *answers: Allocations) -> list[frozenset[str] | None]:
     """Return the IDs that the backend gets for each of these answers; None if they are unknown."""
     backends = {PHONE: cast("BinderBackend", backend)}
     rescans: list[str] = []
     with pytest.raises(asyncio.CancelledError):
-        await report_allocations(backends, cast("PodResources", Kubelet([*answers])), rescans.append, interval=0.0)
+        await report_allocations(backends, cast("PodResources", Kubelet([*answers])), rescans.append, sleep=Pauses())
     return [None if report is None else report.ids for report in backend.reports]
 
 
@@ -82,7 +97,8 @@ async def test_allocated_phones_are_reported_while_the_kubelet_knows_its_pods() 
 async def test_kubelet_is_not_asked_without_surplus_phones() -> None:
     backend = Backend(has_surplus=False)
     backends = {PHONE: cast("BinderBackend", backend)}
-    task = asyncio.create_task(report_allocations(backends, cast("PodResources", Kubelet([])), print, interval=0.0))
+    kubelet = cast("PodResources", Kubelet([]))
+    task = asyncio.create_task(report_allocations(backends, kubelet, print, sleep=Pauses()))
     for _ in range(3):
         await asyncio.sleep(0)
     assert not task.done()
@@ -110,3 +126,23 @@ async def test_no_device_is_held_where_the_kubelet_cannot_be_asked() -> None:
     kubelet = cast("PodResources", Kubelet([], enabled=False))
     await report_once({PHONE: cast("BinderBackend", backend)}, kubelet, print)
     assert backend.held == [set()]
+
+
+async def test_a_kubelet_that_does_not_answer_is_asked_less_often_and_the_decision_says_why() -> None:
+    """Devices stay held until it answers; then it is asked as before."""
+    backend, pauses, rescans = Backend(has_surplus=False, undecided=True), Pauses(), list[str]()
+    failed = Allocations("List at /sock failed: no answer within 2 s")
+    started = Allocations(pods_known=False)
+    answers = [*[failed] * 5, started, Allocations(), failed]
+    with pytest.raises(asyncio.CancelledError):
+        await report_allocations(
+            {PHONE: cast("BinderBackend", backend)},
+            cast("PodResources", Kubelet(answers)),
+            rescans.append,
+            sleep=pauses,
+        )
+    assert pauses == [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 10.0, 20.0]
+    unlisted = "the kubelet has listed no pod since it started"
+    assert backend.unknown[1:] == ["", "", *[failed.problem] * 3, unlisted, "", ""]
+    assert backend.held == [set()]
+    assert rescans == [PHONE] * 3
