@@ -89,8 +89,8 @@ RESOURCE: Mapping[str, Advice] = {
     ),
     "leak-detection-incomplete": Advice(
         "Leak detection is incomplete",
-        "Some leaked devices may not be shown. It requires hostPID, SYS_PTRACE and DAC_READ_SEARCH, which "
-        "deploy/privileged grants; otherwise set leak_scan_interval: 0.",
+        "Some leaked devices may not be shown. deploy/privileged grants a right that is missing; otherwise set "
+        "leak_scan_interval: 0. A pod with very many file descriptors may hide a leak: ask its owner.",
         "aosppluginleakdetectionincomplete",
     ),
     "leak-detection-failing": Advice(

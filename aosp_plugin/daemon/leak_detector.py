@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 SCAN_TIMEOUT = 60.0
-"""Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s."""
+"""Seconds after which a leak scan counts as hanging. One of 20,000 descriptors takes 0.1 s, and there is a limit."""
 
 
 class LeakDetector:
@@ -44,7 +44,8 @@ class LeakDetector:
         self._timeout = timeout
         self._worker = Worker("leaks")
         self._open_leaks: dict[str, Sequence[Holder]] = {}
-        self._incomplete = False
+        self._causes: dict[str, frozenset[str]] = {}
+        """Why the last scan was incomplete, by resource name."""
         self._failure = ""
         self.latest: Mapping[str, Leaks] = {}
         """By resource name; empty before the first scan."""
@@ -155,12 +156,12 @@ class LeakDetector:
             LOG.warning("leaked device: held open by a process outside its pod", extra=_log_fields(resource, holder))
         for holder in changes.released:
             LOG.info("leaked device released", extra=_log_fields(resource, holder))
-        if resource_leaks.incomplete and not self._incomplete:
-            LOG.warning(
-                "leak detection incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH",
-                extra={"unreadable": resource_leaks.unreadable},
-            )
-        self._incomplete = resource_leaks.incomplete
+        before = self._causes.get(resource, frozenset())
+        for gap in resource_leaks.gaps:
+            if gap.cause not in before:
+                extra = {"resource": resource, "error": str(gap), "unreadable": resource_leaks.unreadable}
+                LOG.warning("leak detection incomplete", extra=extra)
+        self._causes[resource] = frozenset(gap.cause for gap in resource_leaks.gaps)
 
 
 def _is_survived(error: Exception) -> bool:

@@ -8,6 +8,10 @@ File descriptors are identified by stat, because the link text is a path in anot
 of CPU time for 20,000 descriptors in 500 processes. A stat blocks when a network file system hangs, so call ``scan``
 in a worker thread.
 
+A tenant can open millions of descriptors, and share them between hundreds of processes. So descriptors are read one by
+one, and only ``MAX_DESCRIPTORS`` of each owner: a pod, a container, or a user outside containers. What the scan does
+not read is a ``Gap``, which names the owner.
+
 Not detected: a mapping whose descriptor is closed (it keeps a context manager alive; finding it requires reading all
 maps); descriptors in transit over a socket or in a private descriptor table of one thread; a process whose main
 thread has exited (its /proc/PID/fd is empty). The kubelet does not write the checkpoint when a pod ends: leftover
@@ -16,10 +20,12 @@ processes of that pod count as its own until the next allocation.
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +35,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
 
@@ -38,6 +44,18 @@ if TYPE_CHECKING:
 
 MAX_COMMAND_LENGTH = 120
 """Characters of a command line that are reported."""
+MAX_DESCRIPTORS = 50_000
+"""Descriptors that a scan reads of one owner, for which it takes 0.3 s of CPU time."""
+MAX_ALL_DESCRIPTORS = 5_000_000
+"""The same for the whole host: the scan ends before ``SCAN_TIMEOUT``. No process is begun beyond."""
+MAX_GAPS = 5
+"""Reasons of an incomplete scan that are reported."""
+_HELD_COST = 5
+"""A descriptor of a device counts as so many more: its flags are in another file, and it is read twice."""
+_HOST = "all processes"
+"""Key of the count of all descriptors."""
+_RIGHTS = {"SYS_PTRACE": (19,), "DAC_READ_SEARCH": (2, 1)}
+"""Numbers of the capabilities, one of which is required (include/uapi/linux/capability.h): 1 is DAC_OVERRIDE."""
 UNEXPECTED_CONTENT = (ValueError, LookupError, RuntimeError)
 """What psutil and this module raise if a file in /proc does not have the format of the kernels known so far."""
 _MEM_MAJOR = 1
@@ -68,21 +86,39 @@ class Holder(NamedTuple):
     """Empty outside pods, or if the cgroup does not show the pod."""
 
 
+class Gap(NamedTuple):
+    """Why leaks may exist that the scan could not see."""
+
+    cause: str
+    """The same in each scan as long as it lasts."""
+    processes: str = ""
+    """Number and an example of the processes that it concerns; empty if it concerns those that are invisible."""
+
+    def __str__(self) -> str:
+        """Return the text for logs, status and page."""
+        return f"{self.cause}: {self.processes}" if self.processes else self.cause
+
+
 class Leaks(NamedTuple):
     """Result of a scan, sorted by binder device in natural order, then by PID."""
 
     leaked: tuple[Holder, ...]
     undecided: tuple[Holder, ...]
     """Holders for which ``is_leak`` has no answer."""
-    unreadable: int
-    """Processes that could not be inspected. Most of them require CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."""
-    all_visible: bool
-    """Whether all processes of the host are visible. False in a PID namespace other than the host's."""
+    unread: frozenset[int]
+    """PIDs of the processes that could not be inspected, or not completely."""
+    gaps: tuple[Gap, ...]
+    """Empty if the scan has seen all processes. At most ``MAX_GAPS``, and one that counts the others."""
 
     @property
     def incomplete(self) -> bool:
         """Whether leaks may exist that the scan could not see."""
-        return self.unreadable > 0 or not self.all_visible
+        return bool(self.gaps)
+
+    @property
+    def unreadable(self) -> int:
+        """Number of processes that could not be inspected."""
+        return len(self.unread)
 
     @property
     def leaked_devices(self) -> int:
@@ -106,12 +142,12 @@ def scan(binder_devices: Iterable[BinderDevice], owners: Callable[[], Owners | N
     It returns None if the owners are unknown; its exceptions propagate. Raises OSError if the directory is not a proc
     file system, or a resource such as descriptors is exhausted.
     """
-    holders, unreadable = _find_holders(_device_keys(binder_devices), psutil.PROCFS_PATH)
-    all_visible = _sees_kernel_threads()
+    walk = _Walk(_device_keys(binder_devices), psutil.PROCFS_PATH)
+    holders = sorted(walk.holders(), key=lambda holder: natural_key(holder.binder_device))
     known_owners = owners()
     leaked = tuple(holder for holder in holders if is_leak(holder, known_owners))
     undecided = tuple(holder for holder in holders if is_leak(holder, known_owners) is None)
-    return Leaks(leaked, undecided, unreadable, all_visible)
+    return Leaks(leaked, undecided, walk.unread, walk.gaps)
 
 
 def is_leak(holder: Holder, owners: Owners | None) -> bool | None:
@@ -129,11 +165,12 @@ def is_leak(holder: Holder, owners: Owners | None) -> bool | None:
     return None if pods and not holder.pod_uid else holder.pod_uid not in pods
 
 
-def compare(open_leaks: Iterable[Holder], leaks: Leaks) -> Changes:
-    """Compare ``leaks`` with the leaks that were open before. An undecided holder keeps a leak open."""
+def compare(open_leaks: Collection[Holder], leaks: Leaks) -> Changes:
+    """Compare ``leaks`` with the leaks that were open before. One that is undecided or was not read stays open."""
     key = operator.attrgetter("binder_device", "pid", "since_boot")
     before = {key(holder): holder for holder in open_leaks}
     present = {key(holder) for holder in (*leaks.leaked, *leaks.undecided)}
+    present |= {key(holder) for holder in open_leaks if holder.pid in leaks.unread}
     appeared = tuple(holder for holder in leaks.leaked if key(holder) not in before)
     released = tuple(holder for holder in before.values() if key(holder) not in present)
     still_open = (holder for holder in before.values() if key(holder) in present)
@@ -184,38 +221,97 @@ def _device_keys(binder_devices: Iterable[BinderDevice]) -> DeviceKeys:
     return keys
 
 
-def _find_holders(keys: DeviceKeys, proc: str) -> tuple[list[Holder], int]:
-    """Return the holders of the devices in ``keys``, and the number of processes that could not be inspected."""
-    own_pid = os.readlink(f"{proc}/self")
-    holders: list[Holder] = []
-    unreadable = 0
-    for pid in psutil.pids():
+class _Walk:
+    """One walk through /proc, and what it could not read."""
+
+    def __init__(self, keys: DeviceKeys, proc: str) -> None:
+        self._keys = keys
+        self._proc = proc
+        self._missing_rights = ", ".join(_missing_rights(proc))
+        self._read = Counter[str]()
+        """Descriptors that were read, by owner, and of ``_HOST``."""
+        self._unread: dict[str, list[int]] = {}
+        """The processes that could not be inspected, by cause."""
+        self._examples: dict[str, str] = {}
+        """The first of them, with its command."""
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """The processes that could not be inspected."""
+        return frozenset().union(*self._unread.values())
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Why the walk is not complete."""
+        gaps = [] if _sees_kernel_threads() else [Gap("no kernel thread is visible, as without hostPID")]
+        for cause, pids in self._unread.items():
+            gaps.append(Gap(cause, f"{len(pids)} process{'es' * (len(pids) > 1)} such as {self._examples[cause]}"))
+        if len(gaps) > MAX_GAPS:
+            gaps[MAX_GAPS:] = [Gap("further reasons", str(len(gaps) - MAX_GAPS))]
+        return tuple(gaps)
+
+    def holders(self) -> Iterator[Holder]:
+        """Yield the holders of all devices."""
+        own_pid = os.readlink(f"{self._proc}/self")
+        for pid in psutil.pids():
+            try:
+                if str(pid) != own_pid:
+                    yield from self._inspect(pid, f"{self._proc}/{pid}")
+            except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+                continue  # the process has exited
+            except (PermissionError, psutil.AccessDenied):
+                rights = self._missing_rights
+                self._skipped(pid, f"missing {rights}" if rights else os.strerror(errno.EACCES))
+            except (psutil.Error, *UNEXPECTED_CONTENT) as error:
+                self._skipped(pid, f"unexpected content of /proc ({type(error).__name__})")
+
+    def _skipped(self, pid: int, cause: str) -> None:
+        self._unread.setdefault(cause, []).append(pid)
+        if cause not in self._examples:
+            self._examples[cause] = _example(pid, f"{self._proc}/{pid}")
+
+    def _inspect(self, pid: int, directory: str) -> list[Holder]:
+        """Return the devices that a process holds open.
+
+        The descriptors are checked again after the process was described: a short probe may have closed its descriptor,
+        and the PID may belong to another process.
+        """
+        owner = _owner(directory)
+        for name, limit in ((owner, MAX_DESCRIPTORS), (_HOST, MAX_ALL_DESCRIPTORS)):
+            if self._read[name] >= limit:
+                self._skipped(pid, _exceeded(name, limit))
+                return []
+        table = os.open(f"{directory}/fd", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            holders += _inspect(pid, f"{proc}/{pid}", keys) if str(pid) != own_pid else ()
-        except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-            continue  # the process has exited
-        except (PermissionError, psutil.Error, *UNEXPECTED_CONTENT):
-            unreadable += 1
-    return sorted(holders, key=lambda holder: natural_key(holder.binder_device)), unreadable
+            held = self._held(pid, owner, table)
+            if not held:
+                return []
+            holder = _describe(pid, directory)
+            usable = [descriptor for descriptor in held if _is_usable(f"{directory}/fdinfo/{descriptor}")]
+            names = {name for descriptor in usable for name in _devices_at(descriptor, table, self._keys)}
+            return [holder._replace(binder_device=name) for name in names]
+        finally:
+            os.close(table)
 
+    def _held(self, pid: int, owner: str, table: int) -> list[str]:
+        """Return the descriptors in the directory ``table`` that refer to a device, of those that may be read.
 
-def _inspect(pid: int, directory: str, keys: DeviceKeys) -> list[Holder]:
-    """Return the devices that a process holds open.
-
-    The descriptors are checked again after the process was described: a short probe may have closed its descriptor,
-    and the PID may belong to another process.
-    """
-    table = os.open(f"{directory}/fd", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        held = [descriptor for descriptor in os.listdir(table) if _devices_at(descriptor, table, keys)]
-        if not held:
-            return []
-        holder = _describe(pid, directory)
-        usable = [descriptor for descriptor in held if _is_usable(f"{directory}/fdinfo/{descriptor}")]
-        names = {name for descriptor in usable for name in _devices_at(descriptor, table, keys)}
-        return [holder._replace(binder_device=name) for name in names]
-    finally:
-        os.close(table)
+        The directory is not listed: its names would take 70 bytes of memory for each descriptor.
+        """
+        held, read, limit = [], 0, MAX_DESCRIPTORS - self._read[owner]
+        try:
+            with os.scandir(table) as entries:
+                for entry in entries:
+                    if read >= limit:
+                        self._skipped(pid, _exceeded(owner, MAX_DESCRIPTORS))
+                        break
+                    read += 1
+                    if _devices_at(entry.name, table, self._keys):
+                        read += _HELD_COST
+                        held.append(entry.name)
+        finally:
+            self._read.update({owner: read, _HOST: read})
+        return held
 
 
 def _devices_at(descriptor: str, table: int, keys: DeviceKeys) -> list[str]:
@@ -244,9 +340,56 @@ def _describe(pid: int, directory: str) -> Holder:
     process = psutil.Process(pid)
     with process.oneshot():
         started = process.create_time()
-        command = " ".join(process.cmdline()) or f"[{process.name()}]"
         since_boot = round(started - psutil.boot_time(), 2)
         user = process.uids().effective
-    printable = "".join(character if character.isprintable() else "?" for character in command)
-    cgroup = Path(directory, "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
-    return Holder("", pid, printable[:MAX_COMMAND_LENGTH], started, since_boot, user, *parse_cgroup(cgroup))
+    return Holder("", pid, _command(directory), started, since_boot, user, *parse_cgroup(_cgroup(directory)))
+
+
+def _owner(directory: str) -> str:
+    """Return who is responsible for a process: its pod, else its container, else its user.
+
+    The directory of a process belongs to its effective user, also if its files do not (fs/proc/base.c
+    ``task_dump_owner``), so that no process can pretend to be one of root.
+    """
+    container, pod_uid = parse_cgroup(_cgroup(directory))
+    if pod_uid:
+        return f"pod {pod_uid}"
+    return f"container {container}" if container else f"user {os.stat(directory).st_uid} outside containers"
+
+
+def _exceeded(owner: str, limit: int) -> str:
+    return f"more than {limit:,} file descriptors of {owner}"
+
+
+def _example(pid: int, directory: str) -> str:
+    try:
+        return f"{pid} ({_command(directory)})"
+    except OSError:
+        return str(pid)  # it has exited, or its command line cannot be read either
+
+
+def _cgroup(directory: str) -> str:
+    return Path(directory, "cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _command(directory: str) -> str:
+    """Return the command line of a process, of which no more is read than is reported. Raises OSError.
+
+    A character has up to four bytes in UTF-8. psutil would read all of it, which may be megabytes; also for the name.
+    """
+    with open(f"{directory}/cmdline", "rb", buffering=0) as file:
+        line = file.read(4 * MAX_COMMAND_LENGTH)
+    text = line.replace(b"\0", b" ").strip(b" ").decode(errors="surrogateescape")
+    if not text:
+        text = f"[{Path(directory, 'comm').read_text(encoding='utf-8', errors='surrogateescape').strip()}]"
+    return "".join(character if character.isprintable() else "?" for character in text[:MAX_COMMAND_LENGTH])
+
+
+def _missing_rights(proc: str) -> list[str]:
+    """Return the capabilities for reading other processes that this one does not have; empty if this is unknown."""
+    try:
+        text = Path(f"{proc}/self/status").read_text(encoding="utf-8", errors="surrogateescape")
+        effective = int(text.partition("CapEff:")[2].split()[0], 16)
+    except (OSError, *UNEXPECTED_CONTENT):
+        return []
+    return [name for name, bits in _RIGHTS.items() if not any(effective >> bit & 1 for bit in bits)]

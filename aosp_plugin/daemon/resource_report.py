@@ -194,7 +194,7 @@ def _leaks_problem(scans: LeakScans | None) -> str:
     if scans.problem or scans.latest is None:
         return scans.problem or "no leak scan has completed yet"
     if scans.latest.incomplete:
-        return "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
+        return f"leak detection is incomplete: {'; '.join(map(str, scans.latest.gaps))}"
     if count := len(scans.latest.undecided):
         return f"leak detection is incomplete: the pods of {count} process{'es' * (count > 1)} are unknown"
     return ""

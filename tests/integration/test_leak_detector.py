@@ -19,7 +19,7 @@ import pytest
 from aosp_plugin.config import Api
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leak_detector import LeakDetector
-from aosp_plugin.daemon.leaks import Leaks
+from aosp_plugin.daemon.leaks import Gap, Leaks
 from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
@@ -162,7 +162,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     def scan(_devices: Iterable[BinderDevice], owners: Callable[[], object]) -> Leaks:
         passed.append(owners())
-        return Leaks((), (), 0, all_visible=True)
+        return Leaks((), (), frozenset(), ())
 
     monkeypatch.setattr(leaks, "scan", scan)
     return passed
@@ -228,12 +228,13 @@ async def test_owners_by_claim_are_read_in_the_root_of_process_1(
     assert owners == [{"aosp_binder0": frozenset(), "aosp_binder1": {"one"}, "aosp_binder2": frozenset()}]
 
 
-async def test_incomplete_detection_is_logged_when_it_begins(
+async def test_each_cause_of_incomplete_detection_is_logged_when_it_begins(
     detector: LeakDetector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    complete, incomplete = Leaks((), (), 0, all_visible=True), Leaks((), (), 3, all_visible=True)
-    hidden = Leaks((), (), 3, all_visible=False)
-    scans = [(complete, 0), (incomplete, 1), (hidden, 1), (complete, 1), (incomplete, 2)]
+    few, many = Gap("Permission denied", "1 process such as 7"), Gap("Permission denied", "2 processes such as 7")
+    hidden = Gap("no kernel thread is visible")
+    gaps = [((), 0), ((few,), 1), ((many,), 1), ((many, hidden), 2), ((), 2), ((few,), 3)]
+    scans = [(Leaks((), (), frozenset(), each), warnings) for each, warnings in gaps]
     for found, warnings in scans:
         monkeypatch.setattr(leaks, "scan", lambda *_, found=found, **__: found)
         await detector.scan()

@@ -45,7 +45,7 @@ LABEL_VALUES = {
 def exposed() -> dict[str, set[str]]:
     """Return the labels of each sample that the plugin exposes, by sample name."""
     resource = "aosp.io/binder"
-    leaks = Leaks((), (), 0, all_visible=True)
+    leaks = Leaks((), (), frozenset(), ())
     counts = {resource: 1}
     metrics = Metrics(
         Reason,

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leaks import (
     MAX_COMMAND_LENGTH,
     Changes,
+    Gap,
     Holder,
     Leaks,
     compare,
@@ -39,6 +41,7 @@ STATIC_UID = "0123456789abcdef0123456789abcdef"
 C1 = "c1" * 32
 C2 = "c2" * 32
 RESOURCE = "aosp.io/binder"
+INVISIBLE = Gap("no kernel thread is visible, as without hostPID")
 
 
 class Proc:
@@ -74,6 +77,7 @@ class Proc:
         (process / "stat").write_text(f"{pid} ({name}) S {parent} {' '.join(numbers)}\n")
         (process / "status").write_text("Uid:\t7\t1000\t7\t7\n")
         (process / "cmdline").write_bytes(command)
+        (process / "comm").write_text(f"{name}\n")
         (process / "cgroup").write_text(cgroup, errors="surrogateescape")
         for descriptor, file in enumerate(files, 3):
             self.descriptor(pid, descriptor, file, flags)
@@ -137,7 +141,7 @@ def holder(name: str = "n0", pid: int = 5, container: str = "", pod_uid: str = "
 
 
 def result(*holders: Holder, undecided: tuple[Holder, ...] = ()) -> Leaks:
-    return Leaks(holders, undecided, 0, all_visible=True)
+    return Leaks(holders, undecided, frozenset(), ())
 
 
 # -- cgroups
@@ -240,6 +244,8 @@ def test_leak_appears_once_and_is_released_once() -> None:
     assert changes == Changes((), (first,), (second,))
     changes = compare(changes.open, result(undecided=(second, unknown)))
     assert changes == Changes((), (), (second,))
+    changes = compare(changes.open, Leaks((), (), frozenset({second.pid}), ()))
+    assert changes == Changes((), (), (second,)), "the scan has not read its process"
     assert compare(changes.open, result(second)) == Changes((), (), (second,))
 
 
@@ -269,7 +275,7 @@ def test_scan_decides_each_holder(proc: Proc, device: BinderDevice) -> None:
     found = scan([device], lambda: OWNERS)
     assert [holder.pid for holder in found.leaked] == [71, 73]
     assert [holder.pid for holder in found.undecided] == [72]
-    assert (found.leaked_devices, found.incomplete) == (1, True)
+    assert found.leaked_devices == 1
 
 
 def test_scan_reads_owners_after_processes(proc: Proc, device: BinderDevice) -> None:
@@ -402,7 +408,7 @@ def test_every_error_of_an_exited_process_is_expected(
         raise error
 
     monkeypatch.setattr(leaks, "_describe", describe)
-    assert scan([device], dict) == Leaks((), (), 0, all_visible=False)
+    assert scan([device], dict) == Leaks((), (), frozenset(), (INVISIBLE,))
 
 
 @pytest.mark.parametrize("part", ["fd", "cmdline"])
@@ -417,7 +423,9 @@ def test_unreadable_processes_are_counted(part: str, proc: Proc) -> None:
     for path in unreadable:
         path.chmod(0o700)
     assert [holder.pid for holder in found.leaked] == [72]
-    assert found.unreadable == 2
+    assert found.unread == {70, 71}
+    assert found.gaps[1].cause == "Permission denied"
+    assert found.gaps[1].processes.startswith("2 processes such as 70")
 
 
 @pytest.mark.parametrize(
@@ -430,7 +438,9 @@ def test_process_with_unexpected_content_is_counted_as_unreadable(
     """A kernel may change a format. The scan goes on, and says that it is incomplete."""
     proc.process(70, device.path)
     (proc.directory / file).write_text(content)
-    assert scan([device], dict) == Leaks((), (), 1, all_visible=False)
+    found = scan([device], dict)
+    assert (found.leaked, found.unread) == ((), frozenset({70}))
+    assert str(found.gaps[1]).startswith("unexpected content of /proc")
 
 
 def test_file_on_a_private_fuse_does_not_hide_other_files(proc: Proc) -> None:
@@ -463,7 +473,107 @@ def test_all_processes_are_visible_if_kernel_threads_are(
     """Only the host's PID namespace shows kthreadd."""
     pid, name, parent = process
     proc.process(pid, name=name, parent=parent)
-    assert scan([], dict).all_visible is all_visible
+    assert scan([], dict).gaps == (() if all_visible else (INVISIBLE,))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "cause"),
+    [
+        ("000001ffffffffff", "Permission denied"),
+        ("0000000000080002", "Permission denied"),
+        ("0000000000000004", "missing SYS_PTRACE"),
+        ("0000000000080000", "missing DAC_READ_SEARCH"),
+        ("0000000000000000", "missing SYS_PTRACE, DAC_READ_SEARCH"),
+        ("", "Permission denied"),
+    ],
+)
+def test_missing_capability_is_named_only_if_it_is_missing(capabilities: str, cause: str, proc: Proc) -> None:
+    """A security module, or a user namespace, can deny what the capabilities allow."""
+    device = file_device(proc.directory / "n0")
+    table = proc.process(70, device.path) / "fd"
+    (proc.process(999) / "status").write_text(f"Name:\taosp-plugin\nCapEff:\t{capabilities}\n")
+    table.chmod(0)
+    with without_root():
+        found = scan([device], dict)
+    table.chmod(0o700)
+    assert found.gaps == (INVISIBLE, Gap(cause, "1 process such as 70 (tool -v)"))
+
+
+# -- limits
+
+
+def pod_cgroup(uid: str) -> str:
+    return f"0::/kubepods/pod{uid}/{C1}\n"
+
+
+def test_descriptors_of_a_pod_are_limited_and_it_is_named(
+    proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many processes have them. Those of other pods, and of the host, are found."""
+    monkeypatch.setattr(leaks, "MAX_DESCRIPTORS", 25)
+    for pid in (70, 71, 72):
+        proc.process(pid, *["/dev/zero"] * 10, device.path, cgroup=pod_cgroup(UID))
+    proc.process(73, device.path, cgroup=pod_cgroup(OTHER_UID))
+    proc.process(74, device.path)
+    found = scan([device], dict)
+    assert {73, 74} <= {holder.pid for holder in found.leaked}
+    assert found.unread
+    assert found.unread <= {70, 71, 72}
+    assert found.gaps[1].cause == f"more than 25 file descriptors of pod {UID}"
+    assert found.gaps[1].processes.endswith("(tool -v)")
+
+
+def test_descriptors_of_a_container_without_pod_and_of_a_user_are_limited(
+    proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "MAX_DESCRIPTORS", 5)
+    proc.process(70, *["/dev/zero"] * 6, cgroup=f"0::/docker/{C1}\n")
+    proc.process(71, *["/dev/zero"] * 6)
+    proc.process(72, *["/dev/zero"] * 5, cgroup=f"0::/docker/{C2}\n")
+    assert [gap.cause for gap in scan([device], dict).gaps[1:]] == [
+        f"more than 5 file descriptors of container {C1}",
+        f"more than 5 file descriptors of user {os.getuid()} outside containers",
+    ]
+
+
+def test_descriptors_of_the_host_are_limited(proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "MAX_ALL_DESCRIPTORS", 8)
+    for pid, uid in ((70, UID), (71, OTHER_UID), (72, STATIC_UID)):
+        proc.process(pid, *["/dev/zero"] * 5, cgroup=pod_cgroup(uid))
+    found = scan([device], dict)
+    assert found.unread == {72}
+    assert str(found.gaps[1]) == "more than 8 file descriptors of all processes: 1 process such as 72 (tool -v)"
+
+
+def test_reasons_beyond_a_number_are_counted(proc: Proc, device: BinderDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "MAX_DESCRIPTORS", 0)
+    for number in range(10):
+        proc.process(70 + number, "/dev/zero", cgroup=f"0::/docker/{str(number) * 64}\n")
+    found = scan([device], dict)
+    assert found.unreadable == 10
+    assert (len(found.gaps), found.gaps[-1]) == (leaks.MAX_GAPS + 1, Gap("further reasons", "6"))
+
+
+def test_memory_of_a_scan_does_not_grow_with_descriptors(proc: Proc, device: BinderDevice) -> None:
+    proc.process(70, *["/dev/zero"] * 5_000)
+    scan([device], dict)
+    tracemalloc.start()
+    try:
+        scan([device], dict)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_of_a_scan_does_not_grow_with_a_command_line(proc: Proc, device: BinderDevice) -> None:
+    """Also if psutil would read all of it for the name, as it does if the name is long and the beginning is empty."""
+    proc.process(70, device.path, command=b"\0" * 3_000_000 + b"x" * 3_000_000, name="fifteen-letters")
+    tracemalloc.start()
+    try:
+        assert scan([device], dict).leaked[0].command == "[fifteen-letters]"
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_directory_that_is_not_proc_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

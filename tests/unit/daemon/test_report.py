@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.daemon.ages import Since
-from aosp_plugin.daemon.leaks import Holder, Leaks
+from aosp_plugin.daemon.leaks import Gap, Holder, Leaks
 from aosp_plugin.daemon.report import Counts, Report, ResourceReport
 from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state, resource_report
 from aosp_plugin.framework.devices import Device
@@ -24,8 +24,8 @@ OTHER = Owner("games", "phone-2", "android")
 HOLDER = Holder("n1", 4711, "adbd --root", 1700000000.5, 12.25, 2000, "c" * 64, "uid-1")
 
 
-def leaks(*leaked: Holder, undecided: tuple[Holder, ...] = (), unreadable: int = 0, all_visible: bool = True) -> Leaks:
-    return Leaks(leaked, undecided, unreadable, all_visible)
+def leaks(*leaked: Holder, undecided: tuple[Holder, ...] = (), gaps: tuple[Gap, ...] = ()) -> Leaks:
+    return Leaks(leaked, undecided, frozenset(), gaps)
 
 
 def reported(
@@ -106,15 +106,15 @@ def test_device_beyond_the_message_limit_is_truncated() -> None:
     ]
 
 
-MISSING_RIGHTS = "leak detection is incomplete: missing hostPID, SYS_PTRACE or DAC_READ_SEARCH"
-
-
 @pytest.mark.parametrize(
     ("scans", "state", "problem"),
     [
         (LeakScans(leaks()), "complete", ""),
-        (LeakScans(leaks(unreadable=1)), "incomplete", MISSING_RIGHTS),
-        (LeakScans(leaks(all_visible=False)), "incomplete", MISSING_RIGHTS),
+        (
+            LeakScans(leaks(gaps=(Gap("invisible"), Gap("Permission denied", "1 process such as 7 (sh)")))),
+            "incomplete",
+            "leak detection is incomplete: invisible; Permission denied: 1 process such as 7 (sh)",
+        ),
         (
             LeakScans(leaks(undecided=(HOLDER,))),
             "incomplete",
