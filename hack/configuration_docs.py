@@ -11,6 +11,7 @@ import msgspec
 
 from aosp_plugin import config
 from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, schema
+from aosp_plugin.framework.dra.allocations import MAX_PARAMETER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,7 +112,8 @@ opaque:
 
 The variable of `visible_devices_env` cannot be set. Container paths and devices must not conflict with each other, nor
 with what the container gets anyway. A request of several phones (`count: 2`) requires container paths for all of them.
-A request for each phone, which different containers can name, requires nothing.
+A request for each phone, which different containers can name, requires nothing. The limits of `environment` and
+`devices` hold for class and claim together, and all parameters of a request have up to {size} KiB of JSON.
 
 """
 
@@ -134,7 +136,7 @@ def page() -> str:
                 _index(resource, process),
                 *sections,
                 _section("resources", resources, "one resource with the keys of the top level"),
-                _PARAMETERS.format(version=API_VERSION, kind=KIND),
+                _PARAMETERS.format(version=API_VERSION, kind=KIND, size=MAX_PARAMETER_BYTES // 1024),
                 _parameters(),
             ]
         ).rstrip()

@@ -227,9 +227,18 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 def _merged(name: str, before: Setting | None, setting: Setting) -> Setting:
-    """Return a setting with what a weaker one adds to it: variables and devices are added, paths replaced."""
+    """Return a setting with what a weaker one adds to it: variables and devices are added, paths replaced.
+
+    Raises ConfigError if there are too many together.
+    """
     if before is None or name == "containerPaths":
         return setting
+    values = {**dict.fromkeys(before.value), **dict.fromkeys(setting.value)}
+    if len(values) > _MAX_ITEMS:
+        raise ConfigError(
+            f"{setting.source}: {len(values)} in all, with those of the class and of other entries; allowed: up to "
+            f"{_MAX_ITEMS}"
+        )
     if name == "environment":
         return Setting({**before.value, **setting.value}, setting.source)
-    return Setting(tuple(dict.fromkeys((*before.value, *setting.value))), setting.source)
+    return Setting(tuple(values), setting.source)

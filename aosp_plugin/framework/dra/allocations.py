@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord
 from aosp_plugin.framework.errors import ClaimError
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.dra.claim_source import Claim, Configuration, Result
     from aosp_plugin.framework.dra.interfaces import ClaimReference
+
+
+MAX_PARAMETER_BYTES = 32 * 1024
+"""Length of the JSON of a request's parameters, of class and claim, all of which are kept. The API server limits each
+to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim."""
 
 
 def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:
@@ -46,7 +53,7 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
         by_request.setdefault(result.request, []).append(_device(result, driver, ids))
     _check_unique(by_request)
     requests = tuple(
-        RequestRecord(name, tuple(devices), parameters_of(name, allocation.config, driver))
+        RequestRecord(name, tuple(devices), _limited(name, parameters_of(name, allocation.config, driver), driver))
         for name, devices in by_request.items()
     )
     return ClaimRecord(reference.uid, reference.namespace, reference.name, "started", requests)
@@ -66,6 +73,16 @@ def parameters_of(request: str, configurations: Sequence[Configuration], driver:
         and (not each.requests or not concerned.isdisjoint(each.requests))
     ]
     return tuple(sorted(found, key=lambda each: each.source == "claim"))
+
+
+def _limited(request: str, parameters: tuple[ParametersRecord, ...], driver: str) -> tuple[ParametersRecord, ...]:
+    size = sum(len(msgspec.json.encode(each.content)) for each in parameters)
+    if size > MAX_PARAMETER_BYTES:
+        raise ClaimError(
+            f"request {request}: its parameters for {driver} have {size} bytes in all; allowed: up to "
+            f"{MAX_PARAMETER_BYTES}"
+        )
+    return parameters
 
 
 def _device(result: Result, driver: str, ids: Mapping[tuple[str, str], str]) -> DeviceRecord:

@@ -24,7 +24,7 @@ from aosp_plugin.framework.backend import ClaimParameters
 from hack import configuration_docs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 VISIBLE = "BINDER_VISIBLE_DEVICES"
 
@@ -120,6 +120,22 @@ def test_bad_value_is_refused(content: dict[str, Any], error: str) -> None:
     text = error_of(of_class(**content))
     assert text.startswith("parameters of the DeviceClass: ")
     assert error.replace("[binder]", "['binder']") in text
+
+
+@pytest.mark.parametrize("strong", [of_class, of_claim])
+def test_limits_hold_for_all_entries_together(strong: Callable[..., ClaimParameters]) -> None:
+    """A class and a claim may have 32 entries each."""
+    place = f"parameters of the {'DeviceClass' if strong is of_class else 'ResourceClaim'}"
+    variables = [
+        strong(environment={f"A{entry}_{number}": "" for number in range(64)}, containerPaths=["/dev/a"])
+        for entry in range(32)
+    ]
+    text = "in all, with those of the class and of other entries; allowed: up to 64"
+    assert error_of(*variables) == f"{place}: environment: 128 {text}"
+    assert error_of(*[of_class(devices=[f"/dev/{entry}/{number}" for number in range(33)]) for entry in range(2)]) == (
+        f"parameters of the DeviceClass: devices: 66 {text}"
+    )
+    assert len(effective_parameters([variables[0]] * 32).environment) == 64
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from aosp_plugin.framework import atomic_file
+from aosp_plugin.framework.dra.allocations import MAX_PARAMETER_BYTES
 from aosp_plugin.framework.dra.checkpoint import Checkpoint
 from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord, boot_id
 from aosp_plugin.framework.dra.state_lock import StateLock
@@ -28,6 +30,25 @@ def test_a_successor_reads_what_was_written(tmp_path: Path) -> None:
     Checkpoint(str(tmp_path), "boot").save(CLAIMS)
     assert Checkpoint(str(tmp_path), "boot").load() == (CLAIMS, "file")
     assert (tmp_path / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_memory_for_the_largest_claims_is_bounded(tmp_path: Path) -> None:
+    """120 phones, each with as many parameters as a request may have. The driver's limit is 256 MiB, its base 74."""
+    parameters = ParametersRecord("claim", {"environment": {f"A{number}": "x" * 4000 for number in range(8)}})
+    claims = {
+        str(number): ClaimRecord(
+            str(number), "default", "a", "completed", (RequestRecord("main", REQUEST.devices, (parameters,)),)
+        )
+        for number in range(120)
+    }
+    tracemalloc.start()
+    try:
+        Checkpoint(str(tmp_path), "boot").save(claims)
+        assert len(Checkpoint(str(tmp_path), "boot").load().claims) == 120
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "checkpoint.json").stat().st_size < 120 * (MAX_PARAMETER_BYTES + 1024)
 
 
 def test_a_missing_file_and_one_of_another_boot_have_no_claims(tmp_path: Path) -> None:
