@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.discovery.patterns import may_overlap
+from aosp_plugin.binder.discovery.patterns import may_overlap, parts
 from aosp_plugin.config.mappings import shared_device
 from aosp_plugin.config.messages import shown
 from aosp_plugin.config.process import DEFAULTS
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 _EXCLUDED = ("device_dir", "device_prefix", "sets", "provision")
 """Keys that describe binder devices which ``phones`` replaces."""
+
+
+_ANYWHERE = ("/proc", "/dev/fd")
+"""Directories of links to the directories of processes, such as /proc/1/root."""
+_LINKS = {"/var/run": "/run", "/var/lock": "/run/lock"}
+"""Links that hosts have (file-hierarchy(7))."""
 
 
 def validate_phones(resource: Mapping[str, Setting]) -> None:
@@ -44,11 +50,30 @@ def validate_phones(resource: Mapping[str, Setting]) -> None:
             "privileged container every device below /dev; allowed: an absolute path outside /dev, not /"
         )
     for source, path in _shared_with_all(resource):
-        if may_overlap(normalised(path), directory):
+        if ".." in parts(path) or any(_is_below(path, anywhere) for anywhere in _ANYWHERE):
+            raise ConfigError(
+                f"{source}: {shown(path)} is not allowed with phones ({phones.source}): it can lead to any directory "
+                "of the host, also to that of the phones; allowed: a path without .., outside /proc"
+            )
+        if may_overlap(_without_links(path), _without_links(directory)):
             raise ConfigError(
                 f"{source}: {shown(path)} is not allowed: all containers would get the binder devices of all phones, "
                 f"which are in {directory} ({phones.source}.directory)"
             )
+
+
+def _is_below(path: str, directory: str) -> bool:
+    """Return whether a path, or a match of a pattern, is a directory or lies in it."""
+    names, depth = parts(normalised(path)), len(parts(directory))
+    return len(names) >= depth and may_overlap("/".join(names[:depth]), directory)
+
+
+def _without_links(path: str) -> str:
+    """Return where a path, or a pattern, leads on most hosts. None is read here."""
+    for link, target in _LINKS.items():
+        if _is_below(path, link):
+            return "/".join([target, *parts(normalised(path))[len(parts(link)) :]])
+    return normalised(path)
 
 
 def _validate_provisioned_by(resource: Mapping[str, Setting]) -> None:

@@ -139,9 +139,48 @@ def test_phones_cannot_be_shared_with_all_containers(shared: str, file: Path) ->
         loaded(file, f"phones: {{count: 1, directory: /srv/phones}}\n{shared}")
 
 
+@pytest.mark.parametrize(
+    ("directory", "shared"),
+    [
+        ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run:/host']"),
+        ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run/aosp-binderfs:/host']"),
+        ("/run/aosp-binderfs/phones", "shared_mounts: ['/var//run/./aosp-binderfs/phones/phone1:/host']"),
+        ("/run/aosp-binderfs/phones", "shared_devices: ['/var/r?n/aosp-binderfs/phones/*/binder']"),
+        ("/var/run/phones", "shared_mounts: ['/run:/host']"),
+        ("/var/run/phones", "shared_mounts: ['/var/run/phones:/host']"),
+        ("/run/lock/phones", "shared_mounts: ['/var/lock:/host']"),
+    ],
+)
+def test_phones_cannot_be_shared_through_a_link_that_hosts_have(directory: str, shared: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match="is not allowed: all containers would get the binder devices of all phones"):
+        loaded(file, f"phones: {{count: 1, directory: {directory}}}\n{shared}")
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        "shared_mounts: ['/proc:/host/proc']",
+        "shared_mounts: ['/proc/1/root/run:/host']",
+        "shared_mounts: ['/proc/self/cwd:/host']",
+        "shared_mounts: ['/dev/fd/7:/host']",
+        "shared_mounts: ['/var/lock/../aosp-binderfs:/host']",
+        "shared_devices: ['/pro?/1/root/run/aosp-binderfs/phones/*/binder']",
+        "spread_devices: ['/proc/1/root/run/aosp-binderfs/phones/*/binder']",
+    ],
+)
+def test_phones_cannot_be_shared_through_a_path_that_can_lead_anywhere(shared: str, file: Path) -> None:
+    key = shared.partition(":")[0]
+    error = rf"^file {file}: {key}: '/.*' is not allowed with phones .*: it can lead to any directory of the host"
+    with pytest.raises(ConfigError, match=error):
+        loaded(file, f"phones: {{count: 1}}\n{shared}")
+
+
 def test_containers_can_share_what_is_beside_the_phones(file: Path) -> None:
     phones = "phones: {count: 1, directory: /srv/phones}"
-    others = "shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs]\nshared_devices: [/dev/fuse]"
+    others = (
+        "shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs, /var/lib/x:/x, /var/runs:/y]\n"
+        "shared_devices: [/dev/fuse]"
+    )
     assert loaded(file, f"{phones}\n{others}").resources[0].phones is not None
     strict = "isolation: strict\nshared_mounts: [/srv:/srv]"
     assert loaded(file, f"{phones}\n{strict}").resources[0].phones is not None
