@@ -126,7 +126,7 @@ class Config(Struct, frozen=True, kw_only=True):
             "Host file for Node Feature Discovery, with the number and kind of the devices of each resource as labels. "
             "If empty, it is not written.",
             "/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin",
-            "an absolute path whose last part does not begin with a dot, or empty",
+            "an absolute path of a file in a directory features.d, whose name does not begin with a dot, or empty",
             lambda value: not value or is_feature_file(value),
             flag=False,
         ),
@@ -136,8 +136,8 @@ class Config(Struct, frozen=True, kw_only=True):
         Key(
             "Seconds between scans for leaked devices. If 0, leak detection is off.",
             "300",
-            "a number of seconds, 0 or more",
-            lambda value: 0 <= value < math.inf,
+            "0, or a number of seconds from 1 on",
+            lambda value: value == 0 or 1 <= value < math.inf,
             flag=False,
         ),
     ] = 0.0

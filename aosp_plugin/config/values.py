@@ -114,8 +114,11 @@ def is_startup_taint(key: str) -> bool:
 
 
 def is_feature_file(path: str) -> bool:
-    """Return whether this is an absolute path of a file that Node Feature Discovery reads: not of a hidden one."""
-    return path.startswith("/") and re.search(r"/[^./][^/]*$", path) is not None
+    """Return whether Node Feature Discovery reads this file: one that is not hidden, in its directory features.d.
+
+    The file is replaced, so that it must not be one of another program.
+    """
+    return path.startswith("/") and ".." not in path and re.search(r"/features\.d/+[^./][^/]*$", path) is not None
 
 
 def is_name_or_nothing(value: str) -> bool:

@@ -283,7 +283,7 @@ async def test_leak_detection_on_it_goes_on(host: Host) -> None:
     """A process has a file of the file system open, and leak detection asks for the status of each open file."""
     host.configure()
     with host.config.open("a") as file:
-        file.write("leak_scan_interval: 0.05\n")
+        file.write("leak_scan_interval: 1\n")
     host.add_thing("open")
     async with host.serve() as serve:
         await host.kubelet_has({"aosp_binder0": "Healthy"})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.hanging_fs import HangingFileSystem
 
 LEAK = "leaked device: held open by a process outside its pod"
-LEAK_DETECTION = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.05"}
+LEAK_DETECTION = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
 
 
 @contextlib.contextmanager

@@ -183,7 +183,8 @@ async def test_a_feature_file_on_a_file_system_that_hangs_does_not_delay_events(
     node: Node, hanging_file_system: HangingFileSystem
 ) -> None:
     node.devices.add(0, 1)
-    file = Path(hanging_file_system.directory) / "aosp-device-plugin"
+    Path(hanging_file_system.source, "features.d").mkdir()  # noqa: ASYNC240 - does not hang
+    file = Path(hanging_file_system.directory) / "features.d" / "aosp-device-plugin"
     async with node.plugin(node_events=True, feature_file=str(file)) as plugin:
         await listed(node.kubelet, 2)
         await plugin.logged("feature file written")

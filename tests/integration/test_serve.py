@@ -168,7 +168,7 @@ async def test_process_serves_page_status_and_metrics(device_directory: DeviceDi
     """
     device_directory.add(0, 1)
     port = free_port()
-    environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.05"}
+    environment = {"AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
     async with Serve(device_directory, kubelet_dir, "--listen", f"127.0.0.1:{port}", environment=environment) as serve:
         await serve.logged(WAITING)
         status, _, text = await http_get(port, "/readyz")

@@ -148,7 +148,7 @@ async def test_all_views_count_allocated_and_gone_devices_alike(
     device_directory.add(*range(6))
     address = f"127.0.0.1:{free_port()}"
     socket = os.path.join(kubelet_dir, "pods.sock")
-    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket, "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0.1"}
+    environment = {"AOSP_PLUGIN_POD_RESOURCES_SOCKET": socket, "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "1"}
     pod = Pod("phone-1", [Container("android", {RESOURCE: 4})])
     async with (
         Kubelet(kubelet_dir) as kubelet,

@@ -258,8 +258,8 @@ REFUSED = {
     "networkPolicy.enabled=yes": "at '/networkPolicy/enabled'",
     "networkPolicy.from=null": "at '/networkPolicy': missing property 'from'",
     "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
-    "config.feature_file=labels": "config.feature_file labels is not an absolute path of a file in a directory",
-    "config.feature_file=/labels": "config.feature_file /labels is not an absolute path of a file in a directory",
+    "config.feature_file=labels": "feature_file labels is not an absolute path of a file in a directory features.d",
+    "config.feature_file=/etc/shadow": "feature_file /etc/shadow is not an absolute path of a file in a directory",
 }
 """Wrong values and Helm's messages."""
 

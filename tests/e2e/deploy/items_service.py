@@ -166,7 +166,7 @@ def drop_in_of_provision(node: Node) -> None:
     """systemd, provision.conf: two capabilities; leaks of other users' processes are detected; CDI specs readable."""
     Path("/run/aosp-binderfs/devices").mkdir(parents=True, exist_ok=True)
     drop_in("provision.conf", (SYSTEMD / "provision.conf").read_text())
-    configure("leak_scan_interval: 0.5\ndevice_list: [envvar, cdi-cri]\n")
+    configure("leak_scan_interval: 1\ndevice_list: [envvar, cdi-cri]\n")
     run("systemctl", "daemon-reload")
     holder = ("setpriv", "--reuid=65534", "--clear-groups", "sleep", "120")
     with (DEVICES / "aosp_binder1").open() as opened, subprocess.Popen(holder, stdin=opened) as leak:

@@ -80,8 +80,20 @@ INVALID: dict[str, list[Any]] = {
         *("node.kubernetes.io/not-ready", "node.cloudprovider.kubernetes.io/uninitialized"),
         "node-role.kubernetes.io/control-plane",
     ],
-    "feature_file": ["features.d/a", "/", "/a/", "/a/.hidden", "/a\n", None, 1],
-    "leak_scan_interval": [-1, float("inf"), "never"],
+    "feature_file": [
+        "features.d/a",
+        "/",
+        "/etc/shadow",
+        "/features.d",
+        "/features.d/a/",
+        "/features.d/a/b",
+        "/features.d/.hidden",
+        "/features.d/../shadow",
+        "/features.d/a\n",
+        None,
+        1,
+    ],
+    "leak_scan_interval": [-1, 0.001, float("inf"), "never"],
 }
 
 INVALID_PAIRS = [(name, value) for name, values in INVALID.items() for value in values]
