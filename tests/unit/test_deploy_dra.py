@@ -40,15 +40,23 @@ def test_the_configuration_makes_phones_for_claims() -> None:
 
 def test_the_directories_of_drivers_are_mounted_at_the_paths_of_the_host() -> None:
     (container,) = POD["containers"]
-    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"]}
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in POD["volumes"] if "hostPath" in volume}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in hosts}
     assert mounts == hosts
     assert set(mounts.values()) == {CONFIG.plugins_registry, CONFIG.driver_directory(DRIVER)}
 
 
-def test_only_the_driver_s_pods_have_a_token() -> None:
-    assert (ACCOUNT["automountServiceAccountToken"], POD["automountServiceAccountToken"]) == (False, True)
-    assert BASE["automountServiceAccountToken"] is False
+def test_only_the_driver_s_container_has_a_token() -> None:
+    """The token that the pod would have is one of all its containers, also of one that provisions."""
+    assert ACCOUNT["automountServiceAccountToken"] is BASE["automountServiceAccountToken"] is False
+    assert "automountServiceAccountToken" not in POD
+    (container,) = POD["containers"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    (volume,) = [volume for volume in POD["volumes"] if volume["name"] == "token"]
+    assert mounts["token"]["mountPath"] == config.DEFAULTS["service_account_dir"]
+    assert mounts["token"]["readOnly"] is True
+    assert [*map(list, volume["projected"]["sources"])] == [["serviceAccountToken"], ["configMap"], ["downwardAPI"]]
+    assert not [volume for volume in BASE["volumes"] if "projected" in volume]
     assert BASE["serviceAccountName"] == ACCOUNT["metadata"]["name"]
 
 

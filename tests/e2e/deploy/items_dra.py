@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.manifests import VALUES, charted, the
+from tests.e2e.deploy.manifests import VALUES, charted, has_token, the
 from tests.e2e.deploy.parts import CHART, run
 
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
@@ -28,7 +28,8 @@ def drivers_are_rendered() -> None:
     pod = daemon_set["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     account = the("ServiceAccount", rendered)["metadata"]["name"]
-    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("phones", True)
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("phones", False)
+    assert has_token(pod)
     assert account == "phones", account
     assert container["securityContext"]["privileged"] is False, container["securityContext"]
     paths = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
@@ -36,7 +37,7 @@ def drivers_are_rendered() -> None:
     drivers = [f"{root}/plugins/{driver}" for driver in ("phone.aosp.io", "tablet.example.com")]
     assert paths == {f"{root}/device-plugins", f"{root}/plugins_registry", *drivers, "/host/var/run/cdi"}, paths
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    compiled = {"device-plugins": PLUGINS, "config": None, "pod-resources": f"{root}/pod-resources"}
+    compiled = {"device-plugins": PLUGINS, "config": None, "token": None, "pod-resources": f"{root}/pod-resources"}
     for mount in container["volumeMounts"]:
         expected = compiled.get(mount["name"], mount["mountPath"].removeprefix("/host"))
         assert hosts.get(mount["name"]) == expected, mount
@@ -62,7 +63,7 @@ def off_by_default() -> None:
         rendered = charted(*VALUES[values])
         assert not {manifest["kind"] for manifest in rendered} & CLUSTER_KINDS, values
         pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
-        assert pod["automountServiceAccountToken"] is False, values
+        assert not has_token(pod), values
         assert "plugins_registry" not in str(pod), values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tests.e2e.deploy import parts
-from tests.e2e.deploy.manifests import VALUES, accepted, charted, kustomized, the
+from tests.e2e.deploy.manifests import VALUES, accepted, charted, has_token, kustomized, the
 from tests.e2e.deploy.parts import CHART, run
 
 DIRECTORY: Final = "/etc/kubernetes/node-feature-discovery/features.d"
@@ -28,7 +28,7 @@ def everything_is_rendered() -> None:
         == "default"
     )
     pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is True
+    assert has_token(pod)
     (container,) = pod["containers"]
     assert container["securityContext"]["privileged"] is False
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
@@ -53,7 +53,11 @@ def each_key_has_its_own_rights() -> None:
         rendered = charted("--set", f"config.{key}")
         assert {manifest["kind"] for manifest in rendered} & RIGHTS == kinds, key
         pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
-        assert pod["automountServiceAccountToken"] is bool(kinds), key
+        assert has_token(pod) is bool(kinds), key
+    rendered = charted(*VALUES["provision"], "--set", "config.node_events=true")
+    pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
+    assert pod["initContainers"]
+    assert has_token(pod)
 
 
 def old_clusters_are_refused() -> None:
@@ -75,7 +79,7 @@ def kustomize_is_equal() -> None:
     )
     assert left == right
     pod = the("DaemonSet", kustomized("examples/node"))["spec"]["template"]["spec"]
-    assert pod["automountServiceAccountToken"] is True
+    assert has_token(pod)
 
 
 def _without_labels(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,16 @@ def the(kind: str, manifests: Iterable[Manifest]) -> Manifest:
     return next(manifest for manifest in manifests if manifest["kind"] == kind)
 
 
+def has_token(pod: Manifest) -> bool:
+    """Return whether the container of the plugin has a token, and require that no other one has it."""
+    assert pod["automountServiceAccountToken"] is False
+    assert not any(mount["name"] == "token" for init in pod.get("initContainers", ()) for mount in init["volumeMounts"])
+    volumes = [volume for volume in pod["volumes"] if volume["name"] == "token"]
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "token"]
+    assert len(volumes) == len(mounts)
+    return bool(mounts)
+
+
 def accepted(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Return the manifests of built-in kinds with their defaults. Raises AssertionError if one is invalid."""
     text = yaml.safe_dump_all(manifest for manifest in manifests if manifest["apiVersion"] in _BUILT_IN)
