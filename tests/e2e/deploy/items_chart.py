@@ -191,6 +191,15 @@ def init_container_provisions() -> None:
         assert "PROVISIONED_BY" not in str(pod), variant
 
 
+def leak_detection_gets_the_host_s_processes() -> None:
+    """The PID namespace of the host is for leak detection only."""
+    for values in ("privileged", "dra"):
+        for off in (False, True):
+            arguments = ("--set", "config.leak_scan_interval=0") if off else ()
+            pod = the("DaemonSet", charted(*VALUES[values], *arguments))["spec"]["template"]["spec"]
+            assert pod.get("hostPID", False) is not off, (values, off)
+
+
 def plugin_takes_configuration() -> None:
     """The plugin accepts each rendered configuration, with unchanged numbers."""
     for values in VALUES.values():
@@ -411,6 +420,7 @@ ITEMS = (
     cdi_needs_no_privilege,
     provisioner_provisions,
     init_container_provisions,
+    leak_detection_gets_the_host_s_processes,
     plugin_takes_configuration,
     changes_roll_out,
     values_are_checked,
