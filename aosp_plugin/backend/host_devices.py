@@ -146,11 +146,6 @@ class HostDevices(Backend):
         if errors:
             raise BackendError("; ".join(errors))
 
-    def hand_over(self) -> None:
-        """Leave the CDI spec to another plugin; what is mounted and provisioned stays anyway. Raises CdiError."""
-        if self._spec is not None:
-            self._spec.hand_over()
-
     @property
     def api(self) -> Api:
         """The API by which pods get the devices."""
@@ -229,12 +224,9 @@ class HostDevices(Backend):
             self._spec.check(self._scanned)
 
     def close(self) -> None:
-        """Remove the CDI spec. Provisioned binder devices are kept. Raises CdiError and BackendError."""
+        """Change the CDI spec no more. It is kept, as are provisioned binder devices and phones."""
         if self._spec is not None:
-            try:
-                self._spec.close()
-            except HostError as error:
-                raise BackendError(f"cannot remove the CDI spec: {error}") from error
+            self._spec.close()
 
     def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""

@@ -61,19 +61,10 @@ class SpecWriter:
         """Write the same spec again after a device node was recreated. Raises CdiError, HostError and OSError."""
         self._call(SpecFile.rewrite)
 
-    def hand_over(self) -> None:
-        """Leave the spec to another process of the plugin. Accesses no file. Raises CdiError if a write is hanging."""
-        if self._spec_file is not None:
-            self._spec_file.hand_over()
-
     def close(self) -> None:
-        """Remove the spec, if one was written. Raises CdiError and HostError.
-
-        If its file system is not responding, the spec stays, but no write that hangs there comes after this.
-        """
+        """Leave the spec as it is from now on, also in a call that hangs. Accesses no file."""
         if self._spec_file is not None:
-            self._spec_file.stop_writing()
-            self._call(SpecFile.close)
+            self._spec_file.close()
 
     def _write(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
         content = self._content(devices, shared)

@@ -19,6 +19,7 @@ from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.node_tasks import NodeTasks
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
+from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.daemon.surplus import report_allocations, report_once
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
@@ -170,8 +171,11 @@ class Generation:
             check = partial(check_host, self.config, self._backends)
             await self._worker.run(check, CHECK_TIMEOUT, label="host check")
 
-    def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool) -> None:
-        """Start the servers and all else as ``tasks``; an error of one of them is raised there."""
+    def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool, replaced: Generation | None = None) -> None:
+        """Start the servers and all else as ``tasks``; an error of one of them is raised there.
+
+        ``replaced`` is the generation that served before in this process, and has stopped.
+        """
         LOG.info("starting", extra={"version": __version__, "resources": self.names})
         self._observation.set_recording(recording=True)
         self._server_tasks = [
@@ -181,6 +185,7 @@ class Generation:
             tasks.create_task(self._kubelet_view.run()),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
+            tasks.create_task(self._remove_stale_specs(replaced.config if replaced else None)),
         ]
         self._background += [tasks.create_task(work) for work in self._node_tasks.work()]
         if self._leak_detector:
@@ -196,6 +201,15 @@ class Generation:
                 raise
             extra = {"resource": server.resource_name, "error": str(error)}
             LOG.error("cleanup of the previous configuration failed", extra=extra)  # noqa: TRY400 - no traceback
+
+    async def _remove_stale_specs(self, previous: Config | None) -> None:
+        names = [resource.resource_name for resource in previous.resources] if previous else []
+        remove = partial(remove_stale_specs, self.config, names)
+        try:
+            for path in await self._worker.run(remove, label="removal of CDI specs"):
+                LOG.info("CDI spec of a former resource removed", extra={"path": path})
+        except (OSError, HostError) as error:
+            LOG.warning("CDI specs of former resources could not be removed", extra={"error": str(error)})
 
     def rescan(self) -> None:
         """Forget the history of all devices, and scan them."""

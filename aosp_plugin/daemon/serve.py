@@ -100,7 +100,7 @@ class Daemon:
             await generation.stop(replaced=True)
             self._generation, self._replacement = self._replacement, None
             logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
-            self._generation.start(tasks, require_devices=False)
+            self._generation.start(tasks, require_devices=False, replaced=generation)
         return True
 
     async def _reloaded(self, generation: Generation) -> None:

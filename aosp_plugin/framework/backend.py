@@ -109,13 +109,6 @@ class Backend(ABC):
         publishing, and the framework retries.
         """
 
-    def hand_over(self) -> None:  # noqa: B027 - a default, not an abstract method
-        """Leave what ``update_host`` maintains to another plugin of the resource on this node, which registered later.
-
-        Called after scans, instead of ``update_host``, while that plugin runs; ``close`` must then leave it in place.
-        The next ``update_host`` takes it back. Idempotent. Raises OSError or PluginError.
-        """
-
     def seconds_until_scan(self) -> float | None:
         """Return the seconds until a scan is due without a file event, whose ``changed`` is empty; None if none is.
 

@@ -120,14 +120,15 @@ class Refresher:
             self._log_change(self._inventory.snapshot, seconds)
 
     async def update_host(self, timeout: float | None = None) -> None:
-        """Let the backend update the host after a scan, or hand it over to another plugin.
+        """Let the backend update the host after a scan, unless it belongs to another plugin.
 
         A failure is logged and retried, and is part of ``problem``.
         """
+        if self._held:
+            return
         result: Literal["ok", "failed"] = "failed"
         try:
-            update = self._backend.hand_over if self._held else self._backend.update_host
-            await self._calls.run("host update", update, timeout)
+            await self._calls.run("host update", self._backend.update_host, timeout)
             result = "ok"
         except (OSError, PluginError):
             pass

@@ -15,7 +15,7 @@ from aosp_plugin.binder.discovery import store
 from aosp_plugin.binder.driver import guard
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Provision, SharedDevice
-from aosp_plugin.errors import BackendError, NotRespondingError, UnhealthyDeviceError, WorkerTimeoutError
+from aosp_plugin.errors import BackendError, UnhealthyDeviceError, WorkerTimeoutError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.edits import Mount
@@ -273,12 +273,7 @@ def test_cdi_directory_on_it(dev: Path, tmp_path: Path, hanging_file_system: Han
     assert scan_changes(backend) == {**HEALTHY, "aosp_binder3": ""}
     assert os.listdir(f"{hanging_file_system.source}/cdi") == ["aosp.io_binder.json"]
     hanging_file_system.hang()
-    with pytest.raises(BackendError, match=r"cannot remove the CDI spec: the file system of .* is not responding"):
-        backend.close()
-    hanging_file_system.release()
-    _join()
     backend.close()
-    assert os.listdir(f"{hanging_file_system.source}/cdi") == []
 
 
 def test_spec_is_not_written_after_the_end(dev: Path, hanging_file_system: HangingFileSystem) -> None:
@@ -292,29 +287,12 @@ def test_spec_is_not_written_after_the_end(dev: Path, hanging_file_system: Hangi
     hanging_file_system.hang()
     with pytest.raises(BackendError, match="is not responding"):
         backend.update_host()
-    with pytest.raises(BackendError, match="is not responding"):
-        backend.close()
+    backend.close()
     spec = Path(f"{hanging_file_system.source}/cdi/aosp.io_binder.json")
     spec.unlink()
     hanging_file_system.release()
     _join()
     assert not spec.exists()
-
-
-def test_spec_on_it_is_handed_over(dev: Path, hanging_file_system: HangingFileSystem) -> None:
-    """The process goes on if a rolling update starts another plugin meanwhile."""
-    (dev / "aosp_binder2").unlink()
-    backend = binder_backend(dev, cdi_dir=f"{hanging_file_system.directory}/cdi", device_list=(DeviceList.CDI_CRI,))
-    backend.scan()
-    backend.update_host()
-    hanging_file_system.hang()
-    with pytest.raises(NotRespondingError):
-        backend.check_host()
-    backend.hand_over()
-    hanging_file_system.release()
-    _join()
-    backend.close()
-    assert os.listdir(f"{hanging_file_system.source}/cdi") == ["aosp.io_binder.json"]
 
 
 def test_provisioning_on_it(hanging_file_system: HangingFileSystem) -> None:

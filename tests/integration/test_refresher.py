@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -183,34 +183,24 @@ async def test_first_and_triggered_scans_are_full_and_others_have_the_changed_fi
         assert await backend.next_scan() is None
 
 
-async def test_host_is_handed_over_while_another_plugin_has_taken_over(events: FileEvents, directory: Path) -> None:
+async def test_host_is_left_to_another_plugin_that_has_taken_over(events: FileEvents, directory: Path) -> None:
     class Backend(RecordingBackend):
-        updates: ClassVar[list[str]] = []
+        updates = 0
         updated = asyncio.Event()
 
         def update_host(self) -> None:
-            self.record("update_host")
-
-        def hand_over(self) -> None:
-            self.record("hand_over")
-
-        def record(self, method: str) -> None:
-            self.updates.append(method)
+            self.updates += 1
             self._loop.call_soon_threadsafe(self.updated.set)
-
-        async def next_update(self) -> str:
-            await asyncio.wait_for(self.updated.wait(), TIMEOUT)
-            self.updated.clear()
-            return self.updates[-1]
 
     backend = Backend(directory)
     async with refreshing(events, backend) as refresher:
         refresher.hold(held=True)
-        assert await backend.next_update() == "hand_over"
+        assert await backend.next_scan() is None
         (directory / "a").touch()
-        assert await backend.next_update() == "hand_over"
+        assert await backend.next_scan() == {str(directory / "a")}
+        assert backend.updates == 0
         refresher.hold(held=False)
-        assert await backend.next_update() == "update_host"
+        await asyncio.wait_for(backend.updated.wait(), TIMEOUT)
 
 
 async def test_scan_after_a_failed_one_is_full(events: FileEvents, directory: Path) -> None:

@@ -1,12 +1,15 @@
-"""The file of a CDI spec: written atomically, kept current, and removed at the end."""
+"""The file of a CDI spec: written atomically, kept current, and left in place when the plugin ends.
+
+A container that restarts while no plugin runs requires it, and it stays right: it names paths, not device numbers. If
+its directory survives a reboot, which /run does not, a container that starts before the plugin gets the device that has
+the path now, or does not start because there is none. The first host update of a plugin replaces the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import threading
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework import atomic_file
@@ -16,24 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-LOCK_TIMEOUT = 0.5
-"""Seconds to wait for an access to the same file in another thread. Such an access hangs, because each takes
-milliseconds; and the end of a process must not wait for it (``scanned_backend.CLOSE_TIMEOUT``)."""
+def spec_path(directory: str, resource_name: str) -> str:
+    """Return the path of the spec of a resource in the directory of specs."""
+    name = resource_name.replace("/", "_")  # with the library's "-", a-b/c and a/b-c share a file
+    return os.path.join(directory, f"{name}.json")
 
 
 class SpecFile:
     """The file of one resource's spec, in a directory that belongs to root.
 
-    The methods may be called in different threads, one of which may hang: they exclude each other, and each waits at
-    most ``LOCK_TIMEOUT`` for another one. After ``close`` nothing is written, not even by a call that was hanging.
+    To be used in one thread at a time, except for ``close``.
     """
 
     def __init__(self, directory: str, resource_name: str) -> None:
         """``directory`` is a path of this process."""
         self._directory = directory
-        self._name = f"{resource_name.replace('/', '_')}.json"  # with the library's "-", a-b/c and a/b-c share a file
-        self.path = os.path.join(directory, self._name)
-        self._lock = threading.Lock()
+        self.path = spec_path(directory, resource_name)
         self._closed = False
         self._written: tuple[bytes, tuple[int, ...]] | None = None
         self._identity: tuple[int, int, int] | None = None
@@ -45,27 +46,26 @@ class SpecFile:
         ``numbers`` are the device numbers (st_rdev) of the device nodes. If one changes, the same content is written
         again: a runtime caches the numbers that it reads first until the file changes, because ``fillMissingInfo``
         stores them in the library's cache (measured with 0.7.2 to 1.1.1). For the same reason, the first content is
-        written even if the file has it already. The first call also removes the temporary files that a killed
+        written even if the file has it already, and so is a file that another process has replaced, as in a rolling
+        update. The first call also removes the temporary files that a killed
         predecessor left. Raises CdiError; the previous file then stays complete.
         """
         new = None if content is None else (content, tuple(numbers))
-        with self._translate_errors(), self._locked():
-            if self._closed:
-                return False
+        with self._translate_errors():
             if not self._swept:
-                atomic_file.sweep(self._directory, re.escape(self._name))
+                atomic_file.sweep(self._directory, re.escape(os.path.basename(self.path)))
                 self._swept = True
             if content is None:
                 changed = atomic_file.remove(self.path)
-            elif changed := new != self._written or not os.path.exists(self.path):
+            elif changed := new != self._written or self._identity != self._current():
                 self._replace(content)
             self._written = new
         return changed
 
     def rewrite(self) -> None:
         """Write the same content again after a device node was recreated. Raises CdiError."""
-        with self._translate_errors(), self._locked():
-            if self._written is not None and not self._closed:
+        with self._translate_errors():
+            if self._written is not None:
                 self._replace(self._written[0])
 
     def check(self, content: bytes) -> None:
@@ -73,59 +73,37 @@ class SpecFile:
         with self._translate_errors():
             atomic_file.remove(self._write_temporary(content)[0])
 
-    def hand_over(self) -> None:
-        """Leave the file to another process: ``close`` does not remove it. The next ``write`` takes it back.
-
-        Accesses no file. Raises CdiError if another call is hanging.
-        """
-        with self._translate_errors(), self._locked():
-            self._written = self._identity = None
-
-    def stop_writing(self) -> None:
-        """Write nothing from now on, not even in a call that is hanging. Accesses no file."""
-        self._closed = True
-
     def close(self) -> None:
-        """Remove the file that was written, unless a successor has replaced it. Raises CdiError.
-
-        If another call hangs, the file may stay, but no new one appears when that call goes on.
-        """
-        self.stop_writing()
-        with self._translate_errors(), self._locked(), contextlib.suppress(FileNotFoundError):
-            if self._identity is not None and self._identity == _identity(os.lstat(self.path)):
-                os.unlink(self.path)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
-            raise TimeoutError(errno.ETIMEDOUT, "an earlier access to it is hanging", self.path)
-        try:
-            yield
-        finally:
-            self._lock.release()
+        """Replace the file no more, not even in a call that hangs: a successor may write it. Accesses no file."""
+        self._closed = True
 
     def _replace(self, content: bytes) -> None:
         """Replace the file atomically."""
-        temporary, identity = self._write_temporary(content)
+        temporary, status = self._write_temporary(content)
+        if self._closed:
+            atomic_file.remove(temporary)
+            return
         try:
-            if self._closed:  # while this call was hanging
-                atomic_file.remove(temporary)
-                return
             os.rename(temporary, self.path)
         except OSError:
             atomic_file.remove(temporary)
             raise
-        self._identity = identity
+        self._identity = _identity(status)
 
-    def _write_temporary(self, content: bytes) -> tuple[str, tuple[int, int, int]]:
-        """Write a temporary file, and return its path and identity. Creates the directory if it is missing.
+    def _current(self) -> tuple[int, int, int] | None:
+        """Return the identity of the file as it is now; None if it does not exist."""
+        with contextlib.suppress(FileNotFoundError):
+            return _identity(os.lstat(self.path))
+        return None
+
+    def _write_temporary(self, content: bytes) -> tuple[str, os.stat_result]:
+        """Write a temporary file, and return its path and status. Creates the directory if it is missing.
 
         The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
         (pkg/cdi/cache.go).
         """
         atomic_file.make_directory(self._directory)  # despite the umask: rootless runtimes read it too
-        temporary, status = atomic_file.write_temporary(self.path, content)
-        return temporary, _identity(status)
+        return atomic_file.write_temporary(self.path, content)
 
     def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
         return translate_errors(self.path)
