@@ -24,7 +24,7 @@ attributes that ``Backend.attributes`` returns, and containers get what ``Backen
 defaults suit a backend that knows nothing of DRA. ``unprepare`` is called when no container has the device any more.
 
 **Running it.** ``serve(*backends)`` is a whole main program: it registers each resource with the kubelet and keeps it
-registered, follows file events, logs, ends within 2 s after SIGTERM whatever hangs, and serves probes and metrics if
+registered, follows file events, logs, ends within 4 s after SIGTERM whatever hangs, and serves probes and metrics if
 ``listen`` is set. A program with an event loop of its own runs a ``DevicePlugin`` per resource instead; several plugins
 share one ``FileEvents``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
 An ``Observer`` receives the events of a plugin.

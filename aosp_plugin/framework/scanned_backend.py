@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework import host_calls
@@ -13,6 +14,7 @@ from aosp_plugin.framework.events.pacing import QUIET, Pacing
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.refresher import Refresher
+from aosp_plugin.framework.service.termination import EXIT_WITHIN
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.observer import Observer
 
-CLOSE_TIMEOUT = 1.2
-"""Seconds for ``Backend.close``: less than a process has after SIGTERM (``termination.EXIT_WITHIN``), and enough for
-the threads of an orderly end on a host whose processors are all busy."""
+LOG = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = EXIT_WITHIN - 1.0
+"""Seconds for ``Backend.close`` and the call before it, which leaves a second for the rest of the end of a process."""
 
 
 class ScannedBackend:
@@ -38,14 +41,16 @@ class ScannedBackend:
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         quiet: float = QUIET,
+        close_timeout: float = CLOSE_TIMEOUT,
     ) -> None:
         """``stop`` ends the periodic scans. The caller that creates ``files`` also closes it.
 
-        ``quiet``: seconds without a file event after which a scan starts.
+        ``quiet``: seconds without a file event after which a scan starts. ``close_timeout``: seconds for ``close``.
         """
         self.backend = backend
         self.worker = Worker(backend.resource_name)
         self.inventory = Inventory()
+        self._close_timeout = close_timeout
         self._own_files = files is None
         self.files = files if files is not None else FileEvents()
         self._subscriptions: list[Subscription] = []
@@ -96,19 +101,21 @@ class ScannedBackend:
     async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
         """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
 
-        It runs in the worker thread, after the call that runs there now. If that call hangs, the file events are
-        released when it ends. Raises the first error: WorkerTimeoutError if ``Backend.close`` does not return within
-        ``CLOSE_TIMEOUT``.
+        It runs in the worker thread, after the call that runs there now. What has not ended in time, because a call
+        hangs or the processors are busy, is logged and left: the file events are released when it ends. Raises the
+        first error.
         """
         self.files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self.files.close()
         close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
-        closing = [self.worker.run(close, CLOSE_TIMEOUT, label="close"), *others]
+        closing = [self.worker.run(close, self._close_timeout, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
         self.worker.close(self._close_subscriptions)
         for error in results:
-            if isinstance(error, BaseException):
+            if isinstance(error, WorkerTimeoutError):
+                LOG.warning("close is overdue, leaving it", extra={"error": str(error)})
+            elif isinstance(error, BaseException):
                 raise error
 
     def _close_all(self) -> None:

@@ -272,11 +272,10 @@ async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
     before = inotify_instances()
     async with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
-            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE, close_timeout=0.1)
             with pytest.raises(WorkerTimeoutError):
                 await plugin.prepare()
-            with pytest.raises(WorkerTimeoutError):
-                await plugin.discard()
+            await plugin.discard()
         release()
         for thread in threading.enumerate():
             if thread.name == RESOURCE:
@@ -345,14 +344,16 @@ async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
         assert things.updates
 
 
-async def test_plugin_whose_close_hangs_reports_it_at_the_end(things: LockedThings, kubelet_dir: str) -> None:
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+async def test_plugin_whose_close_hangs_logs_it_and_ends(
+    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE, close_timeout=0.1)
     async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("close")):
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 2, RESOURCE)
         plugin.stop()
-        with pytest.raises(WorkerTimeoutError, match=r"^close timed out after 1\.2 s"):
-            await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(task, PATIENCE)
+    assert "close is overdue, leaving it" in caplog.messages
 
 
 class Fading(ListedDevices):

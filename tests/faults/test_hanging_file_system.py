@@ -186,7 +186,7 @@ async def test_hang_is_noticed_without_a_file_event(host: Host) -> None:
 
 
 async def test_process_ends_during_the_hang(host: Host, healed: Callable[[], None]) -> None:
-    """A scan that waits for the file system is given up with an error. Later scans do not wait for it."""
+    """A scan that waits for the file system is left to itself. Later scans do not wait for it."""
     host.add_hanging(1)
     async with host.serve() as serve:
         await host.kubelet_has(ALL)
@@ -194,7 +194,7 @@ async def test_process_ends_during_the_hang(host: Host, healed: Callable[[], Non
         host.devices.add(2)
         await host.hanging.until_waiting()
         serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 1
+        assert await serve.finish() == 0
         assert "close timed out" in "".join(serve.log)
     host.hanging.release()
     async with host.serve() as serve:
@@ -222,7 +222,7 @@ async def test_process_starts_during_the_hang(host: Host) -> None:
 
 
 async def test_cdi_directory_delays_only_the_spec(host: Host) -> None:
-    """The kubelet gets every change; the process says what hangs, and ends by force."""
+    """The kubelet gets every change; the process says what hangs, and ends."""
     os.mkdir(f"{host.hanging.source}/cdi")
     host.configure(device_list=["volume-mounts", "cdi-cri"])
     with host.config.open("a") as file:
@@ -247,8 +247,8 @@ async def test_cdi_directory_delays_only_the_spec(host: Host) -> None:
         host.devices.remove(2)
         await host.hanging.until_waiting()
         serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 1
-        assert "error" in "".join(serve.log).lower()
+        assert await serve.finish() == 0
+        assert "close timed out" in "".join(serve.log)
 
 
 async def test_shared_path_on_it_is_answered_from_memory(host: Host) -> None:
@@ -347,7 +347,7 @@ async def test_list_function_that_hangs(host: Host, tmp_path: Path) -> None:
         host.devices.add(2)
         await host.hanging.until_waiting()
         program.signal(signal.SIGTERM)
-        assert await program.finish() == 1
+        assert await program.finish() == 0
         assert "close timed out" in "".join(program.log)
 
 

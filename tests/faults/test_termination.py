@@ -78,7 +78,7 @@ async def finish(process: asyncio.subprocess.Process) -> tuple[int | None, list[
 async def test_list_function_that_hangs_does_not_keep_the_process(
     kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
-    """The plugin has registered without devices before, and its socket is removed."""
+    """The plugin has registered without devices before, and its socket is removed. The end is a normal one."""
     hanging_file_system.hang()
     async with Kubelet(kubelet_dir) as kubelet:
         process = await start(tmp_path, kubelet_dir, "list", hanging_file_system.directory)
@@ -86,12 +86,13 @@ async def test_list_function_that_hangs_does_not_keep_the_process(
         await listed(kubelet, 0, "example.com/thing")
         process.terminate()
         code, log = await finish(process)
-    assert code == 1
-    assert log[-1] == "plugin.py: close timed out after 1.2 s because of a device scan that has not ended"
+    assert code == 0
+    assert "WARNING close is overdue, leaving it" in log[-1]
+    assert "because of a device scan that has not ended" in log[-1]
     assert sockets(kubelet_dir) == []
 
 
-async def test_close_that_hangs_is_an_error(
+async def test_close_that_hangs_does_not_keep_the_process(
     kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
     async with Kubelet(kubelet_dir) as kubelet:
@@ -100,8 +101,8 @@ async def test_close_that_hangs_is_an_error(
         hanging_file_system.hang()
         process.terminate()
         code, log = await finish(process)
-    assert code == 1
-    assert log[-1] == "plugin.py: close timed out after 1.2 s"
+    assert code == 0
+    assert "WARNING close is overdue, leaving it" in log[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -121,8 +122,8 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
         code, log = await finish(process)
         await asyncio.wait({starting})
         starting.exception()
-    assert code == 1
-    assert "forced exit" in log[-1]
+    assert code == 0
+    assert "WARNING forced exit" in log[-1]
     assert "main thread in seconds_until_scan (plugin.py:" in log[-1]
 
 
@@ -157,7 +158,7 @@ async def test_standard_error_that_is_full_does_not_keep_the_process(kubelet_dir
         os.close(writer)
         assert await asyncio.to_thread(os.read, reader, 1024)
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), PATIENCE) == 1
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     finally:
         os.close(reader)
 
@@ -170,7 +171,7 @@ async def test_exit_handler_that_hangs_is_a_forced_exit(
     async with Serve(device_directory, kubelet_dir, environment={"PYTHONPATH": str(tmp_path)}) as serve:
         await serve.logged("waiting for kubelet")
         serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 1
+        assert await serve.finish() == 0
         assert "forced exit" in serve.log[-1]
 
 

@@ -14,6 +14,7 @@ import yaml
 from aosp_plugin import config
 from aosp_plugin.binder.provision import bulk
 from aosp_plugin.daemon.servers import NODE_VARIABLE
+from aosp_plugin.framework.service.termination import EXIT_WITHIN
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -305,6 +306,14 @@ def unit(name: str, section: str = "Service") -> dict[str, str]:
     parser.optionxform = str  # type: ignore[assignment,method-assign] # names are case-sensitive
     parser.read_string((DEPLOY / "systemd" / name).read_text(encoding="utf-8"))
     return dict(parser[section])
+
+
+def test_process_ends_by_itself_before_it_is_killed() -> None:
+    """With a margin: its own deadline covers whatever hangs, and a host whose processors are busy."""
+    chart = (DEPLOY / "chart/templates/daemonset.yaml").read_text(encoding="utf-8")
+    (in_chart,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", chart)
+    in_unit = unit("aosp-device-plugin.service")["TimeoutStopSec"]
+    assert min(POD["terminationGracePeriodSeconds"], int(in_chart), int(in_unit)) >= EXIT_WITHIN + 1.0
 
 
 def test_the_unit_has_the_rights_of_the_base() -> None:

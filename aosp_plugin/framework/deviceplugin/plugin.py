@@ -12,7 +12,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.scanned_backend import ScannedBackend
+from aosp_plugin.framework.scanned_backend import CLOSE_TIMEOUT, ScannedBackend
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
@@ -37,12 +37,16 @@ class DevicePlugin:
         timings: Timings = Timings(),
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
+        close_timeout: float = CLOSE_TIMEOUT,
     ) -> None:
-        """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it."""
+        """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it.
+
+        ``close_timeout``: seconds for ``Backend.close`` and the call before it.
+        """
         self.resource_name = backend.resource_name
         """The extended resource that the plugin serves."""
         self._stop = asyncio.Event()
-        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer)
+        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, close_timeout=close_timeout)
         self._refresher = self._scanned.refresher
         self._kubelet_files = self._scanned.files.subscribe()
         self.inventory = self._scanned.inventory
@@ -151,8 +155,7 @@ class DevicePlugin:
         """Serve until ``stop`` is called; ``prepare`` first, if that has not happened yet.
 
         Raises what ``prepare`` raises, except that a scan which hangs does not keep the plugin from registering, and
-        KubeletError if the plugin can never be registered. Later scans may fail. Raises WorkerTimeoutError at the end
-        if ``Backend.close`` does not return in time. Several errors are raised as a group.
+        KubeletError if the plugin can never be registered. Later scans may fail. Several errors are raised as a group.
         """
         with working_for(self.resource_name):
             await run_and_close(self._run(require_devices=require_devices), self._close(close_backend=True))

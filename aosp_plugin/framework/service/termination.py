@@ -25,29 +25,35 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-EXIT_WITHIN = 1.8
-"""Seconds from SIGTERM until the process is ended by force."""
+EXIT_WITHIN = 4.0
+"""Seconds from SIGTERM until the process ends, whatever hangs: a second less than it has until SIGKILL, which are
+``terminationGracePeriodSeconds`` and ``TimeoutStopSec`` in deploy/."""
 
 LOG_WITHIN = 0.1
 """Seconds for the log line of a forced exit: the pipe behind standard error may be full."""
 
 
-def stop_on_signals(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
+def stop_on_signals(
+    stop: Callable[[], None], reload: Callable[[], None] | None = None, *, exit_within: float = EXIT_WITHIN
+) -> None:
     """Call ``stop`` in the running event loop on SIGTERM and SIGINT, and ``reload`` on SIGHUP.
 
-    ``EXIT_WITHIN`` seconds after the first SIGTERM or SIGINT, the process is ended with exit code 1 and an error in the
-    log. To be called once, in the main thread, before other threads start: they have to inherit its signal mask. So do
-    child processes: a program that terminates its children must use SIGKILL, or restore the mask in them.
+    ``exit_within`` seconds after the first SIGTERM or SIGINT, the process is ended with a warning in the log, and with
+    exit code 0, because it was to end: a host that is too busy for the orderly end is no fault of the process. To be
+    called once, in the main thread, before other threads start: they have to inherit its signal mask. So do child
+    processes: a program that terminates its children must use SIGKILL, or restore the mask in them.
     """
     callbacks = {signal.SIGTERM: stop, signal.SIGINT: stop}
     if reload is not None:
         callbacks[signal.SIGHUP] = reload
     signal.pthread_sigmask(signal.SIG_BLOCK, callbacks)
-    arguments = (asyncio.get_running_loop(), callbacks)
+    arguments = (asyncio.get_running_loop(), callbacks, exit_within)
     threading.Thread(target=_handle_signals, args=arguments, name="signals", daemon=True).start()
 
 
-def _handle_signals(loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.Signals, Callable[[], None]]) -> None:
+def _handle_signals(
+    loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.Signals, Callable[[], None]], exit_within: float
+) -> None:
     """Handle the signals until the process ends."""
     end: float | None = None
     while end is None or time.monotonic() < end:
@@ -61,7 +67,7 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.S
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(callbacks[number])
         if number != signal.SIGHUP and end is None:
-            end = time.monotonic() + EXIT_WITHIN
+            end = time.monotonic() + exit_within
     _exit_by_force()
 
 
@@ -72,9 +78,9 @@ def _exit_by_force() -> None:
     running = "; ".join([*worker.running_calls(), *main_thread])
 
     def log() -> None:
-        LOG.error("forced exit", extra={"running": running})
+        LOG.warning("forced exit", extra={"running": running})
 
     logging_thread = threading.Thread(target=log, daemon=True)
     logging_thread.start()
     logging_thread.join(LOG_WITHIN)
-    os._exit(1)
+    os._exit(0)

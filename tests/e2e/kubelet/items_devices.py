@@ -119,7 +119,7 @@ def all_flip(node: Node) -> None:
     assert [phone.container_id() for phone in node.phones] == before, "the pods run on"
 
 
-@item("SIGTERM ends the plugin within 2 s; its socket is removed, and the kubelet has nothing to allocate")
+@item("SIGTERM ends the plugin within its grace period; its socket is removed, and the kubelet has nothing to allocate")
 def ends(node: Node) -> None:
     node.clear()
     node.plugin.stop()

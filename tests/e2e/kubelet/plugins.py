@@ -81,7 +81,7 @@ class AsProcess:
 
     kind = "process"
 
-    def __init__(self, directory: Path, text: str, *, patience: float = 2) -> None:
+    def __init__(self, directory: Path, text: str, *, patience: float = 5) -> None:
         """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended."""
         directory.mkdir()
         config = directory / "config.yaml"
