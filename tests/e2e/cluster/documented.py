@@ -29,7 +29,7 @@ def page(name: str) -> str:
 def commands(page: str = _PAGE) -> list[str]:
     """Return the commands of a page, without their comments."""
     text = re.sub(r"\\\n +", "", (PROJECT / page).read_text(encoding="utf-8"))
-    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|until) .*)$", text)
+    lines = re.findall(r"(?m)^    ((?:helm|kubectl|kustomize|mkdir|rm|until) .*)$", text)
     return [re.sub(r"\s+#.*", "", line).strip() for line in lines]
 
 

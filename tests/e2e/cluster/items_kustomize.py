@@ -173,4 +173,5 @@ def uninstalls(cluster: Cluster) -> None:
     earlier = [name for name in leftovers.objects(cluster) if name.startswith("configmap/")]
     assert len(earlier) == _EARLIER, f"{earlier}"
     documented.shell(cluster, documented.command("kubectl -n kube-system delete configmap"))
+    cluster.machine.run("sh", "-c", documented.command("rm -f /var/run/cdi"))
     leftovers.require_none(cluster)
