@@ -23,12 +23,14 @@ from aosp_plugin.errors import BackendError, RegistrationRefusedError
 from aosp_plugin.framework import DevicePlugin, ListedDevices, host_calls, refresher
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from aosp_plugin.framework.errors import AllocationError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.events.pacing import QUIET
+from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics
-from aosp_plugin.testing import Container, Kubelet, Pod
+from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
     FAST,
     IN_LIFE,
@@ -38,6 +40,7 @@ from tests.support import (
     Serve,
     listed,
     ready,
+    run,
     until,
 )
 
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.supervisor import Timings
+    from aosp_plugin.framework.edits import ContainerEdits
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
@@ -618,3 +622,32 @@ async def test_every_line_of_the_process_is_an_event(device_directory: DeviceDir
     assert {event["message"] for event in events if "resource" not in event} == {"starting", "stopped"}
     assert {event["resource"] for event in events if "resource" in event} == {RESOURCE}
     assert {event["resources"] for event in events if "resources" in event} == {RESOURCE}
+
+
+class ExhaustedError(AllocationError):
+    """An error of a backend, with a code that no error of the framework has."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+
+class Exhausted(ListedDevices):
+    """A backend whose devices are used up."""
+
+    def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Refuse."""
+        raise ExhaustedError(f"{ids[0]} has no memory left")
+
+
+@pytest.mark.parametrize("with_metrics", [True, False])
+async def test_code_of_a_backends_own_error_reaches_the_kubelet(kubelet: Kubelet, *, with_metrics: bool) -> None:
+    """With metrics and without. It gets a series of its own."""
+    metrics = Metrics()
+    observer = metrics.observer(RESOURCE) if with_metrics else NULL_OBSERVER
+    plugin = DevicePlugin(Exhausted(RESOURCE, lambda: ["/dev/a"]), kubelet_dir=kubelet.directory, observer=observer)
+    async with run(plugin):
+        await listed(kubelet, 1)
+        with pytest.raises(AdmissionError, match="code = ResourceExhausted desc = a has no memory left"):
+            await kubelet.admit(Pod("game", [Container("main", {RESOURCE: 1})]))
+    if with_metrics:
+        labels = {"resource": RESOURCE, "code": "RESOURCE_EXHAUSTED"}
+        assert series(metrics)["aosp_plugin_allocations_total", frozenset(labels.items())] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from aosp_plugin.framework.observer import Observer
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.service.counts import Histogram, Registry, Series, Value
 
 CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
-"""Status codes of Allocate. Every series exists from the start, because ``rate`` ignores a series' first value."""
+"""Status codes of Allocate that the framework answers; a backend may have more. The series of these exist from the
+start, because ``rate`` ignores a series' first value."""
 
 _ALLOCATION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _SCAN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -67,7 +69,9 @@ class ResourceMetrics(Observer):
         self.allocatable: int | None = None
         self.others = 0
         """The devices as of the latest change."""
-        self._allocations = {code: events.allocations.labels(resource, code) for code in CODES}
+        self._allocations = partial(events.allocations.labels, resource)
+        for code in CODES:
+            self._allocations(code)
         self._recreations = {result: events.recreations.labels(resource, result) for result in ("ok", "failed")}
         self._registrations = {
             result: events.registrations.labels(resource, result) for result in ("ok", "failed", "refused")
@@ -151,7 +155,7 @@ class ResourceMetrics(Observer):
     def answered(self, rpc: str, code: str, seconds: float) -> None:
         """Count Allocate and PreStartContainer requests."""
         if rpc == "Allocate":
-            self._allocations[code].inc()
+            self._allocations(code).inc()
             self._allocation_duration.observe(seconds)
         elif rpc == "PreStartContainer":
             self._recreations["ok" if code == "OK" else "failed"].inc()
