@@ -9,6 +9,10 @@ import contextlib
 import os
 import re
 import tempfile
+import time
+
+STALE = 60.0
+"""Seconds after which no process still writes a temporary file."""
 
 
 def make_directory(path: str, mode: int = 0o755) -> None:
@@ -55,12 +59,17 @@ def replace(path: str, content: bytes, mode: int = 0o644) -> None:
         raise
 
 
-def sweep(directory: str, name: str) -> None:
-    """Remove the temporary files that killed processes left for files whose name the pattern ``name`` matches."""
+def sweep(directory: str, name: str, age: float = STALE) -> None:
+    """Remove the temporary files that killed processes left for files whose name the pattern ``name`` matches.
+
+    Those that changed less than ``age`` seconds ago stay: another process may be about to rename them. 0 is for files
+    that a lock protects.
+    """
     own = re.compile(rf"\.(?:{name})\.[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(FileNotFoundError):
-        for entry in filter(own.fullmatch, os.listdir(directory)):
-            remove(os.path.join(directory, entry))
+        for path in [os.path.join(directory, entry) for entry in filter(own.fullmatch, os.listdir(directory))]:
+            if time.time() - os.lstat(path).st_mtime >= age:
+                remove(path)
 
 
 def remove(path: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,13 +157,21 @@ async def test_a_directory_that_is_missing_is_logged_once_and_used_later(
     ]
 
 
-async def test_temporary_files_of_killed_processes_are_removed(files: Files) -> None:
-    left = files.path.with_name(".aosp-device-plugin.abcd1234.tmp")
-    left.touch()
+async def test_only_temporary_files_of_killed_processes_are_removed_and_at_the_start(files: Files) -> None:
+    """Another process may be writing a newer one, or one that appears later."""
+    stale, other, later = (files.path.with_name(f".aosp-device-plugin.abcd123{number}.tmp") for number in range(3))
+    stale.touch()
+    os.utime(stale, (time.time() - 61,) * 2)
+    other.touch()
     files.devices.add(0)
     files.scan()
     await files.until(files.path.exists)
-    assert not left.exists()
+    assert (stale.exists(), other.exists()) == (False, True)
+    later.touch()
+    os.utime(later, (0, 0))
+    files.clock.now = START + 1201
+    await files.until(lambda: parsed(files.path, START + 3601))
+    assert later.exists()
 
 
 async def test_a_file_system_that_hangs_is_a_problem_and_blocks_nothing_else(

@@ -121,8 +121,8 @@ class Checkpoint:
         self._set(content, claims)
 
     def sweep(self) -> None:
-        """Remove the temporary files that killed processes left. Raises OSError."""
-        atomic_file.sweep(self._directory, r"checkpoint\.json")
+        """Remove the temporary files that killed processes left, while the lock is held. Raises OSError."""
+        atomic_file.sweep(self._directory, r"checkpoint\.json", age=0)
 
     def _set(self, content: bytes, claims: Mapping[str, ClaimRecord]) -> None:
         self._content = content

@@ -113,8 +113,8 @@ class ClaimSpecs:
             atomic_file.replace(path, content, _MODE)
 
     def sweep(self) -> None:
-        """Remove the temporary files that killed processes left. Raises OSError."""
-        atomic_file.sweep(self.directory, self._file_name.pattern)
+        """Remove the temporary files that killed processes left, while the lock is held. Raises OSError."""
+        atomic_file.sweep(self.directory, self._file_name.pattern, age=0)
 
     def read(self, uid: str) -> bytes | None:
         """Return the content of the spec of a claim; None if it does not exist. Raises CdiError."""

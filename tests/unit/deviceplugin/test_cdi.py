@@ -324,10 +324,12 @@ def test_first_write_removes_temporary_files_of_a_killed_predecessor(tmp_path: P
     others = [FILE, left + ".json", "a" + left, left.replace("gpu", "other"), left.replace(".com", "Xcom"), left[1:]]
     for name in (left, *others):
         (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
     file = SpecFile(str(tmp_path), RESOURCE)
     file.write(b"{}")
     assert sorted(os.listdir(tmp_path)) == sorted(others)
     (tmp_path / left).touch()
+    os.utime(tmp_path / left, (0, 0))
     file.write(b"{ }")
     assert (tmp_path / left).exists()
 
