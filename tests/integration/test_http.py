@@ -372,6 +372,26 @@ def test_disconnecting_client_is_not_logged(caplog: pytest.LogCaptureFixture) ->
     assert caplog.text == ""
 
 
+def test_flood_of_connections_waits_in_the_queue() -> None:
+    """A client that finds the queue full would retry after a second, as would a probe of the node."""
+    with contextlib.closing(listen(LOCAL)) as listener, contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=PATIENCE))
+
+
+def test_client_with_many_connections_closes_none_of_another_address(port: int) -> None:
+    """A probe of the node is answered during a flood from a pod."""
+    with contextlib.ExitStack() as stack:
+        probing = stack.enter_context(
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=("127.0.0.2", 0))
+        )
+        for _ in range(3 * connections.MAX_CONNECTIONS):
+            stack.enter_context(connected(port))
+            assert get(port, "/").text == "hello"  # the server has accepted all earlier connections
+        probing.sendall(REQUEST)
+        assert b"".join(iter(lambda: probing.recv(4096), b"")).endswith(b"hello")
+
+
 def test_new_connection_replaces_the_oldest(port: int) -> None:
     """A client with many connections cannot lock out a probe."""
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,8 @@
 """A listening socket for untrusted clients, with limits on what each connection can use.
 
 A connection serves one request and has limits in size and time. When all connections are in use, a new one closes the
-oldest, so that slow clients cannot lock out a probe. ``http`` defines what is served.
+oldest of the address that has most, so that slow or many clients cannot lock out a probe. From which address the node
+sends its probes depends on its network plugin. ``http`` defines what is served.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socketserver
 import sys
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
         ``handle`` is called with each connection and the address of its client, in the connection's thread.
         """
-        self._open: dict[socket.socket, bool] = {}
-        """Open connections, the oldest first, and whether each was shut down to make room."""
+        self._open: dict[socket.socket, str] = {}
+        """Open connections, the oldest first, with the address of the client; empty if shut down to make room."""
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._exhausted = False
@@ -88,15 +90,16 @@ class BoundedServer(socketserver.ThreadingTCPServer):
         self._exhausted = False
         return accepted
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
-        """Accept a connection and close the oldest one if necessary. Refuse it if closed ones are slow to end."""
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Accept a connection and close another one if necessary. Refuse it if closed ones are slow to end."""
         with self._lock:
             if len(self._open) >= 2 * MAX_CONNECTIONS:
                 return False
-            active = [connection for connection, shut_down in self._open.items() if not shut_down]
+            active = {connection: address for connection, address in self._open.items() if address}
             if len(active) >= MAX_CONNECTIONS:
-                self._shut_down(active[0])
-            self._open[request] = False
+                counts = Counter(active.values())
+                self._shut_down(max(active, key=lambda connection: counts[active[connection]]))
+            self._open[request] = client_address[0]
         return True
 
     def shutdown_request(self, request: Any) -> None:
@@ -118,7 +121,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
             LOG.error("HTTP request failed", exc_info=error)
 
     def _shut_down(self, connection: socket.socket) -> None:
-        self._open[connection] = True
+        self._open[connection] = ""
         with contextlib.suppress(OSError):  # already disconnected
             connection.shutdown(socket.SHUT_RDWR)
 

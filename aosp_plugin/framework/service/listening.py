@@ -11,8 +11,10 @@ from aosp_plugin.framework.errors import ServiceError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-QUEUE_LENGTH = 64
-"""Connections that wait to be accepted. A client that finds the queue full retries after a second."""
+QUEUE_LENGTH = socket.SOMAXCONN
+"""Connections that wait to be accepted. A client that finds the queue full retries after a second, and a flood of
+connections would keep a probe from the queue. The kernel limits the length to net.core.somaxconn, 4,096 by default
+since Linux 5.4 (net/core/sysctl_net_core.c; net/socket.c ``__sys_listen``)."""
 
 
 def listen(address: tuple[str, int], beside: Collection[socket.socket] = ()) -> socket.socket:
