@@ -1,8 +1,9 @@
 # ruff: noqa: D102 - the methods of Tree have the names of the kernel's operations
 """The server of ``hanging_fs``, a program: FUSE 7.31 (linux/fuse.h) over /dev/fuse, and commands over standard input.
 
-``hang`` and ``release`` change how requests are treated, ``waiting`` asks for the number of those that wait, and
-``await N`` is answered when N requests wait. The answer to each command is a line with that number.
+``hang``, ``fail OPERATION ERRNO`` and ``release`` change how requests are treated, ``waiting`` asks for the number of
+those that wait, or that have failed, and ``await N`` is answered when there are N. The answer to each command is a line
+with that number.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Server:
     def __init__(self, directory: str, source: str, *, killable: bool) -> None:
         self._killable = killable
         self._hanging = False
+        self._failing = ("", 0)
+        self._failed = 0
         self._waiting: list[Request] = []
         self._awaited: tuple[int, float] | None = None
         self._tree = Tree(source)
@@ -79,9 +82,10 @@ class Server:
             if self._fd in ready:
                 self._read()
             self._end_killed()
-            if self._awaited and (len(self._waiting) >= self._awaited[0] or time.monotonic() > self._awaited[1]):
+            count = len(self._waiting) + self._failed
+            if self._awaited and (count >= self._awaited[0] or time.monotonic() > self._awaited[1]):
                 self._awaited = None
-                self._say(len(self._waiting))
+                self._say(count)
             if 0 in ready:
                 command = sys.stdin.readline()
                 if not command:
@@ -92,17 +96,18 @@ class Server:
         sys.stdout.write(f"{number}\n")
         sys.stdout.flush()
 
-    def _obey(self, command: str, count: str = "") -> None:
+    def _obey(self, command: str, argument: str = "", error: str = "0") -> None:
         if command == "await":
-            self._awaited = int(count), time.monotonic() + self.PATIENCE
+            self._awaited = int(argument), time.monotonic() + self.PATIENCE
             return
         if command != "waiting":
             self._hanging = command == "hang"
+            self._failing, self._failed = (argument, int(error)), 0
         if not self._hanging:
             waiting, self._waiting = self._waiting, []
             for request in waiting:
                 self._answer(request)
-        self._say(len(self._waiting))
+        self._say(len(self._waiting) + self._failed)
 
     def _end_killed(self) -> None:
         killed = [request for request in self._waiting if request.killed()] if self._killable else []
@@ -127,6 +132,9 @@ class Server:
             operation = OPERATIONS.get(request.opcode)
             if operation is None:
                 self._reply(request, -errno.ENOSYS)
+            elif operation.__name__ == self._failing[0]:
+                self._failed += 1
+                self._reply(request, -self._failing[1])
             else:
                 self._reply(request, 0, operation(self._tree, request))
         except OSError as error:
@@ -197,7 +205,13 @@ class Tree:
     def rename(self, request: Request, header: int = 8) -> bytes:
         old, new, _ = request.body[header:].split(b"\0")
         (directory,) = struct.unpack_from("Q", request.body)
-        os.rename(self._child(request.node, old), self._child(directory, new))
+        before, after = self._child(request.node, old), self._child(directory, new)
+        os.rename(before, after)
+        status = os.lstat(after)
+        number = self._numbers.get((before, status.st_ino, stat.S_IFMT(status.st_mode)))
+        if number is not None:  # the kernel finds the listener on a socket by its node
+            self._numbers[after, status.st_ino, stat.S_IFMT(status.st_mode)] = number
+            self._paths[number] = after
         return b""
 
     def rename2(self, request: Request) -> bytes:

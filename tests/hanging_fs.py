@@ -1,4 +1,4 @@
-"""A FUSE file system that hangs on request: a directory shown at a mount point, until its server stops answering.
+"""A FUSE file system that hangs or fails on request: a directory at a mount point, until its server stops answering.
 
 A process of its own serves it (``fuse_server``), so that neither a hang of the tested process nor one of the test stops
 the server. The entries of ``source``, a plain directory, appear at the mount point: files, directories, links, and
@@ -74,8 +74,12 @@ class HangingFileSystem:
         """Answer no request from now on."""
         self._command("hang")
 
+    def fail(self, operation: str, error: int) -> None:
+        """Answer an operation, by its name in ``fuse_server.Tree``, with this errno from now on, and all others."""
+        self._command(f"fail {operation} {error}")
+
     def release(self) -> None:
-        """Answer all requests that wait, and further ones."""
+        """Answer all requests that wait, and further ones, without failure."""
         self._command("release")
 
     @contextlib.contextmanager
@@ -95,6 +99,11 @@ class HangingFileSystem:
         """Wait until at least this many requests wait."""
         waiting = await asyncio.to_thread(self._command, f"await {count}")
         assert waiting >= count, f"{waiting} requests wait instead of {count}"
+
+    async def until_failed(self, count: int) -> None:
+        """Wait until at least this many requests have failed since ``fail``."""
+        failed = await asyncio.to_thread(self._command, f"await {count}")
+        assert failed >= count, f"{failed} requests failed instead of {count}"
 
     def _command(self, command: str) -> int:
         assert self._server

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.errors import WorkerTimeoutError
+from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.sockets import SocketIdentity, identify
 from aosp_plugin.framework.worker import Worker
@@ -49,7 +49,11 @@ class DirectoryView(NamedTuple):
 
 
 class DirectoryMonitor:
-    """The directory as one plugin sees it. One that hangs delays nothing but the registration of this plugin."""
+    """The directory as one plugin sees it. One that hangs or fails delays nothing but the registration of this plugin.
+
+    What the plugin needs for its registration raises RegistrationFailedError instead of OSError, so that no error of
+    the directory ends the plugin. Everything else can wait for the next registration, and raises nothing.
+    """
 
     def __init__(self, directory: SocketDirectory, files: Subscription, stop: asyncio.Event, name: str) -> None:
         """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
@@ -78,49 +82,55 @@ class DirectoryMonitor:
     async def view(self, own_path: str = "") -> DirectoryView:
         """Return which sockets exist now. The next change of the directory sets ``changed``.
 
-        Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods.
+        Returns at once, without any socket, if ``stop`` is set; the same goes for all other methods. Raises
+        RegistrationFailedError.
         """
         self.changed.clear()
-        return await self._run(partial(self._view, own_path)) or DirectoryView(None, None)
+        return await self._run("read", partial(self._view, own_path)) or DirectoryView(None, None)
 
     async def check(self) -> None:
         """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
-        await self._run(self._directory.check)
+        await self._run("read", self._directory.check)
 
     async def sweep(self) -> None:
         """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.
 
         gRPC removes the file at a socket's path when it stops, but finds none while the directory is elsewhere.
-        Raises OSError.
         """
-        for name in await self._run(self._directory.sweep) or ():
-            LOG.info("removed stale socket", extra={"endpoint": name})
+        with contextlib.suppress(RegistrationFailedError):
+            for name in await self._run("remove stale sockets in", self._directory.sweep) or ():
+                LOG.info("removed stale socket", extra={"endpoint": name})
 
     async def other_plugins(self, own_endpoint: str) -> tuple[OtherPlugin, ...] | None:
-        """Return the other processes that serve the plugin; None if ``stop`` is set first. Raises OSError."""
-        return await self._run(partial(self._directory.other_plugins, own_endpoint))
+        """Return the other processes that serve the plugin; None if they are unknown, or ``stop`` is set first."""
+        with contextlib.suppress(RegistrationFailedError):
+            return await self._run("read", partial(self._directory.other_plugins, own_endpoint))
+        return None
 
     async def restrict(self, path: str) -> None:
-        """Make a socket accessible for root alone. It may be gone: a kubelet that starts removes all sockets."""
+        """Make a socket accessible for root alone. It may be gone: a kubelet that starts removes all sockets.
+
+        Raises RegistrationFailedError.
+        """
 
         def chmod() -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(path, SOCKET_MODE)
 
-        await self._run(chmod)
+        await self._run("set the mode of a socket in", chmod)
 
     async def show(self, hidden: str, path: str) -> None:
-        """Give a socket its final name. Raises OSError."""
-        await self._run(partial(os.rename, hidden, path))
+        """Give a socket its final name. Raises RegistrationFailedError."""
+        await self._run("create a socket in", partial(os.rename, hidden, path))
 
     async def remove(self, path: str) -> None:
-        """Remove a socket when its directory answers, even if ``stop`` is set. Raises OSError."""
-
-        def unlink() -> None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-
-        await self._worker.run(unlink, label=ACCESS)
+        """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""
+        try:
+            await self._worker.run(partial(os.unlink, path), label=ACCESS)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
     async def answers(self, path: str) -> None:
         """Return when the directory of ``path`` answers, even if ``stop`` is set."""
@@ -139,8 +149,12 @@ class DirectoryMonitor:
         self._files.scanned()
         return view
 
-    async def _run(self, function: Callable[[], T]) -> T | None:
-        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first."""
+    async def _run(self, action: str, function: Callable[[], T]) -> T | None:
+        """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first.
+
+        Raises RegistrationFailedError instead of OSError; ``action`` is a verb for its message. The message does not
+        name the socket, which differs each time: a failure that lasts is logged once.
+        """
         async with (
             background_task(self._worker.run(function, label=ACCESS)) as call,
             background_task(self._stop.wait()) as stopped,
@@ -158,4 +172,8 @@ class DirectoryMonitor:
                 duration = milliseconds(time.monotonic() - self._hanging_since)
                 LOG.info("kubelet directory is no longer hanging", extra={"duration_ms": duration})
                 self._hanging_since = None
-            return call.result()
+            try:
+                return call.result()
+            except OSError as error:
+                message = f"cannot {action} {self._directory.path}: {error.strerror}"
+                raise RegistrationFailedError(message) from error

@@ -191,11 +191,13 @@ class PodResources:
         raise _QueryError(problem)  # outside the except block: the traceback of the gRPC error refers to the call
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Run a function in the worker thread. Raises _QueryError if the socket's directory hangs, here or there."""
+        """Run a function in the worker thread. Raises _QueryError if the socket's directory hangs or fails."""
         try:
             return await self._worker.run(function, DEADLINE)
         except WorkerTimeoutError:
             raise _QueryError(f"reading {self._socket} hangs") from None
+        except OSError as error:
+            raise _QueryError(f"cannot read {self._socket}: {error.strerror}") from None
 
 
 class _QueryError(Exception):

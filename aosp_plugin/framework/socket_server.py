@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from aosp_plugin.framework.directory_monitor import DirectoryMonitor
-
-LOG = logging.getLogger(__name__)
 
 RECEIVE_LIMIT = 64 * 1024 * 1024
 """Bytes of a request. GetPreferredAllocation carries every free ID; gRPC's default of 4 MiB suffices for 220,000."""
@@ -52,6 +49,7 @@ class AioServer:
     def __init__(self, handlers: Sequence[grpc.GenericRpcHandler[bytes, bytes]]) -> None:
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(tuple(handlers))
+        self._started = False
 
     def bind(self, address: str) -> None:
         """Create the socket. Raises RuntimeError."""
@@ -59,10 +57,13 @@ class AioServer:
 
     async def start(self) -> None:
         """Accept connections."""
+        self._started = True
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
         """Stop in the event loop."""
+        if not self._started:
+            await self.start()  # otherwise gRPC would keep the socket
         await self._server.stop(grace)
 
 
@@ -83,7 +84,7 @@ async def serving(
 
     The event loop waits while gRPC creates the socket, and an ``AioServer`` removes it there: the only accesses to
     files of the host. If the directory hangs, the server stops when it answers again. Raises RegistrationFailedError if
-    the server cannot start.
+    the server cannot start, or the directory fails.
     """
     bound = os.path.join(os.path.dirname(path), "." + os.path.basename(path)) if hidden else path
     try:
@@ -99,7 +100,7 @@ async def serving(
         await monitor.restrict(bound)
         await _start(server)
         if hidden:
-            await _show(bound, path, monitor)
+            await monitor.show(bound, path)
         yield
     finally:
         finish()
@@ -116,20 +117,10 @@ async def _start(server: SocketServer) -> None:
         raise RegistrationFailedError(f"cannot start a gRPC server: {error}") from error
 
 
-async def _show(bound: str, path: str, monitor: DirectoryMonitor) -> None:
-    try:
-        await monitor.show(bound, path)
-    except OSError as error:
-        raise RegistrationFailedError(f"cannot create a socket in {os.path.dirname(path)}: {error.strerror}") from error
-
-
 async def _stop(server: SocketServer, path: str, monitor: DirectoryMonitor, grace: float, *, hidden: bool) -> None:
     """Stop the server when its directory answers. gRPC removes a socket only if it has the name that gRPC gave it."""
     if hidden:
-        try:
-            await monitor.remove(path)
-        except OSError as error:
-            LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
+        await monitor.remove(path)
     else:
         await monitor.answers(path)
     await server.stop(grace)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
+import stat
 import struct
 from typing import NamedTuple
 
@@ -39,10 +41,10 @@ class SocketIdentity(NamedTuple):
 
 
 def identify(path: str) -> SocketIdentity | None:
-    """Return the identity of the socket at ``path``; None if it does not exist."""
+    """Return the identity of the socket at ``path``; None if it does not exist. Raises OSError."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return SocketIdentity(status.st_dev, status.st_ino, status.st_mtime_ns)
 
@@ -120,13 +122,19 @@ class SocketDirectory:
         return self.path
 
     def check(self) -> None:
-        """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
-        if not os.path.isdir(self.path):
+        """Raise KubeletDirectoryError if the plugin can never serve in this directory, and OSError if it fails now."""
+        try:
+            exists = stat.S_ISDIR(os.stat(self.path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            exists = False
+        if not exists:
             raise KubeletDirectoryError(
                 f"the kubelet's plugin directory {self.path} does not exist: is this a node with a kubelet, and is "
                 "the directory mounted into this container?"
             )
         if not os.access(self.path, os.W_OK | os.X_OK):
+            if os.geteuid() == 0:  # the file system is read-only after an error, or fails
+                raise OSError(errno.EROFS, "not writable", self.path)
             raise KubeletDirectoryError(
                 f"the kubelet's plugin directory {self.path} is not writable for uid {os.getuid()}: the kubelet "
                 "creates it for root only (mode 0750)"
@@ -153,7 +161,7 @@ class SocketDirectory:
         return self._name(os.getpid(), self._last_number)
 
     def sweep(self) -> list[str]:
-        """Remove the sockets that a killed predecessor left, and return their names.
+        """Remove the sockets that a killed predecessor left, and return their names. Raises OSError.
 
         A socket that accepts connections belongs to a running plugin, as during a rolling update, and stays.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import shutil
@@ -366,6 +367,25 @@ async def test_socket_that_cannot_be_bound_is_retried_under_another_name(
         healed()
         fails[0] = False
         await listed(kubelet, 1)
+
+
+async def test_error_of_the_kubelets_directory_is_retried(
+    device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tests/faults/test_kubelet_directory_errors.py`` has each call and error, on a real file system."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    device_directory.add(0)
+    async with Kubelet(kubelet_dir) as kubelet:
+        with monkeypatch.context() as fault:
+            fault.setattr("os.chmod", fail)
+            async with running(device_directory, kubelet_dir) as plugin:
+                reason = f"cannot set the mode of a socket in {kubelet_dir}: Input/output error"
+                await problem(plugin, f"registration failed, retrying: {reason}")
+                fault.undo()
+                await listed(kubelet, 1)
 
 
 async def test_stale_sockets_of_the_same_resource_are_removed_at_start(

@@ -133,10 +133,7 @@ class OtherPlugins:
     async def _scan(self) -> None:
         self._supervisor.directory_changed.clear()
         own_endpoint = self._supervisor.endpoint
-        try:
-            found = await self._supervisor.other_plugins()
-        except OSError:  # the directory is gone, which the supervisor reports
-            return
+        found = await self._supervisor.other_plugins()
         if found is None:
             return
         if own_endpoint != self._supervisor.endpoint:  # what was found may be later than the previous registration only

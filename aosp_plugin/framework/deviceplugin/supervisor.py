@@ -128,13 +128,20 @@ class Supervisor:
 
         Raises KubeletDirectoryError if serving is impossible, and RegistrationRefusedError.
         """
-        await self._monitor.check()
-        await self._sweep()
+        with contextlib.suppress(RegistrationFailedError):  # the first registration reports it
+            await self._monitor.check()
+        await self._monitor.sweep()
         pauses, last_kubelet = backoff.delays(self._rng), self._kubelet
-        while await self._wait_for_kubelet():
+        while not self._stop.is_set():
             self._started = time.monotonic()
-            await self._sweep()
-            await self._run_registration()
+            try:
+                if not await self._wait_for_kubelet():
+                    return
+                self._started = time.monotonic()
+                await self._monitor.sweep()
+                await self._run_registration()
+            except RegistrationFailedError as error:
+                self._failed(error)
             if self._kubelet != last_kubelet or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             last_kubelet = self._kubelet
@@ -152,20 +159,15 @@ class Supervisor:
             self._servicer.silence()
 
     async def other_plugins(self) -> tuple[OtherPlugin, ...] | None:
-        """Return the other plugins of the resource on this node; None if ``stop`` is set first. Raises OSError."""
+        """Return the other plugins of the resource on this node; None if unknown, or ``stop`` is set first."""
         return await self._monitor.other_plugins(self.endpoint)
 
     async def close(self) -> None:
         """Release the file events and the worker thread, after ``run`` or instead of it."""
         await self._monitor.close()
 
-    async def _sweep(self) -> None:
-        """Remove stale sockets, unless the directory is unreadable now; the next registration tries again."""
-        with contextlib.suppress(OSError):
-            await self._monitor.sweep()
-
     async def _wait_for_kubelet(self) -> bool:
-        """Wait until kubelet.sock exists; return False if ``stop`` is set first."""
+        """Wait until kubelet.sock exists; return False if ``stop`` is set first. Raises RegistrationFailedError."""
         while not self._stop.is_set():
             self._kubelet_now = (await self._monitor.view()).kubelet
             if self._stop.is_set():
@@ -179,7 +181,10 @@ class Supervisor:
         return False
 
     async def _run_registration(self) -> None:
-        """Serve on a new socket, register it, and return when the registration has ended."""
+        """Serve on a new socket, register it, and return when the registration has ended.
+
+        Raises RegistrationFailedError and RegistrationRefusedError.
+        """
         self._kubelet = self._kubelet_now
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
@@ -195,10 +200,6 @@ class Supervisor:
         except RegistrationRefusedError:
             self._observer.registration("refused")
             raise
-        except RegistrationFailedError as error:
-            self._observer.registration("failed")
-            if self._set_problem(f"registration failed, retrying: {error}"):
-                LOG.warning("registration failed, retrying", extra={"error": str(error)})
 
     def _register(self, endpoint: str, servicer: Servicer) -> Coroutine[None, None, None]:
         """Record with which kubelet the plugin registers now, and return the call of ``register``, not yet started."""
@@ -241,7 +242,8 @@ class Supervisor:
                 timeout = min(timeout, stream_deadline - time.monotonic())
             await wait_any(*events, timeout=timeout)
             self.directory_changed.set()
-            view = await self._monitor.view(path)
+            with contextlib.suppress(RegistrationFailedError):  # the stream shows whether the kubelet has the devices
+                view = await self._monitor.view(path)
 
     def _detect_failure(
         self, view: DirectoryView, own_socket: SocketIdentity | None, servicer: Servicer
@@ -261,9 +263,11 @@ class Supervisor:
         """Wait before the next attempt; return at once if the kubelet restarts."""
         end = time.monotonic() + seconds
         while not self._stop.is_set():
-            restarted = self._is_other_kubelet(await self._monitor.view())
+            with contextlib.suppress(RegistrationFailedError):  # the next registration reports it
+                if self._is_other_kubelet(await self._monitor.view()):
+                    return
             remaining = end - time.monotonic()
-            if remaining <= 0 or restarted:
+            if remaining <= 0:
                 return
             await wait_any(self._monitor.changed, self._stop, timeout=min(remaining, self._monitor.interval))
 
@@ -279,6 +283,11 @@ class Supervisor:
             self._observer.registration("ok")
             duration = milliseconds(time.monotonic() - self._started)
             LOG.info("registered", extra={"endpoint": endpoint, "duration_ms": duration})
+
+    def _failed(self, error: RegistrationFailedError) -> None:
+        self._observer.registration("failed")
+        if self._set_problem(f"registration failed, retrying: {error}"):
+            LOG.warning("registration failed, retrying", extra={"error": str(error)})
 
     def _disconnected(self, reason: DisconnectReason) -> None:
         """Report the end of a registration, before its server stops."""

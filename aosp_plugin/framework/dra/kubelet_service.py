@@ -112,11 +112,16 @@ class KubeletService:
     async def run(self) -> None:
         """Serve and stay registered until ``stop`` is set."""
         pauses = backoff.delays(self._rng)
-        while await self._wait_for_directory():
-            self._started = time.monotonic()
-            with contextlib.suppress(OSError):  # the next attempt sweeps again
+        while not self._stop.is_set():
+            self._started, reason = time.monotonic(), None
+            try:
+                if not await self._wait_for_directory():
+                    return
+                self._started = time.monotonic()
                 await self._monitor.sweep()
-            reason = await self._serve()
+                reason = await self._serve()
+            except RegistrationFailedError as error:
+                self._failed(str(error))
             if reason is _Reason.NOT_REGISTERED or time.monotonic() - self._started >= self._timings.stable:
                 pauses = backoff.delays(self._rng)
             await wait_any(self._stop, timeout=next(pauses))
@@ -127,7 +132,10 @@ class KubeletService:
         await self._monitor.close()
 
     async def _wait_for_directory(self) -> bool:
-        """Wait until the driver can serve in the kubelet's directory; return False if ``stop`` is set first."""
+        """Wait until the driver can serve in the kubelet's directory; return False if ``stop`` is set first.
+
+        Raises RegistrationFailedError.
+        """
         while not self._stop.is_set():
             exists = (await self._monitor.view()).kubelet is not None
             reason = await self._directory_problem() if exists else f"there is no {self._directory.path}"
@@ -146,8 +154,8 @@ class KubeletService:
             return str(error)
         return ""
 
-    async def _serve(self) -> _Reason | None:
-        """Serve on a new socket until it is given up; return why, or None if the driver could not serve."""
+    async def _serve(self) -> _Reason:
+        """Serve on a new socket until it is given up; return why. Raises RegistrationFailedError."""
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
         registration = RegistrationServicer(
@@ -156,17 +164,16 @@ class KubeletService:
         health = HealthServicer(self._health, self._timings.health_period)
         server = partial(AioServer, [registration.handler(), *self._claims.handlers(), *health.handlers()])
         self._awaited_since, self.endpoint = time.monotonic(), endpoint
-        try:
-            async with serving(server, path, self._monitor, self._timings.stop, finish=health.finish, hidden=True):
-                reason = await self._watch(path)
-                self._given_up(reason)
-        except RegistrationFailedError as error:
-            self._failed(str(error))
-            return None
+        async with serving(server, path, self._monitor, self._timings.stop, finish=health.finish, hidden=True):
+            reason = await self._watch(path)
+            self._given_up(reason)
         return reason
 
     async def _watch(self, path: str) -> _Reason:
-        """Return the first sign that the kubelet has lost the driver, or will not register it."""
+        """Return the first sign that the kubelet has lost the driver, or will not register it.
+
+        Raises RegistrationFailedError.
+        """
         view = await self._monitor.view(path)
         own_socket = view.own
         while True:
@@ -181,7 +188,8 @@ class KubeletService:
                     return _Reason.NOT_REGISTERED
                 timeout = min(timeout, remaining)
             await wait_any(self._monitor.changed, self._stop, timeout=timeout)
-            view = await self._monitor.view(path)
+            with contextlib.suppress(RegistrationFailedError):  # the kubelet keeps its connection
+                view = await self._monitor.view(path)
 
     @staticmethod
     def _is_gone(view: DirectoryView, own_socket: SocketIdentity | None) -> bool:
@@ -200,7 +208,6 @@ class KubeletService:
         if endpoint != self.endpoint:
             return
         if refusal is not None:
-            self._unregistered()
             # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
             self._failed(f"the kubelet refuses the driver: {refusal.replace(f'/{endpoint}', '')}")
             self._awaited_since = time.monotonic()
@@ -213,6 +220,7 @@ class KubeletService:
         LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})
 
     def _failed(self, error: str) -> None:
+        self._unregistered()
         self._observer.registration("failed")
         if self._set_problem(f"registration failed, retrying: {error}"):
             LOG.warning("registration failed, retrying", extra={"error": error})
