@@ -47,6 +47,7 @@ def create_server(
             cdi=os.path.normpath(f"{config.host_root}/{config.cdi_dir}"),
         ),
         credentials=in_cluster(config.service_account_dir),
+        kubelet_socket=config.pod_resources_socket,
         files=files,
         observer=observer,
         dra_observer=observation.dra_observer(resource.resource_name),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.observer import milliseconds
-from aosp_plugin.framework.sockets import SocketIdentity, identify
+from aosp_plugin.framework.sockets import SocketIdentity, identify, listens
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ class DirectoryMonitor:
     async def show(self, hidden: str, path: str) -> None:
         """Give a socket its final name. Raises RegistrationFailedError."""
         await self._run("create a socket in", partial(os.rename, hidden, path))
+
+    async def listens(self, path: str) -> bool | None:
+        """Return whether a process listens on a socket of the kubelet; None if that is unknown, or ``stop`` is set."""
+        return await self._run("connect to a socket beside", partial(listens, path))
 
     async def remove(self, path: str) -> None:
         """Remove a socket when its directory answers, even if ``stop`` is set. What fails is logged."""

@@ -196,6 +196,25 @@ class SocketDirectory:
         return f"{self._stem}-{pid}-{number}.sock"
 
 
+def listens(path: str) -> bool | None:
+    """Return whether a process listens on the socket at ``path``; None if that is unknown.
+
+    A process that ends leaves its socket behind. A gRPC server drops a connection that ends at once, without a log line
+    (google.golang.org/grpc, internal/transport/http2_server.go ``NewServerTransport``).
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:  # the queue of connections is full
+            return True
+        except OSError:
+            return None
+    return True
+
+
 def listener(path: str) -> int | None:
     """Return the process ID of the listener on the socket at ``path`` (unix(7), SO_PEERCRED); None if there is none.
 

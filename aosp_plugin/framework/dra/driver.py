@@ -68,12 +68,15 @@ class DraDriver:
         node_name: str,
         directories: DraDirectories,
         credentials: Credentials,
+        kubelet_socket: str = "",
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         dra_observer: DraObserver = NULL_DRA_OBSERVER,
         close_timeout: float = CLOSE_TIMEOUT,
     ) -> None:
         """``credentials`` are for the API server, and closed at the end.
+
+        ``kubelet_socket`` is that of the kubelet's podresources API, which shows whether the kubelet runs.
 
         Drivers of the same process share ``files``; the caller that creates ``files`` also closes it.
         ``close_timeout``: seconds for ``Backend.close`` and the call before it.
@@ -119,6 +122,7 @@ class DraDriver:
             health=self._health,
             files=self._registry_files,
             stop=self._stop,
+            kubelet_socket=kubelet_socket,
             observer=dra_observer,
         )
         self._publisher = SlicePublisher(

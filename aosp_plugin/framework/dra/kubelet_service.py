@@ -4,6 +4,9 @@ One socket in the kubelet's directory plugins_registry serves everything: regist
 The socket has a name that was never used before, and appears only when the server answers. The kubelet finds it by file
 events, and a kubelet that starts finds it by reading the directory; nothing else tells a driver that the kubelet
 restarted. If the kubelet does not connect, or the socket is gone, the driver serves on another one.
+
+The end of a kubelet shows in no call either: its connection to the driver may be idle, and gRPC closes it after half an
+hour. Its podresources socket, which then refuses connections, shows it at no cost.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ class Timings(NamedTuple):
     """The longest patience."""
     stable: float = 5.0
     """After which the loss of a socket does not count as one more failure in a row."""
+    kubelet: float = 5.0
+    """Between two checks whether the kubelet runs."""
     stop: float = 1.0
     """For pending requests when the server stops."""
     health_period: float = PERIOD
@@ -76,17 +81,23 @@ class KubeletService:
         health: PreparedHealth,
         files: Subscription,
         stop: asyncio.Event,
+        kubelet_socket: str = "",
         observer: DraObserver = NULL_DRA_OBSERVER,
         timings: Timings = Timings(),
         rng: random.Random | None = None,
     ) -> None:
-        """``files`` is used by this object alone; ``stop`` ends ``run``."""
+        """``files`` is used by this object alone; ``stop`` ends ``run``.
+
+        ``kubelet_socket`` is a socket on which the kubelet listens; empty if there is none.
+        """
         self._driver = driver
         self._directory = RegistryDirectory(registry_directory, driver)
         self._monitor = DirectoryMonitor(self._directory, files, stop, f"{driver} registry")
         self._claims = ClaimServicer(handler)
         self._health = health
         self._stop = stop
+        self._kubelet_socket = kubelet_socket
+        self._kubelet_listened = False
         self._observer = observer
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - jitter
@@ -181,7 +192,7 @@ class KubeletService:
                 return _Reason.STOPPED
             if self._is_gone(view, own_socket):
                 return _Reason.SOCKET_GONE
-            timeout = self._monitor.interval
+            timeout = min(self._monitor.interval, self._timings.kubelet)
             if not self.registered:
                 remaining = self._awaited_since + self._patience - time.monotonic()
                 if remaining <= 0:
@@ -190,6 +201,17 @@ class KubeletService:
             await wait_any(self._monitor.changed, self._stop, timeout=timeout)
             with contextlib.suppress(RegistrationFailedError):  # the kubelet keeps its connection
                 view = await self._monitor.view(path)
+            await self._check_kubelet()
+
+    async def _check_kubelet(self) -> None:
+        """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""
+        listens = await self._monitor.listens(self._kubelet_socket)
+        if listens and self.registered:
+            self._kubelet_listened = True
+        elif listens is False and self._kubelet_listened:
+            self._unregistered()
+            self._awaited_since = time.monotonic()  # it finds the driver's socket when it starts
+            self._wait_for_kubelet(f"it does not listen on {self._kubelet_socket}")
 
     @staticmethod
     def _is_gone(view: DirectoryView, own_socket: SocketIdentity | None) -> bool:
@@ -216,6 +238,7 @@ class KubeletService:
         self._observer.registration("ok")
         self.registered, self._problem, self._patience = True, "", self._timings.patience
         self.first_registered.set()
+        self._monitor.changed.set()  # check the kubelet's socket at once
         duration = milliseconds(time.monotonic() - self._started)
         LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})
 

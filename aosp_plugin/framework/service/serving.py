@@ -98,9 +98,9 @@ def serve_dra(
     """Serve the resources of ``backends`` by DRA drivers, one for each, until SIGTERM or SIGINT.
 
     The driver of example.com/gpu has the name gpu.example.com. ``node_name`` is the name of the Kubernetes node, by
-    default the environment variable NODE_NAME. ``kubelet_root`` has the directories plugins_registry and plugins; it
-    and ``cdi_dir`` are the host's. ``service_account_dir`` has the files token and ca.crt for the API server, whose
-    address is in the environment of each pod. Everything else is as for ``serve``.
+    default the environment variable NODE_NAME. ``kubelet_root`` has the directories plugins_registry, plugins and
+    pod-resources; it and ``cdi_dir`` are the host's. ``service_account_dir`` has the files token and ca.crt for the API
+    server, whose address is in the environment of each pod. Everything else is as for ``serve``.
     """
     node = node_name or os.environ.get("NODE_NAME", "")
     if not node:
@@ -120,6 +120,7 @@ def serve_dra(
                     cdi=cdi_dir,
                 ),
                 credentials=in_cluster(service_account_dir),
+                kubelet_socket=os.path.join(kubelet_root, "pod-resources", "kubelet.sock"),
                 files=files,
                 observer=_observer(metrics, backend),
                 dra_observer=metrics.dra_observer(backend.resource_name) if metrics else NULL_DRA_OBSERVER,

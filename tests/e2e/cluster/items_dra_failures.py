@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tests.e2e.cluster import dra, phones, plugin
 from tests.e2e.cluster.claim_scenes import Undisturbed, new_pod
 from tests.e2e.cluster.items import Items
-from tests.e2e.cluster.items_failures import kill, kill_plugin, plugin_run, wait_restarted
+from tests.e2e.cluster.items_failures import kill, kill_plugin, plugin_run, readyz, wait_restarted
 from tests.e2e.cluster.ownership import phone_of
 from tests.e2e.cluster.scenes import PHONES
 from tests.e2e.cluster.slice_history import SliceHistory
@@ -128,6 +128,7 @@ def created_without_kubelet(cluster: Cluster) -> None:
     phones.create(cluster, dra.pod("early"))
     path = f"{phones.collection('Pod')}/early"
     until(lambda: cluster.api.get(path)["spec"].get("nodeName"), "it is scheduled")
+    until(lambda: "waiting for kubelet" in readyz(cluster), "the driver is not ready")
     cluster.machine.start_kubelet()
     (pod,) = dra.wait_running(cluster, "early", 1, seconds=4 * PATIENCE)
     assert phone_of(phones.view(cluster, pod))
