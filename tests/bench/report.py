@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NEVER = "never"
 """For a contestant that was asked for a figure in vain."""
 
-README = ("appears", "restart_cleaned", "listed", "allocate", "allocate_8", "rss_10000")
+README = ("appears", "restart_cleaned", "allocate", "rss_10000")
 """The figures of the README's table."""
 
 HEAD, SUMMARY, RATIOS, FIGURES_TABLE = "run", "targets", "ratios", "figures"
@@ -89,23 +89,11 @@ def failures(run: Run) -> list[str]:
 
 
 def readme_table(run: Run) -> str:
-    """Return the README's table: ratios to the empty plugin first, then medians of all but earlier versions."""
+    """Return the README's table: medians of this plugin and of its peers."""
     peers = [name for name in run.commands if name != OURS and not name.startswith(EMPTY) and name != "before"]
-    rows = []
-    for key in README:
-        figure = FIGURES[key]
-        if own := spread(values(run, OURS, figure)):
-            ratio = spread(ratios(run, OURS, figure))
-            rows.append(
-                [
-                    figure.title,
-                    f"{short(ratio.median)} x" if ratio else "",
-                    f"{target(figure)}: {verdict(run, figure)}" if verdict(run, figure) else "",
-                    f"{short(own.median)} {figure.unit}",
-                    *(_median(run, peer, figure) for peer in peers),
-                ]
-            )
-    return markdown(["", "ratio to the empty plugin", "target", "this plugin", *peers], rows)
+    figures = [FIGURES[key] for key in README if spread(values(run, OURS, FIGURES[key]))]
+    rows = [[figure.title, *(_median(run, name, figure) for name in (OURS, *peers))] for figure in figures]
+    return markdown(["", "this plugin", *peers], rows)
 
 
 def target(figure: Figure) -> str:

@@ -31,7 +31,7 @@ COUNT = 361
 EXPECTED = {
     "Phones on an unprepared host": {PHONE: (0, 2)},
     "Phones of found devices": {PHONE: (120, 120)},
-    "Devices for something else": {BINDER: (COUNT, COUNT)},
+    "Plain binder devices": {BINDER: (COUNT, COUNT)},
     "Shared devices": {PHONE: (0, 2)},
     "One of several GPUs": {PHONE: (0, 2)},
     "At Android's paths": {BINDER: (COUNT, COUNT)},
