@@ -42,8 +42,8 @@ def stand_in_kubelet() -> Iterator[None]:
 def kubelet(directory: str, behaviour: str, pod_resources: str, *, as_json: bool) -> None:
     """Run a stand-in kubelet, to test device plugins.
 
-    A device plugin in any language registers at DIR/kubelet.sock. Each event is printed as a line. The kubelet runs
-    until quit, Ctrl-C or SIGTERM.
+    A device plugin in any language registers at DIR/kubelet.sock. DIR is created if it does not exist. Each event is
+    printed as a line. The kubelet runs until quit, Ctrl-C or SIGTERM.
 
     Commands are read from standard input, also from scripts:
 

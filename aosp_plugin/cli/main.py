@@ -17,7 +17,7 @@ from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from aosp_plugin.config import Config
 
@@ -46,12 +46,24 @@ class _Commands(click.Group):
 class _Configurable(click.Command):
     """A command with --config and the flags of the configuration keys, which are created when it is used."""
 
+    without_effect: Collection[str] = ()
+    """Keys whose flags the command accepts, because serve has them, and does not list in its help."""
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the flags."""
         if not self.params:
             file = click.Option(["--config", "file"], metavar="FILE", help="Configuration file (YAML, version: v1).")
             self.params = [file, *(_flag(name, key) for name, key in config.KEYS.items() if key.flag)]
+            for option in self.params:
+                if isinstance(option, click.Option):
+                    option.hidden = option.name in self.without_effect
         return super().get_params(ctx)
+
+
+class _Provisioning(_Configurable):
+    """``provision`` or ``provisioner``, which register nothing, serve no HTTP and check no device."""
+
+    without_effect = ("device_dir", "verify", "isolation", "kubelet_dir", "listen", "status_listen", "require_devices")
 
 
 def _flag(name: str, key: config.Key) -> click.Option:
@@ -99,7 +111,7 @@ def serve(file: str | None, **flags: Any) -> None:
     asyncio.run(run(load))
 
 
-@cli.command(cls=_Configurable)
+@cli.command(cls=_Provisioning)
 def provision(file: str | None, **flags: Any) -> None:
     """Mount or create what the configuration orders, and exit.
 
@@ -116,12 +128,13 @@ def provision(file: str | None, **flags: Any) -> None:
     provision.provision(config.load(flags, os.environ, file)[0])
 
 
-@cli.command(cls=_Configurable)
+@cli.command(cls=_Provisioning)
 def provisioner(file: str | None, **flags: Any) -> None:
-    """Mount phones on request of a plugin without privileges, until SIGTERM or SIGINT.
+    """Mount phones for a plugin without privileges.
 
-    Runs beside a plugin with provisioned_by: provisioner and the same configuration, and listens on provisioner_socket.
-    When it starts, it creates the binder devices of provision. Accepts the flags of serve.
+    Runs until SIGTERM or SIGINT, beside a plugin with provisioned_by: provisioner and the same configuration, and
+    listens on provisioner_socket. When it starts, it creates the binder devices of provision. Accepts the flags of
+    serve.
 
     Exit codes: 0 ended by a signal, 1 the binder devices of provision cannot be created, 2 invalid usage or
     configuration.
@@ -133,9 +146,10 @@ def provisioner(file: str | None, **flags: Any) -> None:
 
 @cli.command(name="config", cls=_Configurable)
 def show_config(file: str | None, **flags: Any) -> None:
-    """Print the configuration, with the source of each value.
+    """Check the configuration, and print it with its sources.
 
-    The output is a configuration file. Accepts the flags of serve.
+    The output is a configuration file. Accepts the flags of serve. A configuration that serve would reject is an error
+    with exit code 2.
     """
     _, settings = config.load(flags, os.environ, file)
     click.echo(config.as_yaml(settings), nl=False)

@@ -120,8 +120,9 @@ def fetch(url: str) -> Report:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ServiceError(
-            f"no plugin answers at {url} ({error}); check that aosp-plugin serve is running on this node, "
+            f"no plugin answers at {url} ({reason}); check that aosp-plugin serve is running on this node, "
             "or set its address with --url"
         ) from error
     finally:

@@ -57,11 +57,19 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
     """Raise ConfigError if a container path of a resource is reserved, or if two of them conflict."""
     _validate_patterns(resource)
     places = list(_places(resource))
-    for key in ("phones", "provision"):  # a container has their devices at the host's paths
-        if (made := resource[key]).value is not None:
-            _require_not_reserved(_Place(normalised(made.value.directory), f"{made.source}.directory"))
+    for key in ("phones", "provision"):
+        made = resource[key]
+        if made.value is not None and (reserved := reserved_path(normalised(made.value.directory))) is not None:
+            raise ConfigError(
+                f"{made.source}.directory: {shown(made.value.directory)} is not allowed: a container has its binder "
+                f"devices at the host's path, too, where the container runtime or the kubelet provides {reserved}"
+            )
     for place in places:
-        _require_not_reserved(place)
+        if (reserved := reserved_path(place.path)) is not None:
+            raise ConfigError(
+                f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
+                f"kubelet provides {reserved}"
+            )
         if (devices := _own_devices(resource, place.path)) is not None:
             raise ConfigError(
                 f"{place.source}: the container path {shown(place.path)} is not allowed: containers have their binder "
@@ -78,14 +86,6 @@ def validate_container_paths(resource: Mapping[str, Setting]) -> None:
 def reserved_path(path: str) -> str | None:
     """Return the path that the container runtime or the kubelet provides at, above or below a path; None if none."""
     return next((reserved for reserved in _RESERVED if may_overlap(path, reserved)), None)
-
-
-def _require_not_reserved(place: _Place) -> None:
-    if (reserved := reserved_path(place.path)) is not None:
-        raise ConfigError(
-            f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
-            f"kubelet provides {reserved}"
-        )
 
 
 def _validate_patterns(resource: Mapping[str, Setting]) -> None:

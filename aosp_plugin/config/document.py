@@ -20,7 +20,7 @@ def read_document(path: str) -> Any:
         with open(path, encoding="utf-8") as file:
             return yaml.load(file, _Loader)  # noqa: S506 - a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigError(f"file {path} cannot be read: {reason}") from error
     except _DuplicateKeyError as error:
         raise ConfigError(f"file {path}: {error}") from error

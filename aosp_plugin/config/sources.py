@@ -129,6 +129,8 @@ def _document(path: str) -> dict[Any, Any]:
     document = read_document(path)
     if not isinstance(document, dict):
         raise ConfigError(f"file {path}: a mapping of keys to values is required, with version: {FILE_VERSION}")
+    if isinstance(document.get("config"), dict):
+        raise ConfigError(f"file {path}: these are values of the chart: the configuration file is what is below config")
     if "version" not in document:
         raise ConfigError(f"file {path}: version: required key is missing; allowed: {FILE_VERSION}")
     version = document.pop("version")

@@ -274,7 +274,7 @@ def test_devices_that_change_at_once_are_one_change(page: Chrome, node: Node) ->
     node.signal(signal.SIGSTOP)  # so that one scan finds all changes
     node.remove(*numbers)
     node.signal(signal.SIGCONT)
-    until(page, "return document.querySelector('#changes li').textContent.startsWith('aosp_binder9000 +19')")
+    until(page, "return document.querySelector('#changes li').textContent.startsWith('aosp_binder9000 and 19 more')")
     node.add(*numbers)
     wait(lambda: {device["state"] for device in node.report()["devices"][9000:9020]} == {"free"})
 

@@ -102,9 +102,9 @@ async def test_kvm_example_serves_slots_of_one_device_and_metrics(kubelet_dir: s
 
         assert await asyncio.to_thread(fetch, "/healthz") == "ok\n"
         async with asyncio.timeout(PATIENCE):
-            while " devices allocatable\n" not in (ready := await asyncio.to_thread(fetch, "/readyz")):
+            while " healthy devices allocatable\n" not in (ready := await asyncio.to_thread(fetch, "/readyz")):
                 pass
-        assert ready == f"ok: {KVM}: 100 of 100 devices allocatable\n"
+        assert ready == f"ok: {KVM}: 100 of 100 healthy devices allocatable\n"
         metrics = await asyncio.to_thread(fetch, "/metrics")
         assert f'aosp_plugin_devices{{health="healthy",reason="",resource="{KVM}"}} 100.0' in metrics
         assert f'aosp_plugin_kubelet_allocatable{{resource="{KVM}"}} 100.0' in metrics

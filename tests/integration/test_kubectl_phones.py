@@ -260,6 +260,8 @@ def test_json_is_the_document(cluster: Cluster) -> None:
         (("--context=absent",), 'kubectl proxy did not start: context "absent" does not exist'),
         (("--output=xml",), "Invalid value for '-o' / '--output'"),
         (("--timeout",), "No such option"),
+        (("--node", ""), "--node: a name is required"),
+        (("--resource=",), "--resource: a name is required"),
     ],
 )
 def test_usage_and_kubeconfig_errors_are_one_line_and_code_2(
@@ -277,6 +279,15 @@ def test_a_cluster_that_cannot_be_reached_is_an_error(cluster: Cluster) -> None:
     result = cluster.run()
     assert (result.code, result.out) == (2, "")
     assert "connection refused" in result.err
+
+
+def test_a_kubeconfig_without_a_cluster_is_named(cluster: Cluster) -> None:
+    """Then kubectl asks this address."""
+    for path in ("/api/v1/nodes", PODS, "/apis/apps/v1/daemonsets", f"{DRA}/resourceslices"):
+        cluster.answer(path, "dial tcp 127.0.0.1:8080: connect: connection refused\n", status=500)
+    result = cluster.run()
+    assert result.code == 2
+    assert result.err.endswith("; kubectl asks localhost:8080 if its kubeconfig names no cluster\n")
 
 
 def test_a_host_without_kubectl_is_an_error(cluster: Cluster) -> None:

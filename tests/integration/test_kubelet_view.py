@@ -310,7 +310,7 @@ async def test_daemon_shows_the_later_plugin_instead_of_the_kubelets_devices(
         await first.logged("INFO registered")
         unknown = "the kubelet's number of devices is unknown: it has those of a plugin that registered later"
         async with asyncio.timeout(PATIENCE):
-            while "3 of 3 devices allocatable" not in (await http_get(port, "/readyz"))[2]:
+            while "3 of 3 healthy devices allocatable" not in (await http_get(port, "/readyz"))[2]:
                 pass
         assert f"aosp_plugin_kubelet_allocatable{label} 3.0\n" in (await http_get(port, "/metrics"))[2]
         async with Serve(device_directory, kubelet_dir, environment=environment) as second:
@@ -341,7 +341,7 @@ async def test_probe_shows_no_number_of_a_kubelet_that_has_stopped(
     async with Server(kubelet, socket), Serve(device_directory, kubelet_dir, *flags, environment=environment) as serve:
         await serve.logged("INFO registered")
         async with asyncio.timeout(PATIENCE):
-            while "1 of 1 devices allocatable" not in (await http_get(port, "/readyz"))[2]:
+            while "1 of 1 healthy devices allocatable" not in (await http_get(port, "/readyz"))[2]:
                 pass
         await kubelet.stop()
         await serve.logged("connection to kubelet lost")

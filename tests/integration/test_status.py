@@ -312,7 +312,7 @@ async def test_an_unreachable_plugin_is_one_line() -> None:
     for arguments in ([], ["--watch"], ["--json"]):
         code, out, err = await run("--url", url, *arguments)
         assert (code, out) == (1, "")
-        assert err.startswith(f"aosp-plugin: no plugin answers at {url} (")
+        assert err.startswith(f"aosp-plugin: no plugin answers at {url} (Connection refused); ")
         assert err.endswith("check that aosp-plugin serve is running on this node, or set its address with --url\n")
 
 

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 PROBLEMS, FAILED = 1, 2
 """Exit codes; 0 is success."""
 
+_Names = tuple[str, ...]
+
+
+def _not_empty(_context: click.Context, option: click.Parameter, names: _Names) -> _Names:
+    """Return the names. An empty one, such as of an unset variable of a shell, would select nothing or everything."""
+    if "" in names:
+        raise click.UsageError(f"{option.opts[0]}: a name is required")
+    return names
+
+
 # Everything that requires time to load is imported while kubectl starts, and not for --help.
 
 
@@ -29,7 +39,14 @@ PROBLEMS, FAILED = 1, 2
     name="kubectl-phones", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option("--unhealthy", is_flag=True, help="Show only nodes and phones with a problem.")
-@click.option("--node", "nodes", metavar="NODE", multiple=True, help="Show only this node; may be repeated.")
+@click.option(
+    "--node",
+    "nodes",
+    metavar="NODE",
+    multiple=True,
+    callback=_not_empty,
+    help="Show only this node; may be repeated.",
+)
 @click.option("-n", "--namespace", metavar="NAME", default="", help="Show only pods of this namespace.")
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Show only pods with these labels, as in kubectl.")
 @click.option(
@@ -37,6 +54,7 @@ PROBLEMS, FAILED = 1, 2
     "resources",
     metavar="NAME",
     multiple=True,
+    callback=_not_empty,
     help="Show only this resource; may be repeated. [default: what plugins report, and all of aosp.io]",
 )
 @click.option(

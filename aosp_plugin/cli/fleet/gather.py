@@ -29,6 +29,8 @@ THREADS: Final = 16
 """Requests at a time: seven lists, and plugins."""
 
 _PODS: Final = "/api/v1/pods"
+_DEFAULT_SERVER: Final = ":8080: connect: connection refused"
+_NO_CLUSTER: Final = "; kubectl asks localhost:8080 if its kubeconfig names no cluster"
 
 
 class Timing(NamedTuple):
@@ -74,7 +76,8 @@ class Gatherer:
         answers = self._ask(executor, plugin_pods.result() or ())
         parts = [future.result() for future in (nodes, listed, daemon_sets, found, claims, classes)]
         if all(part is None for part in parts[:2]):
-            raise ServiceError(f"nothing can be read: {self._errors[0]}")
+            hint = _NO_CLUSTER if _DEFAULT_SERVER in str(self._errors[0]) else ""
+            raise ServiceError(f"nothing can be read: {self._errors[0]}{hint}")
         result = [None if part is None else tuple(part) for part in parts]
         plugins = plugin_pods.result()
         return Cluster(

@@ -62,7 +62,7 @@ function title({ resource, devices, count }, actions) {
   const [first] = devices;
   const name = button("link what", () => actions.showDevice(resource, first), first);
   name.title = devices.join(", ");
-  return element("span", "", name, ...(count > 1 ? [element("span", "muted", ` +${number(count - 1)}`)] : []));
+  return element("span", "", name, ...(count > 1 ? [element("span", "muted", ` and ${number(count - 1)} more`)] : []));
 }
 
 function words({ text, pod }, actions) {

@@ -20,11 +20,11 @@ export function problemList(card, actions) {
     }
     const title = urgent ? plural(urgent, "problem") : plural(problems.length, "notice");
     const items = problems.map((problem) => item(problem, runbookUrl, actions));
-    const parts = [element("h2", "", title), element("ol", "", ...items)];
-    if (severity === "error") {
-      parts.push(element("p", "hint", "To keep new pods off this node: ", command(`kubectl cordon ${node}`)));
+    const errors = problems.filter((problem) => problem.severity === "error").length;
+    if (errors) {
+      items[errors - 1].append(element("p", "hint", "To keep new pods off this node: ", command(`kubectl cordon ${node}`)));
     }
-    card.replaceChildren(...parts);
+    card.replaceChildren(element("h2", "", title), element("ol", "", ...items));
   });
 }
 

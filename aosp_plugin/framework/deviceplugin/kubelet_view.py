@@ -73,7 +73,7 @@ class Confirmation:
         """Return the numbers in a few words, for the readiness probe."""
         if self.unknown:
             return f"the kubelet's number of devices is unknown: {self.unknown}"
-        return f"{self.allocatable} of {self.published} devices allocatable"
+        return f"{self.allocatable} of {self.published} healthy devices allocatable"
 
     @property
     def in_doubt(self) -> bool:

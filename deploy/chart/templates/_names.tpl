@@ -142,6 +142,13 @@ See docs/deploy.md.
 {{- if and $config.feature_file (not (regexMatch "^/(.*/)?features[.]d/[^/]+$" (clean $config.feature_file))) -}}
 {{- fail (printf "config.feature_file %s is not an absolute path of a file in a directory features.d, which is mounted into the pod" $config.feature_file) -}}
 {{- end -}}
+{{- $made := false -}}
+{{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
+{{- if or .phones .provision -}}{{- $made = true -}}{{- end -}}
+{{- end -}}
+{{- if and .Values.provision.enabled (ne .Values.provision.mode "plugin") (not $made) -}}
+{{- fail "provision.enabled=true has nothing to provision: set config.phones.count, or provision.enabled=false to allocate devices that the host has" -}}
+{{- end -}}
 {{- range (include "aosp-device-plugin.resources" . | fromJsonArray) -}}
 {{- if and .phones (not $.Values.provision.enabled) -}}
 {{- fail (printf "config.phones mounts file systems on the host and %s" $enabled) -}}

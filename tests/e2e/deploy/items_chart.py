@@ -238,6 +238,7 @@ REFUSED = {
     "provision.enabled=true,config.phones.count=3,config.verify=probe": "requires a privileged plugin",
     "provision.enabled=true,config.phones.count=3,config.api=dra": "config.phones with api=dra mounts a file system",
     "provision.mode=both": "at '/provision/mode'",
+    "provision.enabled=true": "provision.enabled=true has nothing to provision: set config.phones.count",
     "config.provisioned_by=command": "set provision.mode instead",
     "config.phones.count=3": "config.phones mounts file systems on the host and requires",
     "config.resources[0].phones.count=3": "config.phones mounts file systems on the host and requires",

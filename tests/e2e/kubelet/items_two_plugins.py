@@ -56,7 +56,7 @@ def _heals(node: Node, end: Callable[[], None]) -> None:
         pass
     assert node.plugin.identity() == plugin, "the plugin has restarted"
     total = len(node.devices)
-    until(lambda: f"{total} of {total} devices allocatable" in _readiness(), "/readyz has the kubelet's number")
+    until(lambda: f"{total} of {total} healthy devices allocatable" in _readiness(), "/readyz has the kubelet's number")
 
 
 def _readiness() -> str:

@@ -115,8 +115,10 @@ def test_two_resources_have_phones_in_different_directories(file: Path) -> None:
 def test_binder_devices_are_not_made_where_a_container_has_other_files(
     key: str, directory: str, reserved: str, file: Path
 ) -> None:
-    """A container has them at the host's paths, too."""
-    error = rf"^file {file}: {key}.directory: the container path '{directory}' is not allowed: .* provides {reserved}$"
+    error = (
+        rf"^file {file}: {key}.directory: '{directory}' is not allowed: a container has its binder devices at the "
+        rf"host's path, too, where the container runtime or the kubelet provides {reserved}$"
+    )
     with pytest.raises(ConfigError, match=error):
         loaded(file, f"{key}: {{count: 1, directory: {directory}}}")
 

@@ -148,7 +148,7 @@ def test_invalid_file_is_one_line(file: Path, text: str, error: str) -> None:
     [
         (None, "No such file or directory$"),
         ("", "Is a directory$"),
-        (b"version: v1\npath_env: \xff\n", "'utf-8' codec"),
+        (b"version: v1\npath_env: \xff\n", "it is not text in UTF-8$"),
     ],
 )
 def test_unreadable_file_is_named(file: Path, content: bytes | str | None, reason: str) -> None:
@@ -158,6 +158,12 @@ def test_unreadable_file_is_named(file: Path, content: bytes | str | None, reaso
         file.mkdir()
     with pytest.raises(ConfigError, match=f"^file {file} cannot be read: {reason}"):
         load({}, {}, str(file))
+
+
+def test_values_of_the_chart_are_not_a_configuration_file(file: Path) -> None:
+    for text in ("config: {version: v1, phones: {count: 3}}\nimage: {tag: x}\n", "version: v1\nconfig: {}\n"):
+        with pytest.raises(ConfigError, match=rf"^file {file}: these are values of the chart: .* below config$"):
+            load({}, {}, write(file, text))
 
 
 def test_printed_resources_are_a_list_with_all_keys(file: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_one_round_with_fewer_devices_is_not_enough(confirmation: Confirmation) 
     assert not bad(confirmation, 200)
     assert bad(confirmation, 205)
     assert confirmation.problem == "the kubelet has 0 of 3 healthy devices"
-    assert str(confirmation) == "0 of 3 devices allocatable"
+    assert str(confirmation) == "0 of 3 healthy devices allocatable"
 
 
 def test_more_devices_than_published_are_no_problem(confirmation: Confirmation) -> None:
@@ -55,7 +55,7 @@ def test_problem_lasts_until_the_kubelet_has_all_devices(confirmation: Confirmat
     assert not bad(confirmation, 7)
     assert confirmation.problem
     assert not confirmation.compare(3, 3, 12)
-    assert (confirmation.problem, str(confirmation)) == ("", "3 of 3 devices allocatable")
+    assert (confirmation.problem, str(confirmation)) == ("", "3 of 3 healthy devices allocatable")
 
 
 def attempts(confirmation: Confirmation, until: float) -> Iterator[float]:
