@@ -36,7 +36,11 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = "/"
     kubelet_dir: Annotated[
         AbsolutePath,
-        Key("Device plugin directory of the kubelet.", "/var/lib/k0s/kubelet/device-plugins"),
+        Key(
+            "Device plugin directory of the kubelet, which has the default compiled in, whatever its --root-dir is. "
+            "With another --root-dir, only resources with api: dra require ROOT/device-plugins here.",
+            "/data/kubelet/device-plugins",
+        ),
     ] = KUBELET_DIRECTORY
     listen: Annotated[
         str,
