@@ -13,14 +13,16 @@ from tests.e2e.deploy.parts import DEPLOY, run
 
 SYSTEMD = DEPLOY / "systemd"
 UNIT: Final = "aosp-device-plugin.service"
+PHONES: Final = "aosp-phones.service"
 PROGRAM: Final = "/opt/aosp-device-plugin/bin/aosp-plugin"
 MOST_EXPOSED: Final = 2.0
 """The limit of `systemd-analyze security`, of 10. The service requires uid 0, /dev, /proc and a port."""
 
 
 def verify() -> None:
-    """`systemd-analyze verify` reports nothing for the unit, with and without its drop-in."""
+    """`systemd-analyze verify` reports nothing for the units, and nothing for the plugin's with its drop-in."""
     assert _messages() == ""
+    assert _messages(name=PHONES) == ""
     assert _messages(drop_in=(SYSTEMD / "provision.conf").read_text()) == ""
 
 
@@ -30,12 +32,12 @@ def verify_refuses() -> None:
     assert "ReadWritePath" in _messages(drop_in="[Service]\nReadWritePath=/run\n")
 
 
-def _messages(extra: str = "", drop_in: str = "") -> str:
-    """Return the messages of systemd-analyze for a copy of the unit whose program exists."""
+def _messages(extra: str = "", drop_in: str = "", name: str = UNIT) -> str:
+    """Return the messages of systemd-analyze for a copy of a unit whose program exists."""
     with tempfile.TemporaryDirectory() as directory:
-        text = (SYSTEMD / UNIT).read_text()
+        text = (SYSTEMD / name).read_text()
         assert PROGRAM in text, f"the program is not {PROGRAM}"
-        unit = Path(directory, UNIT)
+        unit = Path(directory, name)
         unit.write_text(text.replace(PROGRAM, shutil.which("true") or "") + extra)
         if drop_in:
             Path(directory, f"{UNIT}.d").mkdir()
