@@ -68,7 +68,7 @@ def requested_spoiled(world: PodWorld) -> None:
     until(lambda: phones.is_whole(phone_of(pod)), "the phone is whole again")
     world.node.wait_allocatable(ALL)
     os.unlink(path(phone_of(pod), "hwbinder"))
-    subprocess.run(["mount", "-o", "remount,ro", path(phone_of(pod))], check=True)
+    subprocess.run([world.probe, "freeze", path(phone_of(pod))], check=True, stdout=subprocess.DEVNULL)
     until(lambda: phones.mounted()[phone_of(pod)] != before[phone_of(pod)], "a fresh binderfs is mounted")
     world.node.wait_allocatable(ALL)
     phones.require_whole(ALL)
@@ -92,13 +92,14 @@ def requested_restarts(world: PodWorld) -> None:
 def requested_killed(world: PodWorld) -> None:
     """The provisioner is killed: devices stay allocatable, and a container that starts gets a fresh binderfs."""
     pod, _ = world.node.phones
-    plugin, before, first = world.plugin.container_id(), phones.mounted(), _provisioner(world)
+    plugin, first = world.plugin.container_id(), _provisioner(world)
+    world.tries(pod, {"become 1000": "ok", "manage /dev/binder": "EPERM"})  # it remembers root
     world.node.runtime.signal(first, signal.SIGKILL)
     pod.restart_container()
     pod.view()
+    world.tries(pod, phones.managed_by(1000))
     until(lambda: _provisioner(world) != first, "the kubelet has restarted the container")
     world.node.wait_allocatable(ALL)
-    assert phones.mounted()[phone_of(pod)] != before[phone_of(pod)]
     assert world.plugin.container_id() == plugin, "the plugin has restarted"
 
 
