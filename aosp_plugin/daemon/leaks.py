@@ -23,7 +23,6 @@ from __future__ import annotations
 import errno
 import operator
 import os
-import re
 import stat
 from collections import Counter
 from pathlib import Path
@@ -33,6 +32,7 @@ import psutil
 
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.binder.driver.cgroup import parse_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -60,10 +60,6 @@ UNEXPECTED_CONTENT = (ValueError, LookupError, RuntimeError)
 """What psutil and this module raise if a file in /proc does not have the format of the kernels known so far."""
 _MEM_MAJOR = 1
 """Major number of /dev/null and similar devices (include/uapi/linux/major.h)."""
-_UID = r"[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
-"""A UUID, or the MD5 sum that static pods have (pkg/kubelet/config/common.go ``applyDefaults``)."""
-_POD = re.compile(rf"[/-]pod({_UID})(?:\.slice)?(?=[/:]|$)")
-_CONTAINER = re.compile(r"[/:](?:(?:cri-containerd|crio|docker|libpod|nerdctl)-)?([0-9a-f]{64})(?:\.scope)?(?=[/:]|$)")
 
 
 class Holder(NamedTuple):
@@ -175,25 +171,6 @@ def compare(open_leaks: Collection[Holder], leaks: Leaks) -> Changes:
     released = tuple(holder for holder in before.values() if key(holder) not in present)
     still_open = (holder for holder in before.values() if key(holder) in present)
     return Changes(appeared, released, (*still_open, *appeared))
-
-
-def parse_cgroup(text: str) -> tuple[str, str]:
-    """Return container ID and pod UID from the text of /proc/PID/cgroup; empty if the text does not show them.
-
-    The kubelet names the cgroup of a pod pod<UID>, or with systemd kubepods-burstable-pod<UID, _ for ->.slice
-    (pkg/kubelet/cm, cgroup_manager_linux.go). The runtime's cgroup in it is <ID> or <runtime>-<ID>.scope. Of nested
-    pods the outermost counts. A reader in a cgroup namespace sees ``..`` in place of the common part of the path, so
-    that its own pod is not shown.
-    """
-    outside_pods = ""
-    for line in text.splitlines():
-        pod = _POD.search(line)
-        container = _CONTAINER.search(line, pod.end() if pod else 0)
-        container_id = container[1] if container else ""
-        if pod:
-            return container_id, pod[1].replace("_", "-")
-        outside_pods = outside_pods or container_id
-    return outside_pods, ""
 
 
 def _sees_kernel_threads() -> bool:

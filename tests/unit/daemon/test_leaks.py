@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.binder.driver.cgroup import parse_cgroup
 from aosp_plugin.daemon import leaks
 from aosp_plugin.daemon.leaks import (
     MAX_COMMAND_LENGTH,
@@ -24,7 +25,6 @@ from aosp_plugin.daemon.leaks import (
     Leaks,
     compare,
     is_leak,
-    parse_cgroup,
     scan,
 )
 
