@@ -116,6 +116,7 @@ def values_schema() -> dict[str, Any]:
         prometheusRule=_switched(labels=_TEXTS, runbook=_TEXT | {"minLength": 1}),
         dashboard=_switched(labels=_TEXTS),
         nodeFeatureRule=_switched(),
+        phoneProfile=_switched(),
         **{"global": _OBJECT},  # set by Helm if this is a subchart
     )
 
@@ -142,7 +143,12 @@ def files() -> dict[Path, str]:
     contents = {CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n"}
     chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
     contents[CHART / "Chart.yaml"] = version.with_version("deploy/chart/Chart.yaml", chart, __version__)
-    for source in ("monitoring/rules.yaml", "monitoring/dashboard.json", "nfd/nodefeaturerule.yaml"):
+    for source in (
+        "monitoring/rules.yaml",
+        "monitoring/dashboard.json",
+        "nfd/nodefeaturerule.yaml",
+        "apparmor/aosp-phone",
+    ):
         text = (DEPLOY / source).read_text(encoding="utf-8")
         head = _HEADER.format(source) if source.endswith(".yaml") else ""
         contents[CHART / "files" / Path(source).name] = head + text

@@ -287,6 +287,17 @@ def test_the_android_examples_request_the_resource_of_their_configuration() -> N
         assert EXAMPLE_PODS[name]["containers"][0]["resources"]["limits"][resource.resource_name] == 1
 
 
+def test_the_android_examples_are_confined_by_the_profile_for_phones() -> None:
+    """Only these mounts are denied: Android's init requires others."""
+    profile = (DEPLOY / "apparmor/aosp-phone").read_text(encoding="utf-8")
+    for name in ("redroid.yaml", "redroid-statefulset.yaml"):
+        confined = EXAMPLE_PODS[name]["containers"][0]["securityContext"]["appArmorProfile"]
+        assert confined == {"type": "Localhost", "localhostProfile": "aosp-phone"}
+    assert "\nprofile aosp-phone flags=" in profile
+    denied = [line.strip() for line in profile.splitlines() if line.strip().startswith("deny mount")]
+    assert denied == ["deny mount fstype=(binder, debugfs, tracefs),", "deny mount options=(move),"]
+
+
 def test_adb_reaches_the_phones_that_the_service_selects() -> None:
     text = (DEPLOY / "examples/redroid-statefulset.yaml").read_text(encoding="utf-8")
     service, policy, stateful = yaml.safe_load_all(text)

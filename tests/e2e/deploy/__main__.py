@@ -44,6 +44,10 @@ def _systemd() -> None:
     packages.install(("systemd",))
 
 
+def _apparmor() -> None:
+    packages.install(("apparmor",))
+
+
 def _root() -> None:
     if os.geteuid() != 0:
         raise packages.MissingError("it requires root")
@@ -61,6 +65,7 @@ GROUPS: Final = (
         (parts.kustomize, parts.helm, parts.validator, parts.operator_crds),
         (*items_manifests.ITEMS, *items_chart.ITEMS, *items_distributions.ITEMS, *items_dra.ITEMS, *items_node.ITEMS),
     ),
+    Group("the AppArmor profile", (_apparmor,), (items_manifests.profile_is_parsed,)),
     *MONITORING,
     Group("the systemd unit", (_systemd,), items_unit.ITEMS),
 )

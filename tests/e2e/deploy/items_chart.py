@@ -128,7 +128,7 @@ def image_is_required() -> None:
 
 
 def files_are_rendered() -> None:
-    """Helm renders alert rules, dashboard and NodeFeatureRule unchanged, except for the runbook's address."""
+    """Helm renders alert rules, dashboard, NodeFeatureRule and AppArmor profile, except for the runbook's address."""
     rendered = charted(*VALUES["everything"])
     rules = (DEPLOY / "monitoring" / "rules.yaml").read_text()
     address = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["prometheusRule"]["runbook"]
@@ -136,6 +136,8 @@ def files_are_rendered() -> None:
     (dashboard,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-dashboard")]
     text = (DEPLOY / "monitoring" / "dashboard.json").read_text()
     assert dashboard["aosp-device-plugin.json"].strip() == text.strip()
+    (profile,) = [manifest["data"] for manifest in rendered if manifest["metadata"]["name"].endswith("-phone-profile")]
+    assert profile["aosp-phone"].strip() == (DEPLOY / "apparmor" / "aosp-phone").read_text().strip()
     rule = yaml.safe_load((DEPLOY / "nfd" / "nodefeaturerule.yaml").read_text())
     assert the("NodeFeatureRule", rendered)["spec"] == rule["spec"]
 

@@ -166,6 +166,20 @@ def operator_takes_chart() -> None:
     raise AssertionError("an unknown field is accepted")
 
 
+def profile_is_parsed() -> None:
+    """The AppArmor profile for phones is parsed without a warning; with a mistake in it, it is not."""
+    features = "/etc/apparmor.d/abi/3.0"  # instead of those of this machine's kernel, which may have no AppArmor
+    command = ("apparmor_parser", "--skip-kernel-load", "--skip-cache", "--kernel-features", features)
+    profile = (DEPLOY / "apparmor" / "aosp-phone").read_text()
+    run(*command, "--warn=all", "--Werror", text=profile)
+    try:
+        run(*command, text=profile.replace("deny mount", "deny mounts"))
+    except AssertionError as error:
+        assert "syntax error" in str(error), str(error)  # noqa: PT017 - no pytest here
+        return
+    raise AssertionError("the parser accepts anything")
+
+
 ITEMS = (
     api_server_takes_kustomize,
     api_server_takes_leaks_alone,
