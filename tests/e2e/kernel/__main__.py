@@ -61,12 +61,23 @@ _NO_KUBELET: Final = "requires a kubelet, which is built for x86-64 alone"
 _CONSOLE_LINES: Final = 40
 """Lines of the console that are printed if the guest dies."""
 
-_ALL: Final = ("binderfs", "phones", "binderfs-phones", "claims", "other-names", "pods", "clients", "stock")
+_ALL: Final = (
+    "binderfs",
+    "phones",
+    "binderfs-phones",
+    "claims",
+    "foreign-binderfs",
+    "other-names",
+    "pods",
+    "clients",
+    "stock",
+)
 
 _DEVICES: Final = {
     "binderfs-phones": phones.NAMES,
     "phones-bench": phones.NAMES,
     "claims": phones.NAMES,
+    "foreign-binderfs": phones.NAMES,
     "other-names": ("anbox", "binder"),
 }
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
@@ -173,7 +184,12 @@ def main() -> int:
     # As after Ctrl-C, the guest ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
-    boots: dict[str, Callable[[Boot], None]] = {"pods": _pods, "clients": _clients, "stock": _stock}
+    boots: dict[str, Callable[[Boot], None]] = {
+        "foreign-binderfs": _foreign_binderfs,
+        "pods": _pods,
+        "clients": _clients,
+        "stock": _stock,
+    }
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
@@ -188,6 +204,13 @@ def main() -> int:
 
 def _binderfs(boot: Boot) -> None:
     boot.run(kernels.bootable(boot.variant.kernel, _DEVICES.get(boot.name, ()), boot.variant.architecture))
+
+
+def _foreign_binderfs(boot: Boot) -> None:
+    if not boot.variant.architecture.native:
+        raise packages.MissingError("requires a program that is built for x86-64 alone")
+    boot.variant = boot.variant._replace(confined=True)
+    _binderfs(boot)
 
 
 def _pods(boot: Boot) -> None:

@@ -13,32 +13,39 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import oci
+from tests.e2e.kernel.world import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM: Final = "E2E_CONFINEMENT"
 """The environment variable with the program's path."""
-_PROFILE: Final = "cri-containerd.apparmor.d"
+DEFAULT_PROFILE: Final = "cri-containerd.apparmor.d"
 """containerd's name for it (internal/cri/sputil/securityprofile_linux.go ``appArmorDefaultProfileName``)."""
+PHONE_PROFILE: Final = "aosp-phone"
+"""The profile for phones, of deploy/apparmor."""
 
 CONFINED: Final = PROGRAM in os.environ
 """Whether the containers of this guest are confined."""
 
 
 def load() -> None:
-    """Load the AppArmor profile into the guest's kernel."""
+    """Load the AppArmor profiles into the guest's kernel."""
     subprocess.run(("mount", "-t", "securityfs", "securityfs", "/sys/kernel/security"), check=True)
-    profile = _print("apparmor", _PROFILE)
-    subprocess.run(("apparmor_parser", "--replace", "--skip-cache"), input=profile, text=True, check=True)
+    profiles = (
+        _print("apparmor", DEFAULT_PROFILE),
+        (PROJECT / "deploy/apparmor" / PHONE_PROFILE).read_text(encoding="utf-8"),
+    )
+    for profile in profiles:
+        subprocess.run(("apparmor_parser", "--replace", "--skip-cache"), input=profile, text=True, check=True)
 
 
 @functools.cache
-def of(capabilities: tuple[str, ...]) -> oci.Confinement:
+def of(capabilities: tuple[str, ...], profile: str = DEFAULT_PROFILE) -> oci.Confinement:
     """Return the confinement of a container with these capabilities, which decide what the filter allows."""
     if not CONFINED:
         return oci.UNCONFINED
-    return oci.Confinement(json.loads(_print("seccomp", *capabilities)), _PROFILE)
+    return oci.Confinement(json.loads(_print("seccomp", *capabilities)), profile)
 
 
 def _print(*arguments: str) -> str:

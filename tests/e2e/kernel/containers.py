@@ -57,8 +57,9 @@ async def start(
     probe: Path,
     first_host_id: int | None = None,
     capabilities: Sequence[str] = oci.CAPABILITIES,
+    profile: str = confinement.DEFAULT_PROFILE,
 ) -> Running:
-    """Start a container that tries the operations of ``expected`` in order."""
+    """Start a container that tries the operations of ``expected`` in order; ``profile`` is AppArmor's."""
     bundle = DIRECTORY / f"container-{next(_numbers)}"
     for name in ("proc", "dev", "sys"):
         (bundle / "rootfs" / name).mkdir(parents=True)
@@ -70,7 +71,7 @@ async def start(
         cgroup=f"/{bundle.name}",
         first_host_id=first_host_id,
         capabilities=capabilities,
-        confinement=confinement.of(tuple(capabilities)),
+        confinement=confinement.of(tuple(capabilities), profile),
     )
     if first_host_id is not None:
         os.chown(bundle / "rootfs", first_host_id, first_host_id)
@@ -91,9 +92,14 @@ async def check(
     probe: Path,
     first_host_id: int | None = None,
     capabilities: Sequence[str] = oci.CAPABILITIES,
+    profile: str = confinement.DEFAULT_PROFILE,
 ) -> None:
     """Run such a container to its end, and check the results."""
     running = await start(
-        runtime, allocation, expected, probe=probe, first_host_id=first_host_id, capabilities=capabilities
+        *(runtime, allocation, expected),
+        probe=probe,
+        first_host_id=first_host_id,
+        capabilities=capabilities,
+        profile=profile,
     )
     await running.end()

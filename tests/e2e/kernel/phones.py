@@ -40,10 +40,20 @@ ADMIN: Final = tuple({*CAPABILITIES, *REDROID})
 """These and the default ones."""
 
 
+_MOVES_CHECKED_SINCE: Final = (6, 7)
+"""The first Linux whose AppArmor checks the attachment of a detached mount (commit 157a3537d6bc, of October 2023)."""
+_DENIED: Final = ("binder", "debugfs", "tracefs")
+"""The file systems that the AppArmor profile for phones denies."""
+
+
+def _release(release: str) -> tuple[int, int]:
+    major, minor = map(int, re.findall(r"[0-9]+", release)[:2])
+    return major, minor
+
+
 def files(release: str) -> str:
     """Return all names in a binderfs with the three devices, on a kernel of this release."""
-    major, minor = map(int, re.findall(r"[0-9]+", release)[:2])
-    directories = ("features",) if (major, minor) >= _FEATURES_SINCE else ()
+    directories = ("features",) if _release(release) >= _FEATURES_SINCE else ()
     return ",".join(sorted((*NAMES, "binder-control", *directories)))
 
 
@@ -261,6 +271,59 @@ def administered() -> dict[str, str]:
         "mount-logs /logs": "ok",
         "see /logs/binder_logs/state": "ok",
         "open /logs/binder-control": "EPERM",
+    }
+
+
+def profiled() -> dict[str, str]:
+    """Return what a container with CAP_SYS_ADMIN can mount with the AppArmor profile for phones."""
+    overlay = "lowerdir=/own,upperdir=/tmpfs/upper,workdir=/tmpfs/work"
+    return {
+        **{f"mkdir /{name}": "ok" for name in ("own", "tmpfs", "proc2", "sysfs", "overlay", "bound", "moved")},
+        **{f"mount-as {kind} /own -": "EACCES" for kind in _DENIED},
+        "mount-logs /own": "EACCES",
+        "mount-as tmpfs /tmpfs -": "ok",
+        "mount-as proc /proc2 -": "ok",
+        "mount-as sysfs /sysfs -": "ok",
+        "mkdir /tmpfs/upper": "ok",
+        "mkdir /tmpfs/work": "ok",
+        f"mount-as overlay /overlay {overlay}": "ok",
+        "bind /tmpfs /bound": "ok",
+        "move /bound /moved": "EACCES",
+        "umount /overlay": "ok",
+    }
+
+
+def profiled_in_namespace() -> dict[str, str]:
+    """Return the same in a user namespace of the container's own."""
+    return {
+        "mkdir /own": "ok",
+        "unshare": "ok",
+        **{f"mount-as {kind} /own -": "EACCES" for kind in _DENIED},
+        "mount-as tmpfs /own -": "ok",
+    }
+
+
+def detached(release: str) -> dict[str, str]:
+    """Return what fsopen(2) does in spite of the profile: the kernel checks only the attachment, and that since 6.7."""
+    attached = _release(release) < _MOVES_CHECKED_SINCE
+    return {
+        "mkdir /own": "ok",
+        "detach binder": "ok",
+        "attach /own": "ok" if attached else "EACCES",
+        "see /own/binder-control": "ok" if attached else "ENOENT",
+        # The device cgroup.
+        "open /own/binder-control": "EPERM" if attached else "ENOENT",
+    }
+
+
+def without_profile() -> dict[str, str]:
+    """Return what the same container can mount without a profile."""
+    return {
+        "mkdir /own": "ok",
+        "mkdir /debug": "ok",
+        "mount-logs /own": "ok",
+        "see /own/binder_logs/state": "ok",
+        "mount-as debugfs /debug -": "ok",
     }
 
 

@@ -22,6 +22,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -193,6 +194,30 @@ static int do_connect(char **operand)
 static int do_wait(char **operand) { (void)operand; fflush(stdout); return pause(); }
 static int do_mount(char **operand) { return mount("binder", operand[0], "binder", 0, NULL); }
 static int do_mount_logs(char **operand) { return mount("binder", operand[0], "binder", 0, "stats=global"); }
+static int do_mount_as(char **operand)
+{
+	return mount(operand[0], operand[1], operand[0], 0, strcmp(operand[2], "-") ? operand[2] : NULL);
+}
+static int do_bind(char **operand) { return mount(operand[0], operand[1], NULL, MS_BIND, NULL); }
+static int do_move(char **operand) { return mount(operand[0], operand[1], NULL, MS_MOVE, NULL); }
+
+static int detached = -1; /* The mount without a path that "detach" made. */
+
+static int do_detach(char **operand)
+{
+	int file_system = syscall(SYS_fsopen, operand[0], FSOPEN_CLOEXEC);
+
+	if (file_system < 0 || syscall(SYS_fsconfig, file_system, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		return -1;
+	detached = syscall(SYS_fsmount, file_system, FSMOUNT_CLOEXEC, 0);
+	return detached < 0 ? -1 : 0;
+}
+
+static int do_attach(char **operand)
+{
+	return syscall(SYS_move_mount, detached, "", AT_FDCWD, operand[0], MOVE_MOUNT_F_EMPTY_PATH);
+}
+
 static int do_remount(char **operand) { return mount(NULL, operand[0], NULL, MS_REMOUNT | MS_BIND, NULL); }
 static int do_umount(char **operand) { return umount2(operand[0], MNT_DETACH); }
 
@@ -213,6 +238,8 @@ static const struct {
 	{"create", 1, do_create}, {"unshare", 0, do_unshare}, {"connect", 2, do_connect}, {"list", 1, do_list},
 	{"number", 1, do_number}, {"umount", 1, do_umount},   {"configure", 2, do_configure},
 	{"freeze", 1, do_freeze}, {"mount-logs", 1, do_mount_logs},
+	{"mount-as", 3, do_mount_as}, {"bind", 2, do_bind},   {"move", 2, do_move},
+	{"detach", 1, do_detach}, {"attach", 1, do_attach},
 };
 
 static int run_one(char **words)
