@@ -89,7 +89,7 @@ def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]
     from aosp_plugin.binder.provision.remote import RemotePhoneProvisioner  # noqa: PLC0415 - see above
 
     if resource.provisioned_by is ProvisionedBy.PROVISIONER:
-        return RemotePhoneProvisioner(resource.phones.directory, host, resource.provisioner_socket, clock)
+        return RemotePhoneProvisioner(resource.phones.directory, host, clock)
     kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
     return kind(resource.phones.directory, host, clock)
 

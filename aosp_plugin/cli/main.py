@@ -133,8 +133,8 @@ def provisioner(file: str | None, **flags: Any) -> None:
     """Mount phones for a plugin without privileges.
 
     Runs until SIGTERM or SIGINT, beside a plugin with provisioned_by: provisioner and the same configuration, and
-    listens on provisioner_socket. When it starts, it creates the binder devices of provision. Accepts the flags of
-    serve.
+    listens on a Unix socket in /run/aosp-plugin. When it starts, it creates the binder devices of provision. Accepts
+    the flags of serve.
 
     Exit codes: 0 ended by a signal, 1 the binder devices of provision cannot be created, 2 invalid usage or
     configuration.

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import service
-from aosp_plugin.config import Api
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.binder.provision import remote, service
 from aosp_plugin.framework.service import logs
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 def run(config: Config) -> None:
     """Create the binder devices of ``provision``, and mount phones on request until SIGTERM or SIGINT.
 
-    The plugin checks the directories of the phones before its first request. Raises ConfigError, HostError and OSError.
+    The plugin checks the directories of the phones before its first request. Raises HostError and OSError.
     """
     logs.set_up(config.log_level, config.log_format)
     if found := tuple(resource for resource in config.resources if resource.provision is not None):
@@ -31,9 +29,6 @@ def run(config: Config) -> None:
             resource.phones.directory, Host(config.host_root), resource.phones.count
         )
         for resource in config.resources
-        if resource.phones is not None and resource.api is Api.DEVICE_PLUGIN
+        if resource.phones is not None
     }
-    sockets = {resource.provisioner_socket for resource in config.resources}
-    if len(sockets) > 1:
-        raise ConfigError(f"provisioner_socket: one for all resources is required, not {', '.join(sorted(sockets))}")
-    service.serve(sockets.pop(), phones)
+    service.serve(remote.SOCKET, phones)

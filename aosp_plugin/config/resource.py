@@ -196,14 +196,6 @@ class Resource(Struct, frozen=True, kw_only=True):
             flag=False,
         ),
     ] = ProvisionedBy.PLUGIN
-    provisioner_socket: Annotated[
-        AbsolutePath,
-        Key(
-            "Unix socket of aosp-plugin provisioner, for provisioned_by: provisioner. It is not below host_root.",
-            "/run/phones/provisioner.sock",
-            flag=False,
-        ),
-    ] = "/run/aosp-plugin/provisioner.sock"
     numa: Annotated[
         Mapping[Annotated[str, Meta(pattern=values.NUMA_RANGE)], Annotated[int, Meta(ge=0, le=LAST_NUMA_NODE)]],
         Key(

@@ -82,7 +82,6 @@ class FeatureFile:
         self._written: tuple[Snapshot, ...] = ()
         self._lines: list[str] = []
         self._renew_at = 0.0
-        self._swept = False
 
     async def run(self) -> None:
         """Write the file when the devices have been scanned, after changes, and before it expires, until cancelled."""
@@ -119,9 +118,7 @@ class FeatureFile:
     def _replace(self, content: bytes) -> None:
         directory, name = os.path.split(self._path)
         try:
-            if not self._swept:
-                atomic_file.sweep(directory, re.escape(name))
-                self._swept = True
+            atomic_file.sweep(directory, re.escape(name))
             atomic_file.replace(self._path, content)
         except OSError as error:  # name the file instead of the temporary one, whose name differs each time
             raise OSError(error.errno, error.strerror, self._path) from error

@@ -19,8 +19,7 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import phone_mount
-from aosp_plugin.cli.main import main
+from aosp_plugin.binder.provision import phone_mount, remote
 from aosp_plugin.config import PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
 from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceError
 from aosp_plugin.testing import Container, Kubelet, Pod
@@ -44,16 +43,20 @@ class Provisioner:
     def __init__(self, directory: Path, work: Path) -> None:
         self.directory = directory
         self.socket = work / "provisioner.sock"
+        self.environment = {**os.environ, "PROVISIONER_SOCKET": str(self.socket)}
         self._file = work / "provisioner.yaml"
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, count: int = 3, **keys: Any) -> None:
         """Start the process, and wait until it listens."""
         phones = {"count": count, "directory": str(self.directory)}
-        document = {"version": "v1", "phones": phones, "provisioner_socket": str(self.socket), **keys}
+        document = {"version": "v1", "phones": phones, **keys}
         self._file.write_text(json.dumps(document))
         self._process = subprocess.Popen(  # noqa: S603 - a fixed command
-            (*PROGRAM, "provisioner", f"--config={self._file}"), stderr=subprocess.PIPE, text=True
+            (*PROGRAM, "provisioner", f"--config={self._file}"),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
         )
         assert self._process.stderr is not None
         assert "provisioner started" in self._process.stderr.readline()
@@ -105,9 +108,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount
 
 
 @pytest.fixture
-def provisioner(directory: Mounts, tmp_path: Path) -> Iterator[Provisioner]:
+def provisioner(directory: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioner]:
     """Yield the privileged process, which is not started."""
     with contextlib.closing(Provisioner(directory.path, tmp_path)) as process:
+        monkeypatch.setattr(remote, "SOCKET", str(process.socket))
         yield process
 
 
@@ -116,7 +120,6 @@ def backend_of(provisioner: Provisioner, count: int = 3, clock: Clock | None = N
     resource = Resource(
         phones=Phones(count=count, directory=str(provisioner.directory)),
         provisioned_by=ProvisionedBy.PROVISIONER,
-        provisioner_socket=str(provisioner.socket),
         **{**PHONE_DEFAULTS, "shared_devices": ()},
     )
     return BinderBackend(Host(), resource, cdi_dir=str(provisioner.directory.parent / "cdi"), clock=clock or Clock())
@@ -294,14 +297,6 @@ def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisi
     assert provisioner.stop() == 0
 
 
-def test_resources_have_one_provisioner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "{{resource_name: a.io/{0}, provisioner_socket: /run/{0}.sock, phones: {{count: 1, directory: /run/{0}}}}}"
-    file = tmp_path / "config.yaml"
-    file.write_text(f"version: v1\nresources: [{text.format('x')}, {text.format('y')}]\n")
-    assert main(["provisioner", f"--config={file}"]) == 2
-    assert "one for all resources is required, not /run/x.sock, /run/y.sock" in capsys.readouterr().err
-
-
 async def test_a_process_without_capabilities_serves_fresh_phones(
     directory: Mounts, provisioner: Provisioner, tmp_path: Path, kubelet_dir: str
 ) -> None:
@@ -312,13 +307,14 @@ async def test_a_process_without_capabilities_serves_fresh_phones(
         "version": "v1",
         "phones": {"count": 3, "directory": str(directory.path)},
         "provisioned_by": "provisioner",
-        "provisioner_socket": str(provisioner.socket),
         "kubelet_dir": kubelet_dir,
         "listen": "",
     }
     file.write_text(json.dumps(document))
     async with Kubelet(kubelet_dir) as kubelet:
-        plugin = await asyncio.create_subprocess_exec(*UNPRIVILEGED, *PROGRAM, "serve", f"--config={file}")
+        plugin = await asyncio.create_subprocess_exec(
+            *UNPRIVILEGED, *PROGRAM, "serve", f"--config={file}", env=provisioner.environment
+        )
         try:
             await listed(kubelet, 3, "aosp.io/phone")
             before = numbers(directory)

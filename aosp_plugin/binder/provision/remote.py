@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.binder.errors import HostError
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
-    from aosp_plugin.binder.driver.host import Host
+
+SOCKET = "/run/aosp-plugin/provisioner.sock"
+"""In the containers of the plugin's pod its directory is a volume; on a host, root's."""
 
 TIMEOUT = 20.0
 """Seconds for an answer. The kubelet waits 30 for PreStartContainer (staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/
@@ -26,13 +27,6 @@ v1beta1/constants.go), and with less the pod's event names the cause."""
 
 class RemotePhoneProvisioner(PhoneProvisioner):
     """Keeps the binderfs mounts of phones in place by requests. For one worker thread."""
-
-    def __init__(
-        self, directory: str, host: Host, socket_path: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """``directory`` is the host's, ``socket_path`` is of this process. Neither is accessed."""
-        super().__init__(directory, host, clock)
-        self._socket_path = socket_path
 
     def provision(self, phones: Collection[str]) -> list[str]:
         """See ``PhoneProvisioner``. Raises HostError also if the provisioner does not answer."""
@@ -69,7 +63,7 @@ class RemotePhoneProvisioner(PhoneProvisioner):
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(TIMEOUT)
-                connection.connect(self._socket_path)
+                connection.connect(SOCKET)
                 connection.sendall(json.dumps(request).encode() + b"\n")
                 with connection.makefile("rb") as file:
                     answer: dict[str, Any] = json.loads(file.readline())
@@ -77,5 +71,5 @@ class RemotePhoneProvisioner(PhoneProvisioner):
         except (OSError, ValueError) as error:  # ValueError: the connection ended within the answer
             cause = "no whole answer" if isinstance(error, ValueError) else error.strerror or str(error)
             raise HostError(
-                f"the provisioner at {self._socket_path} does not answer: {cause}: its container's log has the reason"
+                f"the provisioner at {SOCKET} does not answer: {cause}: its container's log has the reason"
             ) from error

@@ -38,7 +38,6 @@ class SpecFile:
         self._closed = False
         self._written: tuple[bytes, tuple[int, ...]] | None = None
         self._identity: tuple[int, int, int] | None = None
-        self._swept = False
 
     def write(self, content: bytes | None, numbers: Sequence[int] = ()) -> bool:
         """Write ``content``, or remove the file if it is None, because there are no devices; return whether it changed.
@@ -47,14 +46,12 @@ class SpecFile:
         again: a runtime caches the numbers that it reads first until the file changes, because ``fillMissingInfo``
         stores them in the library's cache (measured with 0.7.2 to 1.1.1). For the same reason, the first content is
         written even if the file has it already, and so is a file that another process has replaced, as in a rolling
-        update. The first call also removes the temporary files that a killed
-        predecessor left. Raises CdiError; the previous file then stays complete.
+        update. Temporary files that a killed process left are removed. Raises CdiError; the previous file then stays
+        complete.
         """
         new = None if content is None else (content, tuple(numbers))
         with self._translate_errors():
-            if not self._swept:
-                atomic_file.sweep(self._directory, re.escape(os.path.basename(self.path)))
-                self._swept = True
+            atomic_file.sweep(self._directory, re.escape(os.path.basename(self.path)))
             if content is None:
                 changed = atomic_file.remove(self.path)
             elif changed := new != self._written or self._identity != self._current():

@@ -20,7 +20,7 @@ from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.scanned_backend import CLOSE_TIMEOUT, ScannedBackend
+from aosp_plugin.framework.scanned_backend import ScannedBackend
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.credentials import Credentials
@@ -72,22 +72,18 @@ class DraDriver:
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         dra_observer: DraObserver = NULL_DRA_OBSERVER,
-        close_timeout: float = CLOSE_TIMEOUT,
     ) -> None:
         """``credentials`` are for the API server, and closed at the end.
 
         ``kubelet_socket`` is that of the kubelet's podresources API, which shows whether the kubelet runs.
 
         Drivers of the same process share ``files``; the caller that creates ``files`` also closes it.
-        ``close_timeout``: seconds for ``Backend.close`` and the call before it.
         """
         self.resource_name = backend.resource_name
         """The extended resource for which pods may ask instead of a claim, and from which the driver has its name."""
         self.driver_name = names.driver_name(backend.resource_name)
         self._stop = asyncio.Event()
-        self._scanned = ScannedBackend(
-            backend, self._stop, files=files, observer=observer, quiet=SCAN_QUIET, close_timeout=close_timeout
-        )
+        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, quiet=SCAN_QUIET)
         self.inventory = self._scanned.inventory
         self.confirmation = Confirmation()
         self.confirmation.unavailable("the devices are in ResourceSlices")

@@ -33,12 +33,10 @@ LOG_WITHIN = 0.1
 """Seconds for the log line of a forced exit: the pipe behind standard error may be full."""
 
 
-def stop_on_signals(
-    stop: Callable[[], None], reload: Callable[[], None] | None = None, *, exit_within: float = EXIT_WITHIN
-) -> None:
+def stop_on_signals(stop: Callable[[], None], reload: Callable[[], None] | None = None) -> None:
     """Call ``stop`` in the running event loop on SIGTERM and SIGINT, and ``reload`` on SIGHUP.
 
-    ``exit_within`` seconds after the first SIGTERM or SIGINT, the process is ended with a warning in the log, and with
+    ``EXIT_WITHIN`` seconds after the first SIGTERM or SIGINT, the process is ended with a warning in the log, and with
     exit code 0, because it was to end: a host that is too busy for the orderly end is no fault of the process. To be
     called once, in the main thread, before other threads start: they have to inherit its signal mask. So do child
     processes: a program that terminates its children must use SIGKILL, or restore the mask in them.
@@ -47,13 +45,11 @@ def stop_on_signals(
     if reload is not None:
         callbacks[signal.SIGHUP] = reload
     signal.pthread_sigmask(signal.SIG_BLOCK, callbacks)
-    arguments = (asyncio.get_running_loop(), callbacks, exit_within)
+    arguments = (asyncio.get_running_loop(), callbacks)
     threading.Thread(target=_handle_signals, args=arguments, name="signals", daemon=True).start()
 
 
-def _handle_signals(
-    loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.Signals, Callable[[], None]], exit_within: float
-) -> None:
+def _handle_signals(loop: asyncio.AbstractEventLoop, callbacks: Mapping[signal.Signals, Callable[[], None]]) -> None:
     """Handle the signals until the process ends."""
     end: float | None = None
     while end is None or time.monotonic() < end:
@@ -67,7 +63,7 @@ def _handle_signals(
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(callbacks[number])
         if number != signal.SIGHUP and end is None:
-            end = time.monotonic() + exit_within
+            end = time.monotonic() + EXIT_WITHIN
     _exit_by_force()
 
 

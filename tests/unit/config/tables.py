@@ -68,7 +68,6 @@ INVALID: dict[str, list[Any]] = {
         *({"1": node} for node in (True, "0", -1, 1024)),
     ],
     "provisioned_by": ["init-container", True],
-    "provisioner_socket": ["provisioner.sock", "", None],
     "recreate": ["always", False],
     "replicas": [0, 1001, 1.5, True, "many"],
     "cdi_dir": ["cdi", ""],

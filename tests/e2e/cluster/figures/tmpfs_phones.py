@@ -5,11 +5,13 @@ All system calls of the mounts are real; what binderfs itself does is missing.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from aosp_plugin.__main__ import main
+from aosp_plugin.binder.provision import remote
 from tests.tmpfs_binderfs import Mounts
 
 if TYPE_CHECKING:
@@ -24,4 +26,5 @@ def mount_tmpfs() -> None:
 
 if __name__ == "__main__":
     mount_tmpfs()
+    remote.SOCKET = os.environ.get("PROVISIONER_SOCKET", remote.SOCKET)
     main()
