@@ -223,11 +223,6 @@ class HostDevices(Backend):
         if self._spec is not None:
             self._spec.check(self._scanned)
 
-    def close(self) -> None:
-        """Change the CDI spec no more. It is kept, as are provisioned binder devices and phones."""
-        if self._spec is not None:
-            self._spec.close()
-
     def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
         known = table.sets

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES
 from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.names import natural_sort
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision import recreate
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Recreator(ABC):
         for part in natural_sort([*self._failed]):
             try:
                 self._recreate_part(part)
+            except ProvisionerError:  # nor would it answer for the others
+                return
             except HostError as error:
                 LOG.debug("recreation failed again", extra={"device": part, "error": str(error)})
 

@@ -61,11 +61,6 @@ class SpecWriter:
         """Write the same spec again after a device node was recreated. Raises CdiError, HostError and OSError."""
         self._call(SpecFile.rewrite)
 
-    def close(self) -> None:
-        """Leave the spec as it is from now on, also in a call that hangs. Accesses no file."""
-        if self._spec_file is not None:
-            self._spec_file.close()
-
     def _write(self, devices: list[AllocatedDevice], shared: SharedFiles) -> None:
         content = self._content(devices, shared)
         members = [member for device in devices for member in device.members]

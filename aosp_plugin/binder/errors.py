@@ -5,6 +5,7 @@
     HostError                        the host is not in the required state
     ├── DeviceDirectoryError         the device directory cannot be read or written
     ├── NotRespondingError           a file system does not respond
+    ├── ProvisionerError             the provisioner does not answer
     └── BinderfsError                an operation on a binderfs or a binder device failed
         ├── BinderMissingError       the kernel has no binder driver, or no binderfs
         ├── NotPermittedError        missing capability, file mode or device cgroup rule
@@ -28,6 +29,10 @@ class DeviceDirectoryError(HostError):
 
 class NotRespondingError(HostError):
     """A file system does not respond: it hangs, or has not yet returned from an earlier call."""
+
+
+class ProvisionerError(HostError):
+    """The privileged process that mounts phones on request does not answer."""
 
 
 class BinderfsError(HostError):

@@ -139,6 +139,8 @@ def provisioner(file: str | None, **flags: Any) -> None:
     Exit codes: 0 ended by a signal, 1 the binder devices of provision cannot be created, 2 invalid usage or
     configuration.
     """
+    # As in serve: process 1 of a container would otherwise not notice a signal that comes before it waits for one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     from aosp_plugin.cli import provisioner  # noqa: PLC0415
 
     provisioner.run(config.load(flags, os.environ, file)[0])

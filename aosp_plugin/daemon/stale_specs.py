@@ -7,10 +7,8 @@ The directory has specs of other programs too, and of plugins that serve other r
 Therefore a plugin removes only the specs
 
 - of resources that it serves itself without CDI, or served before a reload;
-- that its predecessor recorded. A plugin with several resources writes their names into a file beside the specs. Two
-  plugins never share a resource except as predecessor and successor, so a record with a resource of this configuration
-  is a predecessor's. The spec itself has no place for it: annotations require CDI 0.6.0, and containerd before 1.7.13
-  rejects that;
+- that its predecessor recorded, in a file beside the specs whose name has the first resource of both. A spec has no
+  place for it: annotations require CDI 0.6.0, and containerd before 1.7.13 rejects that;
 
 and none whose resource another process serves now, as in a rolling update with maxSurge.
 """
@@ -19,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,17 +29,9 @@ from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.resource_names import socket_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from aosp_plugin.config import Config
-
-_RECORD = re.compile(r"\.aosp-.+\.resources")  # no runtime reads it: it reads *.json and *.yaml
-
-
-class _Record(msgspec.Struct):
-    resources: list[str]
-    specs: list[str]
-    """The resources that have a spec, also former ones that another process still serves."""
 
 
 def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequence[str]:
@@ -58,28 +47,21 @@ def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequen
 def _remove(config: Config, directory: str, previous: Collection[str]) -> Sequence[str]:
     own = [resource.resource_name for resource in config.resources]
     used = {resource.resource_name for resource in config.resources if not CDI.isdisjoint(resource.device_list)}
-    records = {path: record for path, record in _records(directory) if not set(own).isdisjoint(record.resources)}
-    candidates = {*own, *previous}.union(*(record.specs for record in records.values())) - used
+    record = os.path.join(directory, f".{socket_name(own[0])}.resources")  # no runtime reads a file with this name
+    candidates = {*own, *previous, *_recorded(record)} - used
     unused = [name for name in sorted(candidates) if os.path.lexists(spec_path(directory, name))]
     served = {name for name in unused if PluginDirectory(config.kubelet_dir, name).other_plugins()}
     removed = [path for name in unused if name not in served and atomic_file.remove(path := spec_path(directory, name))]
-    specs = sorted(used | served)
-    if specs and len({*own, *specs}) > 1:
-        path = os.path.join(directory, f".{socket_name(own[0])}.resources")
+    if specs := sorted((used | served) - {own[0]}):
         atomic_file.make_directory(directory)
-        atomic_file.replace(path, msgspec.json.encode(_Record(own, specs)))
-        records.pop(path, None)
-    for path in records:
-        atomic_file.remove(path)
+        atomic_file.replace(record, msgspec.json.encode(specs))
+    else:
+        atomic_file.remove(record)
     return removed
 
 
-def _records(directory: str) -> Iterator[tuple[str, _Record]]:
-    """Yield path and content of the record of each plugin."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return
-    for path in (os.path.join(directory, name) for name in names if _RECORD.fullmatch(name)):
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError), open(path, "rb") as file:
-            yield path, msgspec.json.decode(file.read(), type=_Record)
+def _recorded(path: str) -> list[str]:
+    """Return the resources that a predecessor had specs of, other than its first one."""
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError), open(path, "rb") as file:
+        return msgspec.json.decode(file.read(), type=list[str])
+    return []

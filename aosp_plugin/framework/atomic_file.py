@@ -68,8 +68,9 @@ def sweep(directory: str, name: str, age: float = STALE) -> None:
     own = re.compile(rf"\.(?:{name})\.[a-z0-9_]{{8}}\.tmp")
     with contextlib.suppress(FileNotFoundError):
         for path in [os.path.join(directory, entry) for entry in filter(own.fullmatch, os.listdir(directory))]:
-            if time.time() - os.lstat(path).st_mtime >= age:
-                remove(path)
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.lstat(path).st_mtime >= age:
+                    remove(path)
 
 
 def remove(path: str) -> bool:

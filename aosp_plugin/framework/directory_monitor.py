@@ -90,7 +90,7 @@ class DirectoryMonitor:
 
     async def check(self) -> None:
         """Raise KubeletDirectoryError if the plugin can never serve in this directory."""
-        await self._run("read", self._directory.check)
+        await self._run("use", self._directory.check)
 
     async def sweep(self) -> None:
         """Remove stale sockets: of killed predecessors, or of this process in a directory that was moved back.

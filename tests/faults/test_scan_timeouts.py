@@ -272,27 +272,6 @@ def test_cdi_directory_on_it(dev: Path, tmp_path: Path, hanging_file_system: Han
     backend.update_host()
     assert scan_changes(backend) == {**HEALTHY, "aosp_binder3": ""}
     assert os.listdir(f"{hanging_file_system.source}/cdi") == ["aosp.io_binder.json"]
-    hanging_file_system.hang()
-    backend.close()
-
-
-def test_spec_is_not_written_after_the_end(dev: Path, hanging_file_system: HangingFileSystem) -> None:
-    """A reload ends the backend while its last write hangs. The backend that follows may write another spec."""
-    (dev / "aosp_binder2").unlink()
-    backend = binder_backend(dev, cdi_dir=f"{hanging_file_system.directory}/cdi", device_list=(DeviceList.CDI_CRI,))
-    backend.scan()
-    backend.update_host()
-    (dev / "aosp_binder3").touch()
-    backend.scan()
-    hanging_file_system.hang()
-    with pytest.raises(BackendError, match="is not responding"):
-        backend.update_host()
-    backend.close()
-    spec = Path(f"{hanging_file_system.source}/cdi/aosp.io_binder.json")
-    spec.unlink()
-    hanging_file_system.release()
-    _join()
-    assert not spec.exists()
 
 
 def test_provisioning_on_it(hanging_file_system: HangingFileSystem) -> None:

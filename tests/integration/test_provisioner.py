@@ -11,6 +11,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Never
 
+    from tests.hanging_fs import HangingFileSystem
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
 PROGRAM = (sys.executable, "-m", "tests.e2e.cluster.figures.tmpfs_phones")
@@ -47,8 +51,8 @@ class Provisioner:
         self._file = work / "provisioner.yaml"
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self, count: int = 3, **keys: Any) -> None:
-        """Start the process, and wait until it listens."""
+    def start(self, count: int = 3, logged: str = "", **keys: Any) -> None:
+        """Start the process, and wait until it listens; ``logged`` is what it logs before."""
         phones = {"count": count, "directory": str(self.directory)}
         document = {"version": "v1", "phones": phones, **keys}
         self._file.write_text(json.dumps(document))
@@ -59,7 +63,13 @@ class Provisioner:
             env=self.environment,
         )
         assert self._process.stderr is not None
-        assert "provisioner started" in self._process.stderr.readline()
+        for text in filter(None, [logged, "provisioner started"]):
+            assert text in self._process.stderr.readline()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End the process, and return its exit code."""
@@ -249,6 +259,69 @@ def test_surplus_phones_are_removed_when_they_are_free(directory: Mounts, provis
     assert directory.mounted().keys() == {"phone0", "phone2"}
 
 
+def test_surplus_phones_that_the_provisioner_still_has_are_named(directory: Mounts, provisioner: Provisioner) -> None:
+    """The plugin has reloaded its configuration, the provisioner has not."""
+    provisioner.start()
+    served(provisioner)
+    clock = Clock()
+    backend = served(provisioner, count=1, clock=clock)
+    backend.set_allocated(Allocated(frozenset(), clock.now + SURPLUS_INTERVAL + 1))
+    with pytest.raises(BackendError, match=r"cannot remove 'phone1': the provisioner was started with 3 .*\(and"):
+        backend.update_host()
+    assert directory.mounted().keys() == {"phone0", "phone1", "phone2"}
+
+
+def test_more_phones_than_the_provisioner_has_are_named_and_the_others_kept(
+    directory: Mounts, provisioner: Provisioner
+) -> None:
+    """The same the other way round."""
+    provisioner.start()
+    backend = backend_of(provisioner, count=4)
+    backend.scan()
+    directory.path.mkdir()
+    for _ in range(2):
+        with pytest.raises(BackendError, match="cannot provision 'phone3': the provisioner was started with 3 phones"):
+            backend.update_host()
+        backend.scan()
+        assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+        directory.unmount("phone1")
+        backend.scan()
+
+
+def test_what_is_known_of_a_phone_outlives_the_provisioner(directory: Mounts, provisioner: Provisioner) -> None:
+    (directory.path / "phone1").mkdir(parents=True)
+    directory.mount_tmpfs_with("phone1", "binder", "hwbinder", "vndbinder")
+    provisioner.start()
+    backend = backend_of(provisioner)
+    backend.scan()
+    with pytest.raises(BackendError, match="another file system"):
+        backend.update_host()
+    backend.scan()
+    provisioner.stop(signal.SIGKILL)
+    provisioner.start()
+    backend.pre_start(["phone0"])
+    backend.scan()
+    assert reasons(backend)["phone1"].startswith("foreign-mount")
+
+
+def test_file_system_that_hangs_over_a_phone_hangs_no_other(
+    directory: Mounts, provisioner: Provisioner, hanging_file_system: HangingFileSystem
+) -> None:
+    """It is mounted while the provisioner runs, and unmounted again."""
+    provisioner.start()
+    backend = served(provisioner)
+    directory.bind("../hanging", "phone1")
+    hanging_file_system.hang()
+    for _ in range(2):
+        answer = provisioner.request("provision", "phone1")
+        assert "another file system is mounted" in answer["obstacles"]["phone1"]
+    assert provisioner.request("replace", "phone0")["error"] == ""
+    hanging_file_system.release()
+    directory.unmount("phone1")
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
 @pytest.mark.parametrize(
     ("operation", "phone"),
     [
@@ -266,7 +339,9 @@ def test_the_provisioner_refuses_what_is_not_its_own(
     provisioner.start()
     served(provisioner)
     before = numbers(directory)
-    assert provisioner.request(operation, phone)["error"]
+    answer = provisioner.request(operation, phone)
+    assert answer["error"] or answer["obstacles"]
+    assert answer["changed"] == []
     assert numbers(directory) == before
     assert {path.name for path in directory.path.iterdir()} == {"phone0", "phone1", "phone2"}
 
@@ -288,6 +363,64 @@ def test_the_provisioner_survives_requests_that_make_no_sense(provisioner: Provi
     for request in (b"", b"\n", b"\xff\xfe\n", b"[]\n", b'{"directory": {}}\n', b"1" * 3_000_000):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no endless request
             assert provisioner.ask(request) is None
+    assert set(reasons(served(provisioner)).values()) == {""}
+
+
+@pytest.mark.parametrize("pause", [None, 0.1], ids=["silent", "slow"])
+def test_the_provisioner_waits_for_no_request(pause: float | None, provisioner: Provisioner) -> None:
+    """A plugin that an attacker controls connects, and sends nothing, or byte for byte."""
+    provisioner.start()
+    with socket.socket(socket.AF_UNIX) as connection, ThreadPoolExecutor(1) as sender:
+        connection.connect(str(provisioner.socket))
+        ended = threading.Event()
+
+        def send() -> None:
+            while pause is not None and not ended.wait(pause):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.send(b" ")
+
+        sending = sender.submit(send)
+        assert set(reasons(served(provisioner)).values()) == {""}
+        ended.set()
+        sending.result()
+
+
+def test_a_provisioner_that_hangs_is_named_once(
+    directory: Mounts, provisioner: Provisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many phones wait for it, the worker thread of the plugin does only once."""
+    provisioner.start()
+    backend = served(provisioner)
+    monkeypatch.setattr(remote, "TIMEOUT", 0.2)
+    provisioner.send_signal(signal.SIGSTOP)
+    for phone in ("phone0", "phone1", "phone2"):
+        with pytest.raises(UnhealthyDeviceError, match="does not answer: timed out"):
+            backend.pre_start([phone])
+    asked: list[object] = []
+    exchange = remote.RemotePhoneProvisioner._exchange
+
+    def counted(each: remote.RemotePhoneProvisioner, request: object) -> dict[str, Any]:
+        asked.append(request)
+        return exchange(each, request)
+
+    monkeypatch.setattr(remote.RemotePhoneProvisioner, "_exchange", counted)
+    with pytest.raises(BackendError, match="does not answer"):
+        backend.update_host()
+    assert len(asked) <= 2, "one for the phones that are missing, one for those that were not recreated"
+    monkeypatch.setattr(remote, "TIMEOUT", 30.0)
+    provisioner.send_signal(signal.SIGCONT)
+    rescan(backend)
+    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
+
+
+def test_phones_are_served_although_other_devices_cannot_be_provisioned(
+    directory: Mounts, provisioner: Provisioner, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    other = {"resource_name": "a.io/x", "provision": {"count": 1, "directory": str(tmp_path / "full")}}
+    phones = {"resource_name": "aosp.io/phone", "phones": {"count": 3, "directory": str(directory.path)}}
+    provisioner.start(phones=None, resources=[other, phones], logged="resource not provisioned")
     assert set(reasons(served(provisioner)).values()) == {""}
 
 

@@ -63,7 +63,8 @@ class Node:
             pass
 
     def _recorded(self, resources: tuple[str, ...]) -> bool:
-        return any(all(name in str(path.read_bytes()) for name in resources) for path in self.cdi.glob(".*.resources"))
+        records = [path.read_bytes().decode(errors="replace") for path in self.cdi.glob(".*.resources")]
+        return any(all(name in record for name in resources[1:]) for record in records)
 
     def specs(self) -> dict[str, bytes]:
         """Return the content of each spec that a runtime reads, by the kind of its devices."""
@@ -140,6 +141,14 @@ async def test_spec_of_another_plugin_that_is_away_stays(node: Node) -> None:
     async with node.serve(node.configure(other=MOUNTS)) as plugin:
         assert "aosp.io_other" in await plugin.logged(REMOVED)
     assert node.specs().keys() == {PHONE, SIDECAR}
+
+
+async def test_spec_of_another_plugin_that_is_away_stays_when_one_of_its_resources_moves(node: Node) -> None:
+    async with node.serve(node.configure(phone=CDI, sidecar=CDI)):
+        await node.served(PHONE, SIDECAR)
+    async with node.serve(node.configure("second", sidecar=CDI, other=CDI)):
+        await node.served(SIDECAR, OTHER)
+    assert node.specs().keys() == {PHONE, SIDECAR, OTHER}
 
 
 async def test_spec_that_another_version_of_the_plugin_serves_stays(node: Node) -> None:

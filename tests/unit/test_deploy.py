@@ -195,7 +195,7 @@ def test_provision_gives_rights_to_the_provisioner_only() -> None:
     assert plugin == {
         "name": CONTAINER["name"],
         "env": [{"name": config.variable("provisioned_by"), "value": "provisioner"}],
-        "volumeMounts": [socket_directory],
+        "volumeMounts": [socket_directory | {"readOnly": True}],
     }
     assert PROVISIONER["args"] == ["provisioner", *CONTAINER["args"][1:]]
     for key in ("image", "imagePullPolicy"):

@@ -10,19 +10,18 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.binder.errors import HostError
+from aosp_plugin.binder.errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
+    from collections.abc import Collection, Iterable, Sequence
 
 SOCKET = "/run/aosp-plugin/provisioner.sock"
 """In the containers of the plugin's pod its directory is a volume; on a host, root's."""
 
-TIMEOUT = 20.0
-"""Seconds for an answer. The kubelet waits 30 for PreStartContainer (staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/
-v1beta1/constants.go), and with less the pod's event names the cause."""
+TIMEOUT = 8.0
+"""Seconds for an answer: less than a scan, a check of the host and PreStartContainer may take, so that their errors
+name the provisioner."""
 
 
 class RemotePhoneProvisioner(PhoneProvisioner):
@@ -30,11 +29,12 @@ class RemotePhoneProvisioner(PhoneProvisioner):
 
     def provision(self, phones: Collection[str]) -> list[str]:
         """See ``PhoneProvisioner``. Raises HostError also if the provisioner does not answer."""
-        return self._request("provision", phones) if phones or self.failure is not None else []
+        return self._request("provision", [*phones]) if phones or self.failure is not None else []
 
     def replace(self, phone: str) -> None:
         """See ``PhoneProvisioner``."""
-        self._request("replace", [phone])
+        if not self._request("replace", [phone]):
+            raise self.obstacles[phone]
 
     def remove(self, phones: Iterable[str], limit: int) -> list[str]:
         """See ``PhoneProvisioner``."""
@@ -44,16 +44,19 @@ class RemotePhoneProvisioner(PhoneProvisioner):
         """See ``PhoneProvisioner``."""
         self._request("check", [])
 
-    def _request(self, operation: str, phones: Collection[str], **arguments: int) -> list[str]:
-        """Let the provisioner do something, and take over what it knows. Return the phones it changed."""
-        request = {"directory": self._host_directory, "operation": operation, "phones": [*phones], **arguments}
+    def _request(self, operation: str, phones: Sequence[str], **arguments: int) -> list[str]:
+        """Let the provisioner do something, and take over what it knows of the phones. Return those it changed."""
+        request = {"directory": self._host_directory, "operation": operation, "phones": phones, **arguments}
         answer = self._exchange(request)
         if "devices" in answer:
-            self._devices = answer["devices"]
-            self.foreign, self.other_api = frozenset(answer["foreign"]), frozenset(answer["other_api"])
+            for phone in phones:
+                self._devices.pop(phone, None)
+                self.obstacles.pop(phone, None)
+            self._devices.update(answer["devices"])
+            self.obstacles.update({phone: HostError(text) for phone, text in answer["obstacles"].items()})
+            self.foreign = self.foreign.difference(phones).union(answer["foreign"])
+            self.other_api = self.other_api.difference(phones).union(answer["other_api"])
             self._failure = HostError(answer["failure"]) if answer["failure"] else None
-            kept = {phone: error for phone, error in self.obstacles.items() if phone not in phones}
-            self.obstacles = kept | {phone: HostError(text) for phone, text in answer["obstacles"].items()}
         if answer["error"]:
             raise HostError(answer["error"])
         changed: list[str] = answer["changed"]
@@ -70,6 +73,6 @@ class RemotePhoneProvisioner(PhoneProvisioner):
                     return answer
         except (OSError, ValueError) as error:  # ValueError: the connection ended within the answer
             cause = "no whole answer" if isinstance(error, ValueError) else error.strerror or str(error)
-            raise HostError(
+            raise ProvisionerError(
                 f"the provisioner at {SOCKET} does not answer: {cause}: its container's log has the reason"
             ) from error

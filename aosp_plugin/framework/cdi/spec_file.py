@@ -28,14 +28,13 @@ def spec_path(directory: str, resource_name: str) -> str:
 class SpecFile:
     """The file of one resource's spec, in a directory that belongs to root.
 
-    To be used in one thread at a time, except for ``close``.
+    To be used in one thread at a time.
     """
 
     def __init__(self, directory: str, resource_name: str) -> None:
         """``directory`` is a path of this process."""
         self._directory = directory
         self.path = spec_path(directory, resource_name)
-        self._closed = False
         self._written: tuple[bytes, tuple[int, ...]] | None = None
         self._identity: tuple[int, int, int] | None = None
 
@@ -70,16 +69,9 @@ class SpecFile:
         with self._translate_errors():
             atomic_file.remove(self._write_temporary(content)[0])
 
-    def close(self) -> None:
-        """Replace the file no more, not even in a call that hangs: a successor may write it. Accesses no file."""
-        self._closed = True
-
     def _replace(self, content: bytes) -> None:
         """Replace the file atomically."""
         temporary, status = self._write_temporary(content)
-        if self._closed:
-            atomic_file.remove(temporary)
-            return
         try:
             os.rename(temporary, self.path)
         except OSError:

@@ -201,7 +201,7 @@ class KubeletService:
             await wait_any(self._monitor.changed, self._stop, timeout=timeout)
             with contextlib.suppress(RegistrationFailedError):  # the kubelet keeps its connection
                 view = await self._monitor.view(path)
-            await self._check_kubelet()
+                await self._check_kubelet()
 
     async def _check_kubelet(self) -> None:
         """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""
@@ -261,6 +261,7 @@ class KubeletService:
                 self._wait_for_kubelet("it has not registered the driver's socket")
 
     def _unregistered(self) -> None:
+        self._kubelet_listened = False
         if self.registered:
             self.registered = False
             self._observer.unregistered()

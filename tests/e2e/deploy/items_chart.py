@@ -171,7 +171,7 @@ def provisioner_provisions() -> None:
     assert (provisioner["securityContext"]["privileged"], container["securityContext"]["privileged"]) == (True, False)
     assert not {"hostPID", "initContainers"} & pod.keys(), pod.keys()
     writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == ["device-plugins", "provisioner"], writable
+    assert writable == ["device-plugins"], writable
     assert {"name": "AOSP_PLUGIN_PROVISIONED_BY", "value": "provisioner"} in container["env"], container["env"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -31,7 +30,6 @@ from tests.support import run_without_rights
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.hanging_fs import HangingFileSystem
 
 RESOURCE = "example.com/gpu"
 FILE = "example.com_gpu.json"
@@ -293,19 +291,6 @@ def test_file_is_complete_and_synced_before_it_replaces_the_old_one(
     monkeypatch.setattr(os, "rename", watched_rename)
     file.write(b"two")
     assert steps == [3, b"two", b"one"]
-
-
-async def test_write_that_hangs_changes_nothing_after_close(hanging_file_system: HangingFileSystem) -> None:
-    """A reload has built a successor meanwhile, which may have written the file. Nothing is left behind."""
-    os.mkdir(f"{hanging_file_system.source}/cdi")
-    file = SpecFile(f"{hanging_file_system.directory}/cdi", RESOURCE)
-    hanging_file_system.hang()
-    write = asyncio.create_task(asyncio.to_thread(file.write, b"one"))
-    await hanging_file_system.until_waiting()
-    file.close()
-    hanging_file_system.release()
-    await write
-    assert os.listdir(f"{hanging_file_system.source}/cdi") == []
 
 
 def test_file_that_another_plugin_replaced_is_written_again(tmp_path: Path) -> None:
