@@ -65,8 +65,9 @@ def phones_leaked(world: PodWorld) -> None:
     # No other process holds a device: this kubelet has no cgroups for pods, so the pods of such ones are unknown.
     pod, _ = world.node.phones
     file = path(phone_of(pod), "hwbinder")
-    with subprocess.Popen([world.probe, "keep", file, "wait"], stdout=subprocess.DEVNULL) as process:
-        command = f"{world.probe} keep {file} wait"
+    words = ["probe", "keep", file, "wait"]  # the path of the program would exceed the 120 characters that are reported
+    with subprocess.Popen(words, executable=world.probe, stdout=subprocess.DEVNULL) as process:
+        command = " ".join(words)
         expected = [{"binder_device": f"{phone_of(pod)}/hwbinder", "pid": process.pid, "command": command}]
         try:
             until(lambda: leaks(status(world)) == expected, f"{expected} is reported")
