@@ -56,7 +56,7 @@ def each_key_has_its_own_rights() -> None:
         assert has_token(pod) is bool(kinds), key
     rendered = charted(*VALUES["provision"], "--set", "config.node_events=true")
     pod = the("DaemonSet", rendered)["spec"]["template"]["spec"]
-    assert pod["initContainers"]
+    assert [container["name"] for container in pod["containers"]] == ["aosp-device-plugin", "provisioner"]
     assert has_token(pod)
 
 

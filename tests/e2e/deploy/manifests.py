@@ -57,7 +57,8 @@ def the(kind: str, manifests: Iterable[Manifest]) -> Manifest:
 def has_token(pod: Manifest) -> bool:
     """Return whether the container of the plugin has a token, and require that no other one has it."""
     assert pod["automountServiceAccountToken"] is False
-    assert not any(mount["name"] == "token" for init in pod.get("initContainers", ()) for mount in init["volumeMounts"])
+    others = (*pod.get("initContainers", ()), *pod["containers"][1:])
+    assert not any(mount["name"] == "token" for container in others for mount in container["volumeMounts"])
     volumes = [volume for volume in pod["volumes"] if volume["name"] == "token"]
     mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "token"]
     assert len(volumes) == len(mounts)
