@@ -19,11 +19,13 @@ from tests.e2e.common import packages
 from tests.e2e.common.report import Report, say
 from tests.e2e.deploy import parts as deploy_parts
 from tests.e2e.kernel import (
+    aosp_parts,
     architectures,
     client_parts,
     confinement,
     foreign,
     initrd,
+    items_aosp,
     items_client_pods,
     items_stock,
     kernels,
@@ -70,6 +72,9 @@ _ALL: Final = (
     "other-names",
     "pods",
     "clients",
+    "android",
+    "android-apparmor",
+    "android-no-lsm",
     "stock",
 )
 
@@ -81,6 +86,19 @@ _DEVICES: Final = {
     "other-names": ("anbox", "binder"),
 }
 """The value of the module's parameter, by boot: the kernel creates these devices in each new binderfs."""
+
+
+_SELINUX: Final = "security=selinux"
+"""For the kernel's command line. Without a policy SELinux allows everything, and gives all processes one context."""
+_SECURITY: Final = {
+    "core": _SELINUX,
+    "android": _SELINUX,
+    "android-apparmor": "apparmor=1 security=apparmor",
+    "android-no-lsm": "lsm=capability",
+}
+"""For the kernel's command line: the Linux security module. Of its own, Debian's has AppArmor, or else SELinux."""
+
+_NO_SELINUX: Final = "requires a kernel that boots with SELinux"
 
 
 class Variant(NamedTuple):
@@ -126,6 +144,8 @@ class Boot:
         if self.variant.confined:
             environment[confinement.PROGRAM] = str(parts.confinement())
             parameters += " apparmor=1 security=apparmor"
+        else:
+            parameters += f" {_SECURITY.get(self.name, '')}"
         before = initrd.CGROUP_V1 if self.variant.cgroup == "v1" else ""
         with tempfile.TemporaryDirectory() as temporary:
             directory = Path(temporary)
@@ -185,11 +205,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report()
     boots: dict[str, Callable[[Boot], None]] = {
+        "core": _core,
         "foreign-binderfs": _foreign_binderfs,
         "pods": _pods,
         "clients": _clients,
+        "android": _android,
         "stock": _stock,
     }
+    boots |= dict.fromkeys(("android-apparmor", "android-no-lsm"), _no_context)
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
@@ -232,6 +255,38 @@ def _clients(boot: Boot) -> None:
     else:
         boot.skip(_NO_KUBELET, [item.title for item in items_client_pods.ITEMS])
         boot.run(kernel, *clients)
+
+
+def _core(boot: Boot) -> None:
+    kernel, paths = kernels.bootable(boot.variant.kernel, architecture=boot.variant.architecture), []
+    try:
+        paths.append(_android_part(boot))
+    except packages.MissingError as error:
+        boot.skip(str(error), [item.title for item in items_aosp.QUICK])
+    boot.run(kernel, *paths)
+
+
+def _android(boot: Boot) -> None:
+    kernel = kernels.bootable(boot.variant.kernel, architecture=boot.variant.architecture)
+    part = _android_part(boot)
+    if boot.variant.architecture.native:
+        packages.install(kubelet_parts.PACKAGES)
+        boot.run(kernel, part, kubelet_parts.kubelet(), memory=_MEMORY_FOR_PODS)
+    else:
+        boot.skip(_NO_KUBELET, [title for title in TITLES[boot.name] if title.startswith("pods")])
+        boot.run(kernel, part)
+
+
+def _no_context(boot: Boot) -> None:
+    architecture = boot.variant.architecture
+    boot.run(kernels.bootable(boot.variant.kernel, architecture=architecture), aosp_parts.build(architecture))
+
+
+def _android_part(boot: Boot) -> Path:
+    """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
+    if boot.variant.confined or boot.variant.kernel == kernels.RUST:
+        raise packages.MissingError(_NO_SELINUX)
+    return aosp_parts.build(boot.variant.architecture)
 
 
 def _kustomize() -> Path:

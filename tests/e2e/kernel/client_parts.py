@@ -84,18 +84,24 @@ def _build_gbinder(architecture: Architecture, directory: Path) -> None:
     apt, whole = directory / "apt", directory / "whole"
     packages = Suite(_SUITE, apt, architecture=architecture.debian).download_all(_GBINDER)
     suites.unpack(packages, whole)
-    programs = [whole / "usr/bin" / name for name in _PROGRAMS]
-    files = {
-        architecture.loader: whole / "usr" / architecture.loader,
-        **{f"bin/{program.name}": program for program in programs},
-        **_libraries(architecture, whole, programs),
-    }
-    for name, path in files.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, directory / name)
+    copy(architecture, whole, [whole / "usr/bin" / name for name in _PROGRAMS], directory)
     (directory / VERSIONS).write_text("\n".join(suites.versions(packages)))
     shutil.rmtree(apt)
     shutil.rmtree(whole)
+
+
+def copy(
+    architecture: Architecture, root: Path, programs: Sequence[Path], target: Path, directory: str = "bin"
+) -> None:
+    """Copy programs into a directory of the root of a container, with the loader and the libraries of a file tree."""
+    files = {
+        architecture.loader: root / "usr" / architecture.loader,
+        **{f"{directory}/{program.name}": program for program in programs},
+        **_libraries(architecture, root, programs),
+    }
+    for name, path in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / name)
 
 
 def _libraries(architecture: Architecture, root: Path, programs: Sequence[Path]) -> dict[str, Path]:

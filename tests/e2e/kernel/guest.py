@@ -16,6 +16,8 @@ from aosp_plugin.testing import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
     confinement,
+    items_aosp,
+    items_aosp_pods,
     items_client_pods,
     items_clients,
     items_phone_pods,
@@ -24,8 +26,10 @@ from tests.e2e.kernel import (
     items_provisioner,
     versions,
 )
-from tests.e2e.kernel.suite import SUITES
+from tests.e2e.kernel.containers import RUNTIMES
+from tests.e2e.kernel.suite import ANDROID, SUITES
 from tests.e2e.kernel.world import DIRECTORY, World, make_reachable
+from tests.e2e.kubelet import sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,9 +97,25 @@ async def with_clients(probe: Path, rsbinder: Path, gbinder: Path, kubelet: Path
     await with_stand_in(items_clients.ITEMS, probe)
     if kubelet is None:
         return
+    sandbox.set_up(devices=False)
     world = items_client_pods.start(kubelet, rsbinder, gbinder)
     for item in items_client_pods.ITEMS:
         await check(item, world)
+
+
+async def with_android(suite: str, probe: Path, android: Path | None = None, kubelet: Path | None = None) -> None:
+    """Check items with Android's binder software: in containers, and in pods if there is a real kubelet."""
+    DIRECTORY.mkdir()
+    if android is not None:
+        items_aosp.prepare(android)
+    await with_stand_in([item for item in SUITES[suite] if android or item not in items_aosp.QUICK], probe)
+    if android is None or kubelet is None:
+        return
+    sandbox.set_up(devices=False)
+    for runtime in RUNTIMES:
+        world = items_aosp_pods.start(kubelet, android, runtime)
+        for item in items_aosp_pods.items(runtime):
+            await check(item, world)
 
 
 async def main(suite: str, *arguments: str) -> None:
@@ -110,6 +130,8 @@ async def main(suite: str, *arguments: str) -> None:
         await with_kubelet(*paths)
     elif suite == "clients":
         await with_clients(*paths)
+    elif suite in ANDROID:
+        await with_android(suite, *paths)
     else:
         await with_stand_in(SUITES[suite], *paths)
     send(end=suite)

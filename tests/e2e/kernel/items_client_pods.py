@@ -14,7 +14,6 @@ from tests.e2e.kernel import tenants
 from tests.e2e.kernel.item import Item, sentence
 from tests.e2e.kernel.items_clients import RESOURCE
 from tests.e2e.kernel.tenants import APP, USERS, Kind, phone_command
-from tests.e2e.kubelet import sandbox
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.node import Node
 from tests.e2e.kubelet.plugins import AsProcess
@@ -67,7 +66,7 @@ class World:
         """Start the plugin, after stopping a running one, and wait until the kubelet has its 4 phones."""
         if self.plugin.running():
             self.node.stop_plugin()
-        (WORK / "plugin/config.yaml").write_text(f"version: v1\n{kind.configuration}recreate: {recreate}\n")
+        self.plugin.configure(f"version: v1\n{kind.configuration}recreate: {recreate}\n")
         self.plugin.start()
         until(lambda: len(self.node.kubelet.allocatable(RESOURCE)) == 4, "the kubelet has 4 phones")
 
@@ -98,18 +97,18 @@ def _user_of(name: str) -> Path:
     return WORK / f"state-{name}" / "user"
 
 
-def start(kubelet_binary: Path, rsbinder: Path, gbinder: Path) -> World:
+def start(kubelet_binary: Path, *parts: Path, oci_runtime: str = "runc") -> World:
     """Start containerd and a kubelet, and load the image; the first item starts the plugin."""
-    sandbox.set_up(devices=False)
-    WORK.mkdir()
-    tenants.assemble(WORK / "root", rsbinder, gbinder)
-    runtime = Runtime(WORK / "runtime")
+    directory = WORK / oci_runtime
+    directory.mkdir(parents=True)
+    tenants.assemble(directory / "root", *parts)
+    runtime = Runtime(directory / "runtime", oci_runtime=oci_runtime)
     runtime.start()
-    busybox_image(WORK / "image.tar", tree=WORK / "root")
-    runtime.load(WORK / "image.tar")
-    kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
+    busybox_image(directory / "image.tar", tree=directory / "root")
+    runtime.load(directory / "image.tar")
+    kubelet = Standalone(kubelet_binary, directory / "kubelet", runtime.socket)
     kubelet.start()
-    plugin = AsProcess(WORK / "plugin", "", patience=PATIENCE)
+    plugin = AsProcess(directory / "plugin", "", patience=PATIENCE)
     return World(Node(kubelet, runtime, plugin, resource=RESOURCE), plugin)
 
 

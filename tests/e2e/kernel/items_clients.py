@@ -25,7 +25,7 @@ from tests.e2e.kernel.world import DIRECTORY
 from tests.e2e.kubelet.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from aosp_plugin.testing import ContainerAllocation
@@ -42,21 +42,31 @@ class Container:
     """A phone's container, run by a runtime from an Allocate response."""
 
     def __init__(
-        self, runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None
+        self,
+        runtime: str,
+        allocation: ContainerAllocation,
+        arguments: Sequence[str],
+        first_host_id: int | None = None,
+        *,
+        root: Path = ROOT,
+        user: int = 0,
     ) -> None:
-        """Start the container; its service manager and service run as ``user``."""
+        """Start the container, whose first process runs ``arguments``; a ``user`` but root has no capabilities."""
         self.name = allocation.name
         self._runtime = runtime
         self._bundle = DIRECTORY / f"clients-{next(_numbers)}"
         self._bundle.mkdir()
+        capabilities = () if user else oci.CAPABILITIES
         spec = oci.spec(
             allocation,
-            rootfs=str(ROOT),
-            arguments=phone_command(kind, self.name, user),
+            rootfs=str(root),
+            arguments=arguments,
             cgroup=f"/{self._bundle.name}",
             first_host_id=first_host_id,
-            confinement=confinement.of(oci.CAPABILITIES),
+            capabilities=capabilities,
+            confinement=confinement.of(capabilities),
         )
+        spec["process"] |= {"user": {"uid": user, "gid": user}, "noNewPrivileges": user != 0}
         (self._bundle / "config.json").write_text(json.dumps(spec))
         with self._output.open("wb") as output:
             command = [runtime, "run", "--bundle", str(self._bundle), self._bundle.name]
@@ -85,8 +95,8 @@ class Container:
 def running(
     runtime: str, kind: Kind, allocation: ContainerAllocation, user: str, first_host_id: int | None = None
 ) -> Iterator[Container]:
-    """Run a phone's container while the context lasts."""
-    container = Container(runtime, kind, allocation, user, first_host_id)
+    """Run a phone's container while the context lasts; its service manager and service run as ``user``."""
+    container = Container(runtime, allocation, phone_command(kind, allocation.name, user), first_host_id)
     try:
         yield container
     finally:

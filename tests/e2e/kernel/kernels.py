@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 DEFAULT: Final = "bookworm"
 """The kernel that Debian has for this machine, which has its packages installed."""
 _SUITES: Final = {DEFAULT: DEFAULT, "bullseye": "bullseye", "trixie": "trixie", "newest": "sid"}
-_RUST: Final = "newest-rust"
-NAMES: Final = (*_SUITES, _RUST)
+RUST: Final = "newest-rust"
+NAMES: Final = (*_SUITES, RUST)
 
 _TOOLS: Final = ("binutils", "make", "perl-base")
 _BINDERFS: Final = "with-binderfs"
@@ -49,7 +49,7 @@ class Bootable(NamedTuple):
 
 def bootable(name: str, devices: Sequence[str] = (), architecture: Architecture = AMD64) -> Bootable:
     """Return a kernel with binderfs that creates ``devices`` in each one. Raises MissingError and BrokenError."""
-    if name == _RUST:
+    if name == RUST:
         if not architecture.native:
             raise MissingError(f"the kernel with the Rust driver is not built for {architecture.debian}")
         directory = rust_kernel.build()
@@ -65,7 +65,7 @@ def bootable(name: str, devices: Sequence[str] = (), architecture: Architecture 
 
 def stock(name: str, devices: Sequence[str], architecture: Architecture = AMD64) -> Bootable:
     """Return Debian's own kernel without binderfs, with these devices in /dev. Raises MissingError."""
-    if name == _RUST:
+    if name == RUST:
         raise MissingError("the kernel with the Rust driver is built with binderfs")
     kernel = parts.kernel() if name == DEFAULT and architecture.native else _of_suite(name, architecture)
     return Bootable(kernel.image, kernel.modules(devices=devices))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
+    items_aosp,
+    items_aosp_pods,
     items_binderfs_phones,
     items_claims,
     items_client_pods,
@@ -26,6 +28,7 @@ from tests.e2e.kernel import (
     items_serve,
     items_stock,
 )
+from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.item import for_each_runtime, item
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ _CORE: Final[list[Item[World]]] = [
         items_phones.provisioned_in_containers, items_phones.provisioned_in_user_namespace, runtimes=["runc"]
     ),
     *_BINDERFS_PHONES,
+    *items_aosp.QUICK,
 ]
 
 SUITES: Final[dict[str, list[Item[World]]]] = {
@@ -85,11 +89,17 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     ],
     "claims": items_claims.ITEMS,
     "foreign-binderfs": items_foreign_binderfs.ITEMS,
+    "android": items_aosp.ITEMS,
+    "android-apparmor": items_aosp.WITHOUT_CONTEXT,
+    "android-no-lsm": items_aosp.WITHOUT_CONTEXT,
     "other-names": _BINDERFS_PHONES,
     "phones-bench": items_phone_bench.ITEMS,
     "stock": [*items_stock.ITEMS, item(items_phone_input.no_binderfs)],
 }
 """The boots with the stand-in kubelet."""
+
+ANDROID: Final = ("core", "android", "android-apparmor", "android-no-lsm")
+"""Boots in which Android's binder software runs."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
     "pods": [
@@ -100,6 +110,10 @@ TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.
     "clients": [
         *(item.title for item in items_clients.ITEMS),
         *(item.title for item in items_client_pods.ITEMS),
+    ],
+    "android": [
+        *(item.title for item in items_aosp.ITEMS),
+        *(item.title for runtime in RUNTIMES for item in items_aosp_pods.items(runtime)),
     ],
 }
 """The titles of each boot's items."""

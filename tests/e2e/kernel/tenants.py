@@ -69,7 +69,9 @@ def assemble(root: Path, *parts: Path) -> None:
         shutil.copytree(part, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(VERSIONS))
     shutil.copy(BUSYBOX, root / "bin/busybox")
     (root / "bin/sh").symlink_to("busybox")
-    shutil.copy(SOURCES / "phone.sh", root / "bin")
+    for name in ("phone.sh", "android.sh"):
+        shutil.copy(SOURCES / name, root / "bin")
+    (root / "tmp").chmod(0o1777)
     for name in ("gbinder.conf", "passwd"):
         shutil.copy(SOURCES / name, root / "etc")
 
@@ -86,6 +88,7 @@ def remove_devices() -> None:
     hack("delete")
     for directory in Path(Phones(count=1).directory).glob("*"):
         binderfs.unmount(str(directory))
+        directory.rmdir()
 
 
 def say(line: str) -> None:
@@ -110,7 +113,7 @@ def registered(phone: Phone, *, seconds: float = PATIENCE) -> None:
 def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
     """Check that clients of both libraries find and call the phone's service, and nothing of the other phone."""
     registered(phone)
-    _talk(phone, _conversation(kind.prefix, phone.name, other, manager))
+    talk(phone, _conversation(kind.prefix, phone.name, other, manager))
     # containerd writes its log file later than the clients end.
     line = f"tenant_service: called by user {CLIENT}"
     until(lambda: phone.log().count(line) == 2, f"{phone.name}: the service was called by both libraries")
@@ -119,7 +122,7 @@ def works(kind: Kind, phone: Phone, other: str, manager: int) -> None:
 
 def alone(kind: Kind, phone: Phone) -> None:
     """Check that the phone's manager still lists the phone's service alone."""
-    _talk(phone, {f"rsb_service --device {kind.prefix}binder list": _services(phone.name)})
+    talk(phone, {f"rsb_service --device {kind.prefix}binder list": _services(phone.name)})
 
 
 def mark_kernel_log(name: str) -> None:
@@ -135,6 +138,11 @@ def refused(kind: Kind, phone: Phone, user: int, before: int) -> None:
     path = f"/dev/binderfs/{kind.prefix}binder"
     said = f"rsb_hub: cannot become the service manager for {path}: Binder ioctl to become context manager failed: "
     assert f"{said}Operation not permitted (os error 1)" in phone.log(), phone.log()
+    bad_uid(user, before)
+
+
+def bad_uid(user: int, before: int) -> None:
+    """Check that since :func:`mark_kernel_log` the kernel has logged why this user's manager was refused."""
     reason = f"BINDER_SET_CONTEXT_MGR bad uid {user} != {before}"
     log = subprocess.run([BUSYBOX, "dmesg"], capture_output=True, text=True, check=True).stdout
     since = log.rpartition(_MARK)[2].splitlines()
@@ -167,9 +175,9 @@ def _conversation(prefix: str, name: str, other: str, manager: int) -> dict[str,
     }
 
 
-def _talk(phone: Phone, conversation: dict[str, list[str]]) -> None:
+def talk(phone: Phone, conversation: dict[str, list[str]], path: str = "/bin") -> None:
     """Run commands in the phone as the clients' user, print what they print, and check it."""
-    script = "export PATH=/bin; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
+    script = f"export PATH={path}; " + "".join(f"echo '$ {words}'; {words} 2>&1; " for words in conversation) + "true"
     output = phone.execute(CLIENT, "/bin/busybox", "sh", "-c", script)
     printed = [line.rstrip() for line in output.splitlines()]  # binder-call ends its line with a space
     expected = [line for words, lines in conversation.items() for line in (f"$ {words}", *lines)]

@@ -84,11 +84,15 @@ class AsProcess:
     def __init__(self, directory: Path, text: str, *, patience: float = 5) -> None:
         """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended."""
         directory.mkdir()
-        config = directory / "config.yaml"
-        config.write_text(text)
+        self._config = directory / "config.yaml"
+        self.configure(text)
         self._patience = patience
         program = Path(sys.executable).with_name("aosp-plugin")
-        self._daemon = Daemon("plugin", [str(program), "serve", f"--config={config}"], directory / "plugin.log")
+        self._daemon = Daemon("plugin", [str(program), "serve", f"--config={self._config}"], directory / "plugin.log")
+
+    def configure(self, text: str) -> None:
+        """Write the configuration for the next start."""
+        self._config.write_text(text)
 
     def start(self) -> None:
         """Start the plugin."""

@@ -1,0 +1,98 @@
+"""Android's own binder software for the boot ``android``: libbinder, its service managers, tools and tests of AOSP 14.
+
+Debian has their sources in a package that builds other programs; ``aosp/Makefile`` builds these, for glibc.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.common import roots, suites
+from tests.e2e.common.cache import cached, key
+from tests.e2e.common.packages import BrokenError
+from tests.e2e.common.report import say
+from tests.e2e.common.suites import Suite
+from tests.e2e.kernel.architectures import AMD64
+from tests.e2e.kernel.client_parts import VERSIONS, copy
+from tests.e2e.kernel.parts import HERE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.e2e.kernel.architectures import Architecture
+
+_PLACES: Final = {"system/bin": "[!v]*", "vendor/bin": "vnd*"}
+"""Where Android has which programs; the PATH of a phone's container leads to the first."""
+
+_RECIPE: Final = HERE / "aosp"
+_SOURCE: Final = "android-platform-tools=34.0.5-12"
+_ORIGINAL: Final = ("*.orig.tar.xz", "4893f6a85b205f1df2c35cde5d6ca3bedd5e9f19afdb3b5ac781e647aa2243f4")
+"""The name of the file with AOSP's sources, and its SHA-256."""
+_SUITE: Final = "trixie"
+_TOOLS: Final = ("clang", "lld", "make")
+_LIBRARIES: Final = (
+    *("libc6-dev", "libstdc++-14-dev", "libgmock-dev", "libselinux1-dev"),
+    *("android-libbase-dev", "android-libcutils-dev", "android-liblog-dev", "android-libutils-dev"),
+)
+_AIDL: Final = ("sid", "aidl")
+"""The suite with an aidl that understands the interfaces of AOSP 14; that of trixie is of Android 10."""
+_CHANGES: Final = (
+    (
+        "frameworks/native/cmds/dumpsys/dumpsys.cpp",
+        "std::max(diff.count(), 0LL)",
+        "std::max<long long>(diff.count(), 0)",
+        "the count is a long with glibc's and a long long with Android's C++ library",
+    ),
+)
+"""What is changed in AOSP's sources: file, text, new text, reason."""
+
+
+def build(architecture: Architecture = AMD64) -> Path:
+    """Return the directory with the programs, the loader and the libraries, to be copied over the root of a container.
+
+    Raises MissingError if this machine cannot get the packages, and BrokenError if the build fails.
+    """
+    words = (_SOURCE, *_ORIGINAL, _SUITE, *_TOOLS, *_LIBRARIES, *_AIDL, str(_CHANGES), str(_PLACES))
+    return cached(
+        f"aosp-{architecture.debian}-{key([_RECIPE, *words])}", lambda directory: _build(architecture, directory)
+    )
+
+
+def _build(architecture: Architecture, directory: Path) -> None:
+    say(f"# building libbinder of AOSP 14 from Debian's {_SOURCE}: takes minutes, once")
+    work = directory / "work"
+    root = work / "root"
+    suite, sid = Suite(_SUITE, work / "apt", sources=True), Suite(_AIDL[0], work / "apt-sid")
+    versions = roots.build(suite, root, *_TOOLS, *_LIBRARIES)
+    if not architecture.native:
+        target = Suite(_SUITE, work / "apt-target", architecture=architecture.debian)
+        suites.unpack(target.download_all(*_LIBRARIES), root)
+    aidl = sid.download(_AIDL[1])
+    suites.unpack(aidl, root)
+    (root / "aosp").mkdir()
+    source = suite.source(_SOURCE, root / "aosp")
+    _check(root / "aosp")
+    for name, text, new, _ in _CHANGES:
+        before = (source / name).read_text()
+        if before.count(text) != 1:
+            raise BrokenError(f"{name} of {_SOURCE} has {before.count(text)} times: {text}")
+        (source / name).write_text(before.replace(text, new))
+    shutil.copytree(_RECIPE, root / "recipe")
+    variables = f"SOURCE=/aosp/{source.name} HERE=/recipe TRIPLE={architecture.machine}-linux-gnu"
+    roots.run(root, f"mkdir -p /tmp && cd /recipe && make --silent --jobs $(nproc) {variables}", seconds=7200)
+    for place, pattern in _PLACES.items():
+        copy(architecture, root, [*(root / "recipe/bin").glob(pattern)], directory, place)
+    recorded = [line for line in versions + suites.versions(aidl) if line.startswith(("aidl", "clang_", "libc6_"))]
+    (directory / VERSIONS).write_text("\n".join([_SOURCE, *recorded]))
+    shutil.rmtree(work)
+
+
+def _check(directory: Path) -> None:
+    """Compare the checksum of AOSP's sources. Raises BrokenError."""
+    pattern, expected = _ORIGINAL
+    (file,) = directory.glob(pattern)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != expected:
+        raise BrokenError(f"{file.name} has the checksum {digest}, not {expected}")

@@ -1,0 +1,175 @@
+"""Items: Android's own binder software in containers of runc and crun, with phones of all kinds.
+
+The containers are created from Allocate responses, as in ``items_containers``, or from what a ResourceClaim brings.
+They have neither root nor a capability. ``aosp`` says what runs in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.e2e.kernel import aosp, items_claims, tenants
+from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
+from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
+from tests.e2e.kernel.item import Item, item, sentence
+from tests.e2e.kernel.items_clients import Container, serve, serve_never, started
+from tests.e2e.kernel.world import DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from aosp_plugin.testing import ContainerAllocation
+    from tests.e2e.kernel.tenants import Kind
+    from tests.e2e.kernel.world import World
+
+ROOT: Final = DIRECTORY / "android"
+"""The root directory of the containers."""
+_NOTICED: Final = 20.0
+"""The limit for a service that is not registered because its phone is broken, in seconds."""
+
+
+@contextlib.contextmanager
+def running(
+    runtime: str, allocation: ContainerAllocation, user: int, first_host_id: int | None = None
+) -> Iterator[Container]:
+    """Run a phone's container as a user while the context lasts."""
+    command = [aosp.COMMAND, allocation.name]
+    container = Container(runtime, allocation, command, first_host_id, root=ROOT, user=user)
+    try:
+        yield container
+    finally:
+        container.end()
+
+
+async def works(world: World, runtime: str, first_host_id: int | None = None) -> None:
+    """Android's service managers run in two phones as other users than root; its tools find only their own services.
+
+    Its tests pass in the first. When its service manager dies, the other phone notices nothing; then a container of the
+    next user starts in it.
+    """
+    run_in = partial(running, runtime, first_host_id=first_host_id)
+    async with started(world, "phone-a", "phone-b") as (first, second):
+        with run_in(second, SHELL) as neighbour:
+            with run_in(first, SYSTEM) as phone:
+                await asyncio.to_thread(_phones, phone, neighbour)
+            again = await world.kubelet.start_container(world.admitted[0], first.name)
+            with run_in(again, APP) as phone:
+                await asyncio.to_thread(aosp.works, phone, neighbour.name)
+                await asyncio.to_thread(aosp.alone, neighbour)
+
+
+def _phones(phone: Container, neighbour: Container) -> None:
+    aosp.works(phone, neighbour.name)
+    aosp.works(neighbour, phone.name)
+    aosp.run_tests(phone)
+    aosp.service_dies(phone)
+    aosp.manager_dies(phone)
+    aosp.alone(neighbour)
+
+
+async def claims(_world: World, runtime: str) -> None:
+    """With ResourceClaims: Android's service managers, tools and tests in two phones, each of which is alone."""
+    backend = items_claims.backend()
+    first, second = (replace(items_claims.container(backend, phone), name=phone) for phone in ("phone0", "phone1"))
+    with running(runtime, second, SHELL) as neighbour, running(runtime, first, SYSTEM) as phone:
+        await asyncio.to_thread(_phones, phone, neighbour)
+    backend.unprepare(["phone0", "phone1"])
+
+
+async def refused(world: World, runtime: str) -> None:
+    """Counter-example: without recreation the next user's service managers abort; the kernel's log says bad uid."""
+    async with started(world, "phone-c") as (allocation,):
+        with running(runtime, allocation, SYSTEM) as phone:
+            await asyncio.to_thread(aosp.registered, phone)
+        with running(runtime, allocation, SYSTEM) as phone:
+            await asyncio.to_thread(aosp.registered, phone)
+        tenants.mark_kernel_log(runtime)
+        with running(runtime, allocation, SHELL) as phone:
+            await asyncio.to_thread(aosp.aborted, phone, SHELL, SYSTEM)
+
+
+async def broken(world: World, runtime: str) -> None:
+    """Counter-examples: without device entries, without mounts, and with another phone's, these checks fail."""
+    async with started(world, "phone-a", "phone-b") as (first, second):
+        for lacking in (replace(first, devices=()), replace(first, mounts=())):
+            with running(runtime, lacking, SYSTEM) as phone:
+                await asyncio.to_thread(_noticed, phone, second.name)
+        with running(runtime, first, SYSTEM) as phone:
+            await asyncio.to_thread(aosp.registered, phone)
+            with running(runtime, replace(first, name=second.name), SYSTEM) as neighbour:
+                await asyncio.to_thread(_noticed, neighbour, phone.name)
+
+
+def _noticed(phone: Container, other: str) -> None:
+    try:
+        aosp.works(phone, other, seconds=_NOTICED)
+    except AssertionError as error:
+        tenants.say(f"noticed: {error}")
+    else:
+        raise AssertionError("a broken allocation is not noticed")
+
+
+async def quick(world: World, runtime: str) -> None:
+    """Android's service managers, tools and tests of the driver's interface work in a phone without capabilities."""
+    async with started(world, "phone-a") as (allocation,):
+        with running(runtime, allocation, SYSTEM) as phone:
+            await asyncio.to_thread(aosp.works, phone, "phone-b")
+            await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK)
+
+
+async def unanswered(world: World, runtime: str) -> None:
+    """Counter-example: without SELinux the driver refuses every call of Android's service manager, and only logs it."""
+    async with started(world, "phone-a") as (allocation,):
+        with running(runtime, allocation, SYSTEM) as phone:
+            await asyncio.to_thread(aosp.unanswered, phone)
+
+
+async def ended(world: World) -> None:
+    """The plugin ends with exit code 0."""
+    await world.stop()
+    await asyncio.to_thread(tenants.remove_devices)
+
+
+def prepare(part: Path) -> None:
+    """Make the root directory of the containers."""
+    aosp.prepare(ROOT, part)
+    # runc and crun make mount points there as root of the user namespace.
+    os.chown(ROOT, HOST_ID, HOST_ID)
+
+
+def _items(kind: Kind) -> list[Item[World]]:
+    def named(function: Callable[..., Awaitable[None]], prefix: str = "", **more: object) -> Item[World]:
+        return Item(f"{kind.title}: {prefix}{sentence(function)}", partial(function, **more))
+
+    return [
+        named(serve, kind=kind),
+        *(named(works, f"{runtime}: ", runtime=runtime) for runtime in RUNTIMES),
+        *(named(works, f"{runtime}, user namespace: ", runtime=runtime, first_host_id=HOST_ID) for runtime in RUNTIMES),
+        named(broken, "runc: ", runtime="runc"),
+        named(serve_never, kind=kind),
+        named(refused, "runc: ", runtime="runc"),
+    ]
+
+
+_CLAIMS: Final[list[Item[World]]] = [
+    Item(f"{runtime}: {sentence(claims)}", partial(claims, runtime=runtime)) for runtime in RUNTIMES
+]
+ITEMS: Final[list[Item[World]]] = [*_items(tenants.FOUND), *_items(tenants.BINDERFS), item(ended), *_CLAIMS]
+QUICK: Final[list[Item[World]]] = [
+    Item(f"Android's binder: {sentence(serve)}", partial(serve, kind=tenants.BINDERFS)),
+    Item(f"runc: {sentence(quick)}", partial(quick, runtime="runc")),
+    Item(f"Android's binder: {sentence(ended)}", ended),
+]
+"""Of the core set."""
+WITHOUT_CONTEXT: Final[list[Item[World]]] = [
+    Item(sentence(serve), partial(serve, kind=tenants.BINDERFS)),
+    Item(f"runc: {sentence(unanswered)}", partial(unanswered, runtime="runc")),
+    item(ended),
+]
+"""On a kernel that has no security context for a process."""

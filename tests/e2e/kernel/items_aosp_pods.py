@@ -1,0 +1,185 @@
+"""Items: Android's own binder software in restricted pods of a real kubelet and containerd, with phones of both kinds.
+
+The plugin is a process of the guest. ``aosp`` says what runs in the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from aosp_plugin.binder.driver import binderfs
+from tests.e2e.kernel import aosp, items_client_pods, tenants
+from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
+from tests.e2e.kernel.item import Item, sentence
+from tests.e2e.kernel.items_client_pods import FIRST, NEXT, SECOND, PodPhone, World
+from tests.e2e.kernel.items_clients import RESOURCE
+from tests.e2e.kernel.phones import NAMES
+from tests.e2e.kernel.tenants import say
+from tests.e2e.kubelet.pods import container
+from tests.e2e.kubelet.processes import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.kernel.tenants import Kind
+
+_ROUNDS: Final = 3
+
+
+def start(kubelet_binary: Path, part: Path, oci_runtime: str) -> World:
+    """Start containerd and a kubelet, and load the image; the first item starts the plugin."""
+    return items_client_pods.start(kubelet_binary, part, oci_runtime=oci_runtime)
+
+
+def _restricted(user: int) -> dict[str, Any]:
+    """Return the security context that the Pod Security Standard "restricted" requires."""
+    return {
+        "runAsUser": user,
+        "runAsGroup": user,
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _place(world: World, name: str, user: int) -> PodPhone:
+    """Create a pod with a phone."""
+    main = container(
+        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=_restricted(user)
+    )
+    phone = PodPhone(name, world.node, world.node.place(main, name=name))
+    world.phones[name] = phone
+    phone.pod.wait_phase("Running")
+    return phone
+
+
+def works(world: World, kind: Kind) -> None:
+    """In two restricted pods Android's service managers run as users 1000 and 2000; its tools find only their own."""
+    world.clear()  # after an item that failed
+    tenants.new_devices(kind)
+    world.serve(kind, "never")
+    first, second = _place(world, FIRST, SYSTEM), _place(world, SECOND, SHELL)
+    say(f"manifest: {json.dumps(first.pod.manifest['spec'])}")
+    aosp.works(first, SECOND)
+    aosp.works(second, FIRST)
+
+
+def tests(world: World) -> None:
+    """Android's tests pass in a pod, except for those that cannot pass in an unprivileged container."""
+    aosp.run_tests(world.phones[FIRST])
+
+
+def apart(world: World) -> None:
+    """A service dies, and its manager drops it; the manager dies, and the other pod's clients notice nothing."""
+    aosp.service_dies(world.phones[FIRST])
+    aosp.manager_dies(world.phones[FIRST])
+    aosp.works(world.phones[SECOND], FIRST)
+
+
+def restarts(world: World) -> None:
+    """Without recreation the container restarts, and the same user's managers and service are back."""
+    world.phones[FIRST].pod.restart_container()
+    aosp.works(world.phones[FIRST], SECOND)
+
+
+def refused(world: World) -> None:
+    """Counter-example: without recreation the service managers of the next pod's user abort; bad uid."""
+    held = world.phones[FIRST].pod.held()
+    world.remove(FIRST)
+    tenants.mark_kernel_log(NEXT)
+    phone = _place(world, NEXT, APP)
+    assert phone.pod.held() == held, f"{phone.pod.held()}, before: {held}"
+    aosp.aborted(phone, APP, SYSTEM)
+
+
+def next_pod(world: World, kind: Kind) -> None:
+    """With recreate: on-start the pod's container restarts, and the other user's managers and service work."""
+    world.serve(kind, "on-start")
+    phone = world.phones[NEXT]
+    phone.pod.restart_container()
+    aosp.works(phone, SECOND)
+    aosp.alone(world.phones[SECOND])
+
+
+def load(world: World) -> None:
+    """Under load, both sides in a pod: transactions per second, beside the host's own binderfs, in turns."""
+    pod, host = world.phones[NEXT], _Host(Path(world.node.runtime.socket).parents[1])
+    with host:
+        figures = [(aosp.throughput(pod), aosp.throughput(host)) for _ in range(_ROUNDS)]
+    for name, found in zip(("pod", "host"), zip(*figures, strict=True), strict=True):
+        say(f"transactions per second, {name}: {', '.join(f'{value:.0f}' for value in found)}")
+    world.clear()
+
+
+class _Host:
+    """Android's service manager on a binderfs of the host, without a container."""
+
+    name = "host"
+
+    def __init__(self, directory: Path) -> None:
+        """Use the root directory of the pods' image."""
+        self._root = directory / "root"
+        self._binderfs = directory / "binderfs"
+
+    def __enter__(self) -> None:
+        """Mount the binderfs, and start the service manager."""
+        self._binderfs.mkdir(exist_ok=True)
+        binderfs.mount(str(self._binderfs))
+        for name in NAMES:
+            binderfs.add_device(str(self._binderfs), name)
+            (self._binderfs / name).chmod(0o666)
+            (self._root / "dev" / name).touch()
+            run("mount", "--bind", str(self._binderfs / name), str(self._root / "dev" / name))
+        (self._root / "dev/null").touch()
+        run("mount", "--bind", "/dev/null", str(self._root / "dev/null"))
+        self._manager = subprocess.Popen(self._enter(SYSTEM, "/system/bin/servicemanager"))
+
+    def __exit__(self, *_: object) -> None:
+        """End the service manager, and unmount."""
+        self._manager.kill()
+        self._manager.wait()
+        for name in (*NAMES, "null"):
+            run("umount", "--lazy", str(self._root / "dev" / name))
+        binderfs.unmount(str(self._binderfs), lazy=True)
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program as a user, and return its output."""
+        return run(*self._enter(user, *words), seconds=600)
+
+    def log(self) -> list[str]:
+        """Return nothing: the service manager prints to the guest's console."""
+        return []
+
+    def _enter(self, user: int, *words: str) -> tuple[str, ...]:
+        return ("chroot", f"--userspec={user}:{user}", str(self._root), *words)
+
+
+def ended(world: World) -> None:
+    """Pods, plugin, kubelet and containerd end."""
+    world.clear()
+    world.node.kubelet.stop()
+    world.node.runtime.stop()
+    tenants.remove_devices()
+
+
+def items(oci_runtime: str) -> list[Item[World]]:
+    """Return the items with a container runtime."""
+
+    def named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
+        return Item(f"pods, {oci_runtime}{title}: {sentence(function)}", partial(function, **more))
+
+    def of(kind: Kind) -> list[Item[World]]:
+        title = f", {kind.title}"
+        return [
+            named(works, title, kind=kind),
+            *(named(function, title) for function in (tests, apart, restarts, refused)),
+            named(next_pod, title, kind=kind),
+            named(load, title),
+        ]
+
+    return [*of(tenants.FOUND), *of(tenants.BINDERFS), named(ended)]
