@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aosp_plugin.binder.discovery.binder_device import BinderDevice, Place
     from aosp_plugin.binder.driver.host import Host
 
+_FILE_SYSTEMS = "/proc/filesystems"
 _LISTED = (Kind.BINDERFS, Kind.CDEV, Kind.STAND_IN, Kind.FILE)
 
 
@@ -45,3 +46,13 @@ def driver_of(host: Host, devices: Collection[BinderDevice] | Collection[Place])
     with contextlib.suppress(OSError, HostError):
         return host.call(implementation.implementation, host.process_path(directory))
     return ""
+
+
+def has_selinux() -> bool:
+    """Return whether the kernel has booted with SELinux, which gives the driver the security context of a caller.
+
+    The service manager of an unchanged Android asks for it; without SELinux the driver refuses each call to it. SELinux
+    registers its file system only if it is enabled (security/selinux/selinuxfs.c ``init_sel_fs``). Raises OSError.
+    """
+    with open(_FILE_SYSTEMS, encoding="utf-8") as file:
+        return "selinuxfs" in file.read().split()

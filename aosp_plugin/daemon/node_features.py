@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.backend.driver_kind import DriverKind, driver_kind
+from aosp_plugin.backend.driver_kind import DriverKind, driver_kind, has_selinux
 from aosp_plugin.errors import HostError
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.errors import PluginError
@@ -135,5 +135,6 @@ def labels(feature: Feature, snapshot: Snapshot) -> list[str]:
         "healthy": str(snapshot.healthy),
         "kind": found.kind,
         "driver": found.driver,
+        "selinux": str(has_selinux()).lower(),
     }
     return [f"{feature.server.resource_name}.{name}={value}" for name, value in values.items() if value]

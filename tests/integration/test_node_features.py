@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.support import DeviceDirectory
 
 START = 1767323045.0  # 2026-01-02T03:04:05Z
+SELINUX = "true" if "selinuxfs" in Path("/proc/filesystems").read_text() else "false"
+"""Whether this machine has booted with it."""
 
 
 def parsed(path: Path, now: float) -> dict[str, str]:
@@ -102,7 +104,12 @@ async def test_the_file_has_the_numbers_and_the_kind_of_the_devices(files: Files
     files.scan()
     await files.until(files.path.exists)
     labels = parsed(files.path, START)
-    assert labels == {"aosp.io/binder.count": "3", "aosp.io/binder.healthy": "3", "aosp.io/binder.kind": "file"}
+    assert labels == {
+        "aosp.io/binder.count": "3",
+        "aosp.io/binder.healthy": "3",
+        "aosp.io/binder.kind": "file",
+        "aosp.io/binder.selinux": SELINUX,
+    }
     assert os.stat(files.path).st_mode & 0o777 == 0o644
     files.devices.remove(1)
     files.scan()
@@ -203,10 +210,12 @@ def test_a_driver_whose_claims_have_no_phone_yet_is_named_by_its_attributes() ->
         "aosp.io/phone.healthy=1",
         "aosp.io/phone.kind=binderfs",
         "aosp.io/phone.driver=rust",
+        f"aosp.io/phone.selinux={SELINUX}",
     ]
 
 
-def test_without_devices_only_the_numbers_are_written(device_directory: DeviceDirectory) -> None:
+def test_without_devices_the_kind_and_the_driver_are_not_written(device_directory: DeviceDirectory) -> None:
     server: Any = SimpleNamespace(resource_name="aosp.io/binder", driver=None)
     feature = Feature(server, binder_backend(device_directory.directory), Host())
-    assert labels(feature, Snapshot(1, [])) == ["aosp.io/binder.count=0", "aosp.io/binder.healthy=0"]
+    expected = ["aosp.io/binder.count=0", "aosp.io/binder.healthy=0", f"aosp.io/binder.selinux={SELINUX}"]
+    assert labels(feature, Snapshot(1, [])) == expected
