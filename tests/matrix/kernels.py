@@ -48,6 +48,13 @@ CELLS: Final = (
         cheap=True,
     ),
     Cell(
+        name="6.1-android",
+        title="6.1 (Debian 12) with SELinux: the binder userland of AOSP 14",
+        command=("tests.e2e.kernel", "android"),
+        expect={"Linux": "6.1."},
+        note="libbinder, service managers, tools and tests of Android in containers of runc and crun, and in pods",
+    ),
+    Cell(
         name="6.1-without-binderfs",
         title="6.1 (Debian 12), Debian's own module without binderfs: `binder_linux devices=`",
         command=("tests.e2e.kernel", "stock"),

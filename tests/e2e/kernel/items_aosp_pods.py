@@ -25,8 +25,9 @@ from tests.e2e.kubelet.processes import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.kernel.tenants import Kind
+    from tests.e2e.kernel.tenants import Kind, Phone
 
+UNFILTERED: Final = "phone-d"
 _ROUNDS: Final = 3
 
 
@@ -35,22 +36,22 @@ def start(kubelet_binary: Path, part: Path, oci_runtime: str) -> World:
     return items_client_pods.start(kubelet_binary, part, oci_runtime=oci_runtime)
 
 
-def _restricted(user: int) -> dict[str, Any]:
-    """Return the security context that the Pod Security Standard "restricted" requires."""
+def _restricted(user: int, seccomp: str) -> dict[str, Any]:
+    """Return the security context that the Pod Security Standard "restricted" requires, with RuntimeDefault."""
     return {
         "runAsUser": user,
         "runAsGroup": user,
         "runAsNonRoot": True,
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
+        "seccompProfile": {"type": seccomp},
     }
 
 
-def _place(world: World, name: str, user: int) -> PodPhone:
+def _place(world: World, name: str, user: int, seccomp: str = "RuntimeDefault") -> PodPhone:
     """Create a pod with a phone."""
     main = container(
-        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=_restricted(user)
+        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=_restricted(user, seccomp)
     )
     phone = PodPhone(name, world.node, world.node.place(main, name=name))
     world.phones[name] = phone
@@ -107,11 +108,14 @@ def next_pod(world: World, kind: Kind) -> None:
 
 
 def load(world: World) -> None:
-    """Under load, both sides in a pod: transactions per second, beside the host's own binderfs, in turns."""
-    pod, host = world.phones[NEXT], _Host(Path(world.node.runtime.socket).parents[1])
+    """Under load, both sides in a pod, with and without a seccomp filter, and on the host's own binderfs, in turns."""
+    unfiltered = _place(world, UNFILTERED, APP, seccomp="Unconfined")
+    aosp.registered(unfiltered)
+    host = _Host(Path(world.node.runtime.socket).parents[1])
     with host:
-        figures = [(aosp.throughput(pod), aosp.throughput(host)) for _ in range(_ROUNDS)]
-    for name, found in zip(("pod", "host"), zip(*figures, strict=True), strict=True):
+        phones: dict[str, Phone] = {"pod": world.phones[NEXT], "pod without seccomp filter": unfiltered, "host": host}
+        rounds = [[aosp.throughput(phone) for phone in phones.values()] for _ in range(_ROUNDS)]
+    for name, found in zip(phones, zip(*rounds, strict=True), strict=True):
         say(f"transactions per second, {name}: {', '.join(f'{value:.0f}' for value in found)}")
     world.clear()
 
