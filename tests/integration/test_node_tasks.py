@@ -175,7 +175,9 @@ async def test_a_feature_file_needs_no_api_server_and_loads_no_client(node: Node
         await plugin.logged("feature file written")
         assert not loads_client(plugin)
     lines = path.read_text().splitlines()
-    assert lines[2:] == [f"{RESOURCE}.count=2", f"{RESOURCE}.healthy=2", f"{RESOURCE}.kind=file"]
+    names = [line.removeprefix(f"{RESOURCE}.").rpartition("=")[0] for line in lines[2:]]
+    assert names == ["count", "healthy", "kind", "selinux"]
+    assert lines[2:5] == [f"{RESOURCE}.count=2", f"{RESOURCE}.healthy=2", f"{RESOURCE}.kind=file"]
     assert node.server.requests == {}
 
 

@@ -12,6 +12,7 @@ import urllib.request
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aosp_plugin.backend.driver_kind import has_selinux
 from tests.e2e.cluster import phones, plugin
 from tests.e2e.cluster.api import CORE
 from tests.e2e.cluster.cluster import DEVICES
@@ -158,7 +159,7 @@ def feature_file(cluster: Cluster) -> None:
     lines = text.splitlines()
     say(f"#   {' '.join(lines[1:])}")
     assert lines[1].startswith("# +expiry-time="), lines
-    expected = {"count": f"{PHONES}", "healthy": f"{PHONES}", "kind": "stand-in"}
+    expected = {"count": f"{PHONES}", "healthy": f"{PHONES}", "kind": "stand-in", "selinux": f"{has_selinux()}".lower()}
     assert lines[2:] == [f"{plugin.PHONE}.{name}={value}" for name, value in expected.items()], lines
     cluster.machine.run("rm", second_device(f"{PREFIX}0"))
     try:
