@@ -122,7 +122,9 @@ def _survives(cluster: Cluster, directory: Path) -> None:
             say(f"#   events: {_warnings(cluster, 'late')}")
             assert "devices allocatable" in readyz(cluster), readyz(cluster)
             machine.hack("create", "--stand-ins", "--count", str(plugin.SIZE * (load.PHONES + 1)))
-            until(lambda: f"{load.PHONES + 1} of {load.PHONES + 1} devices" in readyz(cluster), "one more device")
+            until(
+                lambda: f"{load.PHONES + 1} of {load.PHONES + 1} healthy devices" in readyz(cluster), "one more device"
+            )
         freed = time.monotonic()
         phones.wait_running(cluster, "late", 1, seconds=3 * PATIENCE)
         say(f"#   the new phone runs {time.monotonic() - freed:.0f} s after there was space")
