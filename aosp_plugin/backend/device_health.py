@@ -59,10 +59,6 @@ class DeviceHealth:
         lacking = () if self._spec is None else self._spec.lacking
         return {*self._layout.ids([*tracked.unhealthy(), *lacking]), *self._holds.ids}
 
-    def is_as_of(self, scanned: Scanned) -> bool:
-        """Return whether the health of all devices is that of a scan: nothing but holds may change it between two."""
-        return not self._sources and self._holds.ids == scanned.held
-
     def is_stale(self, scanned: Scanned) -> bool:
         """Return whether the health of a device has changed since a scan, without a change of its files."""
         return self._holds.ids != scanned.held or any(source.changed for source in self._sources)

@@ -7,11 +7,10 @@ import os
 import tempfile
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.backend.device_table import DeviceTableBuilder
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -24,7 +23,6 @@ from aosp_plugin.errors import (
     UnknownDeviceError,
 )
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.api.deviceplugin_pb2 import ContainerAllocateResponse
 from aosp_plugin.framework.edits import DeviceNode, Mount
 from aosp_plugin.testing import Kubelet
 from tests.backends import binder_backend, scan
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.backend.device_table import DeviceTable
     from tests.support import Clock
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="creates device nodes, which requires root")
@@ -243,50 +240,28 @@ def test_device_that_another_pod_gets_between_two_scans_is_refused_although_it_w
     create(dev, 0, 1)
     backend = binder_backend(dev)
     scan(backend)
-    before = backend.allocate_encoded(["aosp_binder0"])
+    before = backend.allocate(["aosp_binder0"])
     backend.set_held({"aosp_binder0"})
     with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
-        backend.allocate_encoded(["aosp_binder0"])
+        backend.allocate(["aosp_binder0"])
     backend.set_held(())
-    assert backend.allocate_encoded(["aosp_binder0"]) == before
-
-
-def test_device_that_a_scan_finds_held_is_refused_while_that_scan_is_ending(
-    dev: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request arrives when the new table is built, but no request uses it yet."""
-    create(dev, 0, 1)
-    backend = binder_backend(dev)
-    scan(backend)
-    backend.allocate_encoded(["aosp_binder0"])
-    build, tables = DeviceTableBuilder.build, []
-
-    def build_and_allocate(*arguments: Any) -> DeviceTable:
-        tables.append(build(*arguments))
-        for _ in range(2):
-            with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
-                backend.allocate_encoded(["aosp_binder0"])
-        return tables[-1]
-
-    monkeypatch.setattr(DeviceTableBuilder, "build", build_and_allocate)
-    backend.set_held({"aosp_binder0"})
-    backend.scan()
-    assert len(tables) == 1
-    with pytest.raises(UnhealthyDeviceError, match="aosp_binder0"):
-        backend.allocate_encoded(["aosp_binder0"])
+    assert backend.allocate(["aosp_binder0"]) == before
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_devices_are_in_natural_order_and_each_once_whichever_were_requested_before(dev: Path, replicas: int) -> None:
+def test_devices_are_in_natural_order_and_each_once_in_whatever_order_they_are_requested(
+    dev: Path, replicas: int
+) -> None:
     create(dev, 2, 9, 10)
     backend = binder_backend(dev, replicas=replicas)
     scan(backend)
     ids = [device.id for device in backend.devices()]
     for requested in [*permutations(ids, 3), *permutations(ids, 1), tuple(reversed(ids))]:
-        answer = ContainerAllocateResponse.FromString(backend.allocate_encoded(requested))
-        expected = backend.allocate(requested)
-        assert [node.host_path for node in answer.devices] == [node.host_path for node in expected.devices]
-        assert dict(answer.envs) == expected.environment
+        numbers = sorted({int(device_id.partition("::")[0].removeprefix("aosp_binder")) for device_id in requested})
+        names = [f"aosp_binder{number}" for number in numbers]
+        edits = backend.allocate(requested)
+        assert [node.host_path for node in edits.devices] == [f"{dev}/{name}" for name in names]
+        assert edits.environment["BINDER_VISIBLE_DEVICES"] == ",".join(names)
 
 
 @needs_root
@@ -296,15 +271,15 @@ def test_answer_is_that_of_the_last_scan_although_the_device_was_allocated_befor
     shared = tmp_path / "shared"
     backend = binder_backend(dev, verify=Verify.CHAR, shared_mounts=(str(shared),))
     scan(backend)
-    assert str(shared).encode() not in backend.allocate_encoded(["aosp_binder0"])
+    assert not backend.allocate(["aosp_binder0"]).mounts
     shared.mkdir()
     scan(backend)
-    assert str(shared).encode() in backend.allocate_encoded(["aosp_binder0"])
+    assert [mount.host_path for mount in backend.allocate(["aosp_binder0"]).mounts] == [str(shared)]
     (dev / "aosp_binder0").unlink()
     create(dev, 0)
     scan(backend)
     with pytest.raises(UnhealthyDeviceError):
-        backend.allocate_encoded(["aosp_binder0"])
+        backend.allocate(["aosp_binder0"])
 
 
 def test_shared_paths_are_mounted_if_they_exist(dev: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
