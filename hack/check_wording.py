@@ -32,6 +32,7 @@ PLACES = (
     "docs",
     "examples",
     "hack",
+    "kubelet_standin",
     "tests",
     ".ci",
     ".github",

@@ -11,7 +11,7 @@ from aosp_plugin.framework.dra.interfaces import PreparedDevice
 from aosp_plugin.framework.dra.kubelet_service import KubeletService, Timings
 from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.testing import DraClaim, DraPod, DraTimings
+from kubelet_standin import DraClaim, DraPod, DraTimings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
-from aosp_plugin.testing.dra_kubelet import DraClaim, DraKubelet, DraVersion
+from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
 from tests.claims import DRIVER, NODE, claim_object
 from tests.support import until
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.testing.apiserver import ApiServer
+    from kubelet_standin.apiserver import ApiServer
 
 CLAIMS = paths.resource_claims("default")
 ON_NODE = f"spec.nodeName={NODE}"

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, make_plugin, names, sockets
 
 DOCUMENTED: Final = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}

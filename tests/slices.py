@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aosp_plugin.framework.dra.slices import Attributes
-    from aosp_plugin.testing.apiserver import ApiServer
+    from kubelet_standin.apiserver import ApiServer
 
 DRIVER, NODE = "phone.aosp.io", "worker"
 NODE_PATH = paths.object_path(paths.NODES, NODE)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from aosp_plugin.testing import Kubelet
+    from kubelet_standin import Kubelet
 
 RESOURCE = "aosp.io/binder"
 IN_LIFE = Timings(stop=0.5)

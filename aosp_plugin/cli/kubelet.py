@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_NOT_IN_THE_IMAGE: Final = ("aosp_plugin.testing", "aosp_plugin.cli.demo")
+_NOT_IN_THE_IMAGE: Final = ("kubelet_standin", "aosp_plugin.cli.demo")
 """``.dockerignore`` leaves them out."""
 
 
@@ -60,7 +60,7 @@ def kubelet(directory: str, behaviour: str, pod_resources: str, *, as_json: bool
     quit                           Stop the kubelet and exit.
     """  # noqa: D301 - click needs the character
     with stand_in_kubelet():
-        from aosp_plugin.testing import Behaviour, console  # noqa: PLC0415 - not part of the image
+        from kubelet_standin import Behaviour, console  # noqa: PLC0415 - not part of the image
 
     run = console.run(directory, Behaviour[behaviour.upper()], pod_resources=pod_resources, as_json=as_json)
     asyncio.run(run)

@@ -29,7 +29,7 @@ registered, follows file events, logs, ends within 4 s after SIGTERM whatever ha
 share one ``FileEvents``. ``DevicePlugin.prepare`` finds out whether a plugin can serve before another one is stopped.
 An ``Observer`` receives the events of a plugin.
 
-**Testing it.** ``aosp_plugin.testing`` has a stand-in kubelet.
+**Testing it.** ``kubelet_standin`` has a stand-in kubelet.
 
 Names that require gRPC, protobuf or watchdog are loaded on first use.
 """

@@ -17,8 +17,8 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, free_port
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import grpc
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.testing import AdmissionError, Container, Pod
+from kubelet_standin import AdmissionError, Container, Pod
 from tests.chaos.expected import Answer
 from tests.chaos.registry import ViolationError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
     from tests.chaos.setups import Served
     from tests.chaos.world import World
 

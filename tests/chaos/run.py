@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aosp_plugin.testing import Behaviour
+from kubelet_standin import Behaviour
 from tests import hanging_fs
 from tests.chaos import choice, setups
 from tests.chaos.invariants import settle

@@ -12,8 +12,8 @@ import struct
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.testing import Behaviour, Kubelet
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin.podresources_server import PodResources
 from tests import hanging_fs
 from tests.chaos import place
 from tests.chaos.expected import MISSING_DEVICE_TTL, Model

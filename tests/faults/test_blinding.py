@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:

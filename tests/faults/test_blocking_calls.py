@@ -18,7 +18,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.observer import Observer
-from aosp_plugin.testing import Behaviour, Kubelet
+from kubelet_standin import Behaviour, Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import yaml
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, DeviceDirectory, listed
 
 if TYPE_CHECKING:

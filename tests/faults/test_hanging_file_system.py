@@ -19,7 +19,7 @@ import yaml
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:

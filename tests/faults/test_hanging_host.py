@@ -15,7 +15,7 @@ from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import IN_LIFE, PATIENCE, DeviceDirectory, listed, problem, ready, run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import DraKubelet
+from kubelet_standin import DraKubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import PATIENCE, until

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.testing import DraKubelet, Kubelet
+from kubelet_standin import DraKubelet, Kubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until

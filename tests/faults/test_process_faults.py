@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import (
     PATIENCE,
     RESOURCE,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, DeviceDirectory, Serve, listed, sockets
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, listed, sockets
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Behaviour, Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, listed
 
 if TYPE_CHECKING:

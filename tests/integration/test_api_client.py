@@ -25,7 +25,7 @@ from aosp_plugin.framework.apiserver.errors import (
     UnauthorizedError,
 )
 from aosp_plugin.framework.apiserver.transport import ApiLimits
-from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

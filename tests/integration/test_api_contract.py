@@ -9,7 +9,7 @@ import pytest
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
-from aosp_plugin.testing.apiserver import ApiServer, Throttle
+from kubelet_standin.apiserver import ApiServer, Throttle
 from tests.api_contract.checks import CHECKS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
 from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, CredentialsError, UnauthorizedError
-from aosp_plugin.testing.apiserver import ApiServer, certificates
+from kubelet_standin.apiserver import ApiServer, certificates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -24,7 +24,7 @@ from aosp_plugin.errors import (
 )
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.edits import DeviceNode, Mount
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, listed, run
 

@@ -17,7 +17,7 @@ from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Reso
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
 

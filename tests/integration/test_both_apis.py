@@ -10,9 +10,9 @@ import pytest
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.testing import Kubelet
-from aosp_plugin.testing.apiserver import ApiServer
-from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
+from kubelet_standin import Kubelet
+from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.claims import DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import listed, run

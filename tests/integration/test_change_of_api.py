@@ -22,7 +22,7 @@ from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import listed, problem, ready, run
 from tests.tmpfs_binderfs import Mounts
 

@@ -21,7 +21,7 @@ from aosp_plugin.framework.apiserver.errors import (
 from aosp_plugin.framework.apiserver.transport import ApiLimits
 from aosp_plugin.framework.dra.claim_source import ApiClaimSource
 from aosp_plugin.framework.dra.interfaces import ClaimReference
-from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.claims import (
     TIMINGS,
     Node,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.framework.dra.claims import Claims
-    from aosp_plugin.testing.apiserver.faults import Fault
+    from kubelet_standin.apiserver.faults import Fault
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def image_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for pattern in excluded:
         for path in tree.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert not (tree / "aosp_plugin/testing").exists()
+    assert not (tree / "kubelet_standin").exists()
     assert not list(tree.glob("aosp_plugin/cli/demo*"))
     return tree
 

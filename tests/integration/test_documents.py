@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.cli.status import fetch
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.documents import examples, status
 from tests.support import PATIENCE, DeviceDirectory, Serve, listed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
 
 EXAMPLES = examples()
 PHONE = "aosp.io/phone"

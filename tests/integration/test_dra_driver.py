@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing.apiserver import ApiServer, Hang
-from aosp_plugin.testing.dra_claims import ClaimsError
-from aosp_plugin.testing.dra_kubelet import DraPod, DraVersion
+from kubelet_standin.apiserver import ApiServer, Hang
+from kubelet_standin.dra_claims import ClaimsError
+from kubelet_standin.dra_kubelet import DraPod, DraVersion
 from tests.claims import DRIVER, PATIENCE, DirectoryBackend
 from tests.dra_node import DraNode
 from tests.support import until

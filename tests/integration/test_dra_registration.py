@@ -14,7 +14,7 @@ import pytest
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.dra.kubelet_service import Timings
 from aosp_plugin.framework.sockets import listener
-from aosp_plugin.testing import DraKubelet, DraVersion
+from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, until
 

@@ -17,8 +17,8 @@ from aosp_plugin.framework.dra.health import HealthServicer, PreparedHealth
 from aosp_plugin.framework.dra.interfaces import DeviceHealth
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import REQUEST
-from aosp_plugin.testing import DraKubelet, DraVersion
-from aosp_plugin.testing.dra_kubelet import ClaimsError
+from kubelet_standin import DraKubelet, DraVersion
+from kubelet_standin.dra_kubelet import ClaimsError
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.support import PATIENCE
 

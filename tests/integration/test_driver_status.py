@@ -15,8 +15,8 @@ from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.dra import names
-from aosp_plugin.testing.apiserver import ApiServer
-from aosp_plugin.testing.dra_kubelet import DraKubelet
+from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.dra_kubelet import DraKubelet
 from tests.support import PATIENCE, free_port, http_get
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.framework import DevicePlugin, podresources_client
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources as PodResourcesServer
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
 
 if TYPE_CHECKING:

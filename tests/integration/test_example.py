@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.apiserver import ApiServer
-from aosp_plugin.testing.dra_kubelet import DraKubelet
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.dra_kubelet import DraKubelet
+from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, free_port, listed, sockets
 
 if TYPE_CHECKING:

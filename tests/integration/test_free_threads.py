@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import RESOURCE, listed, problem, running, sockets
 
 if TYPE_CHECKING:

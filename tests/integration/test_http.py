@@ -27,7 +27,7 @@ from aosp_plugin.framework.service.connections import read_head
 from aosp_plugin.framework.service.http import Answer, in_loop, probe, serving
 from aosp_plugin.framework.service.listening import listen
 from aosp_plugin.framework.service.requests import is_own_host
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView, ViewTimings
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources as Server
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources as Server
+from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
 from tests.support import (
     IN_LIFE,
     PATIENCE,
@@ -31,7 +32,6 @@ from tests.support import (
     run,
     until,
 )
-from tests.testing.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -23,7 +23,7 @@ from aosp_plugin.daemon.leaks import Gap, Leaks
 from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.testing.checkpoint import Checkpoint, CheckpointEntry, encode
+from kubelet_standin.checkpoint import Checkpoint, CheckpointEntry, encode
 from tests.backends import binder_backend
 from tests.support import RESOURCE, DeviceDirectory, until
 

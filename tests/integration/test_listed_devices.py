@@ -13,7 +13,7 @@ import pytest
 from aosp_plugin.framework import Device, DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, run, until
 
 if TYPE_CHECKING:

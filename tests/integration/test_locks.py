@@ -19,7 +19,7 @@ from aosp_plugin.config import Provision, Recreate
 from aosp_plugin.errors import UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.fake_binderfs import FakeBinderfs
 from tests.integration.test_binder_backend import needs_root

@@ -30,7 +30,7 @@ from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics
-from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
     FAST,
     IN_LIFE,

@@ -17,7 +17,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.apiserver.retries import Backoff
 from aosp_plugin.framework.apiserver.transport import ApiLimits
-from aosp_plugin.testing.apiserver import ApiServer, Cut, Hang, Refuse
+from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.support import until
 
 if TYPE_CHECKING:

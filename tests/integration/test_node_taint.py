@@ -20,7 +20,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DriverState
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.testing.apiserver import ApiServer
+from kubelet_standin.apiserver import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

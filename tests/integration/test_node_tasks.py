@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.testing import Kubelet
-from aosp_plugin.testing.apiserver import ApiServer, Hang
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Kubelet
+from kubelet_standin.apiserver import ApiServer, Hang
+from kubelet_standin.podresources_server import PodResources
 from tests.support import RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from aosp_plugin.daemon.node_watch import ResourceWatch
 from aosp_plugin.framework.deviceplugin.kubelet_view import ViewTimings
 from aosp_plugin.framework.worker import Worker
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, RESOURCE, Clock, DeviceDirectory, listed, make_plugin, ready, run, until
 
 if TYPE_CHECKING:

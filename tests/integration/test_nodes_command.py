@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import yaml
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import RESOURCE, DeviceDirectory, Serve, unprivileged
 
 if TYPE_CHECKING:

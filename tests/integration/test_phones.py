@@ -12,7 +12,7 @@ from aosp_plugin.config import NamedSets, NumberedSets, Recreate
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run
 

@@ -25,8 +25,8 @@ from aosp_plugin.framework.podresources_client import (
 )
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.sockets import identify
-from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Behaviour, Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from aosp_plugin.cli.main import main
 from aosp_plugin.config import COMMAND_DEFAULTS, PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
 from aosp_plugin.errors import NotPermittedError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
 

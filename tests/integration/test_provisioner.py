@@ -24,7 +24,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision import phone_mount, remote
 from aosp_plugin.config import PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
 from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceError
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import Clock, listed
 from tests.tmpfs_binderfs import Mounts
 

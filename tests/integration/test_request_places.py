@@ -16,7 +16,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.deviceplugin import request_threads, servicer
 from aosp_plugin.framework.deviceplugin.request_threads import PLACES
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, run
 
 if TYPE_CHECKING:

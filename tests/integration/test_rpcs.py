@@ -14,7 +14,7 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.events import pacing
-from aosp_plugin.testing import Behaviour, Container, Kubelet, Pod
+from kubelet_standin import Behaviour, Container, Kubelet, Pod
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi.spec_file import SpecFile
 from aosp_plugin.framework.service.http import serving
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.integration.test_binder_backend import needs_root
 from tests.integration.test_http import LOCAL, raw

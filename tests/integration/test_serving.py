@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework import ListedDevices, serve
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import PATIENCE, free_port, listed, sockets
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 from tests.support import DeviceDirectory, Serve, listed, sockets
 
 if TYPE_CHECKING:

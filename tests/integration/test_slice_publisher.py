@@ -12,7 +12,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
-from aosp_plugin.testing.apiserver import ApiServer, Hang
+from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
     DRIVER,
     NODE,

@@ -13,7 +13,7 @@ from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.errors import InvalidObjectError, Request
 from aosp_plugin.framework.apiserver.transport import ApiLimits
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
-from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
 
 if TYPE_CHECKING:

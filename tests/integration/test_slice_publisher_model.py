@@ -17,7 +17,7 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import pacing
 from aosp_plugin.framework.dra.slice_follower import FollowTimings
 from aosp_plugin.framework.dra.slices import Identity, differences, stored_slice, wanted_slices
-from aosp_plugin.testing.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
+from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
 from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.support import DeviceDirectory, Serve, listed
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from aosp_plugin.cli.summary import summary
 from aosp_plugin.daemon.report import Counts
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer, serving
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.deviceplugin import supervisor as real
 from aosp_plugin.framework.deviceplugin.kubelet_client import register
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
-from aosp_plugin.testing import Kubelet
-from aosp_plugin.testing.registration import PENDING
+from kubelet_standin import Kubelet
+from kubelet_standin.registration import PENDING
 from tests.model.events import Event, happen, quiet, reachable
 from tests.model.supervisor import Manner, Phase, State
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, make_plugin, sockets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.testing import Behaviour
+from kubelet_standin import Behaviour
 from tests.e2e.kubelet import versions
 from tests.e2e.kubelet.standalone import common_configuration
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Any
 
-from aosp_plugin.testing import ContainerAllocation, DeviceSpec, Mount
+from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
 from tests.e2e.common import oci
 
 FILES = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.cli.demo.plugin import PluginProcess
     from aosp_plugin.cli.demo.tenants import Tenants
-    from aosp_plugin.testing import Kubelet
+    from kubelet_standin import Kubelet
 
 PAUSE = 3.0
 """Seconds that a killed plugin stays away."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from aosp_plugin.cli.demo.phones import RESOURCE
-from aosp_plugin.testing import ContainerAllocation
+from kubelet_standin import ContainerAllocation
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from aosp_plugin.testing import Event
+    from kubelet_standin import Event
 
 _COLORS = {"fault": "magenta", "kubelet": "cyan", "pod": "green", "scheduler": "yellow"}
 _LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}

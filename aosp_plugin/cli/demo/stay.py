@@ -24,8 +24,8 @@ from aosp_plugin.cli.demo.plugin import DemoError, PluginProcess, free_port
 from aosp_plugin.cli.demo.screen import KubeletEvents, Screen
 from aosp_plugin.cli.demo.tenants import Tenants
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.testing import Behaviour, Kubelet
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin.podresources_server import PodResources
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -1,7 +1,7 @@
 """``aosp-plugin demo`` without ``--stay``: what the plugin does, step by step.
 
 The plugin is the real one, in a process of its own and on real unix sockets. Its devices are empty files, and its
-kubelet is ``aosp_plugin.testing``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
+kubelet is ``kubelet_standin``. The demo verifies each step on the kubelet's side; if a step fails, it exits with 1.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import click
 
 from aosp_plugin.cli.demo.plugin import DemoError, PluginProcess
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.testing import AdmissionError, Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import AdmissionError, Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
 
 RESOURCE = "aosp.io/binder"
 POD_RESOURCES = "pod-resources.sock"

@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING
 
 from aosp_plugin.cli.demo.phones import RESOURCE
-from aosp_plugin.testing import AdmissionError, Container, Pod
+from kubelet_standin import AdmissionError, Container, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.testing import Kubelet
+    from kubelet_standin import Kubelet
 
 NAMESPACES = ("games", "tests", "streaming")
 CONTAINER = "android"

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.testing.apiserver import ApiServer
+from kubelet_standin.apiserver import ApiServer
 from tests.chaos.claims.faults import FAULTS
 from tests.chaos.claims.invariants import violations
 from tests.chaos.claims.world import DEVICES, NODE, World

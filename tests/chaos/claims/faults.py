@@ -7,13 +7,13 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.testing.apiserver import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
+from kubelet_standin.apiserver import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
 from tests.chaos.claims.world import NODE, World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aosp_plugin.testing.apiserver.faults import Fault as Answer
+    from kubelet_standin.apiserver.faults import Fault as Answer
 
 FAULTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {}
 SOON: Final = 0.4

@@ -14,13 +14,13 @@ import yaml
 
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.dra import names
-from aosp_plugin.testing.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
+from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from aosp_plugin.testing.apiserver import ApiServer
+    from kubelet_standin.apiserver import ApiServer
 
 RESOURCE: Final = "aosp.io/binder"
 DRIVER: Final = names.driver_name(RESOURCE)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from aosp_plugin.testing import Behaviour
+from kubelet_standin import Behaviour
 from tests.chaos.registry import at_once, for_a_while
 
 if TYPE_CHECKING:

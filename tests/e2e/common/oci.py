@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.testing import ContainerAllocation, DeviceSpec, Mount
+    from kubelet_standin import ContainerAllocation, DeviceSpec, Mount
 
     ReadFile = Callable[[str], "File"]
     Spec = dict[str, Any]

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from aosp_plugin.testing import Container, Kubelet, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import Container, Kubelet, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.e2e.deploy import parts
 from tests.e2e.deploy.parts import DEPLOY, PROJECT, run
 from tests.support import DeviceDirectory, free_port

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.dra import names
-from aosp_plugin.testing.apiserver import ApiServer, Refuse
-from aosp_plugin.testing.dra_kubelet import ClaimsError, DraClaim, DraKubelet, DraPod
+from kubelet_standin.apiserver import ApiServer, Refuse
+from kubelet_standin.dra_kubelet import ClaimsError, DraClaim, DraKubelet, DraPod
 from tests.e2e.deploy.faults import RESOURCE, Process, World, item
 
 if TYPE_CHECKING:

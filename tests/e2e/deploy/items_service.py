@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.deploy.items_unit import SYSTEMD, UNIT
 from tests.e2e.deploy.parts import run

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
 
 RUNTIMES: Final = ("runc", "crun")
 HOST_ID: Final = 100_000

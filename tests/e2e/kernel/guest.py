@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from aosp_plugin.testing import Kubelet
+from kubelet_standin import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
     confinement,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
     from tests.e2e.kernel.tenants import Kind
     from tests.e2e.kernel.world import World
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.testing import AdmissionError
+from kubelet_standin import AdmissionError
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item
@@ -16,7 +16,7 @@ from tests.e2e.kernel.phones import DIRECTORY, LISTED, NAMES, RESOURCE, path, ph
 from tests.e2e.kernel.world import file_id, is_open, open_files, until
 
 if TYPE_CHECKING:
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
     from tests.e2e.kernel.containers import Running
     from tests.e2e.kernel.world import World
 

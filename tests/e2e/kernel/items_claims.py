@@ -13,8 +13,8 @@ from aosp_plugin.binder.driver import binderfs, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Phones, Resource
-from aosp_plugin.testing import ContainerAllocation
-from aosp_plugin.testing import pods as given
+from kubelet_standin import ContainerAllocation
+from kubelet_standin import pods as given
 from tests.e2e.common.report import say
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.containers import check, start

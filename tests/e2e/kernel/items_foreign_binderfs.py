@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.testing import AdmissionError
+from kubelet_standin import AdmissionError
 from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.confinement import PHONE_PROFILE
 from tests.e2e.kernel.containers import check, start

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.testing import Container, Pod
+from kubelet_standin import Container, Pod
 from tests.e2e.common.report import say
 from tests.e2e.kernel import phones
 from tests.e2e.kernel.item import Item

@@ -12,7 +12,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.testing import AdmissionError, Container, Pod
+from kubelet_standin import AdmissionError, Container, Pod
 from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.item import Item, item

@@ -15,7 +15,7 @@ from tests.e2e.kernel.phones import REDROID, phone_of
 from tests.e2e.kernel.world import until
 
 if TYPE_CHECKING:
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
     from tests.e2e.kernel.world import World
 
 

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.testing import AdmissionError, Container, Pod
-from aosp_plugin.testing.podresources_server import PodResources
+from kubelet_standin import AdmissionError, Container, Pod
+from kubelet_standin.podresources_server import PodResources
 from tests.e2e.kernel import items_binderfs_phones, phones
 from tests.e2e.kernel.containers import check
 from tests.e2e.kernel.item import Item, item

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.testing import AdmissionError
+from kubelet_standin import AdmissionError
 from tests.documents import examples
 from tests.e2e.kernel.containers import HOST_ID, check, start
 from tests.e2e.kernel.item import Item, for_each_runtime, item

@@ -16,7 +16,7 @@ from tests.e2e.kernel.operations import SHARED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
 
 RESOURCE: Final = "aosp.io/phone"
 DIRECTORY: Final = "/run/aosp-binderfs/phones"

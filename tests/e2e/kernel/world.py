@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.testing import Container, Kubelet, Pod
+from kubelet_standin import Container, Kubelet, Pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.testing import ContainerAllocation
+    from kubelet_standin import ContainerAllocation
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]

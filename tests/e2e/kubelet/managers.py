@@ -8,7 +8,7 @@ import itertools
 import tempfile
 from typing import TYPE_CHECKING
 
-from aosp_plugin.testing import AdmissionError, Container, DraKubelet, DraVersion, Kubelet, Pod
+from kubelet_standin import AdmissionError, Container, DraKubelet, DraVersion, Kubelet, Pod
 from tests.e2e.kubelet.pods import container
 from tests.e2e.kubelet.scenarios import Admitted, Rejected
 from tests.e2e.kubelet.standalone import PLUGINS
@@ -17,13 +17,13 @@ from tests.e2e.kubelet.versions import DRA, behaviour
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aosp_plugin.testing import Behaviour
+    from kubelet_standin import Behaviour
     from tests.e2e.kubelet.node import Node, Placed
     from tests.e2e.kubelet.scenarios import DeviceManager
 
 
 class StandIn:
-    """``aosp_plugin.testing.Kubelet`` with the behaviour of the real kubelet's version."""
+    """``kubelet_standin.Kubelet`` with the behaviour of the real kubelet's version."""
 
     def __init__(self, kubelet: Kubelet, dra_kubelet: DraKubelet) -> None:
         """Use a running stand-in, which consists of two halves."""

@@ -1,4 +1,4 @@
-"""Scenarios for the kubelet's device manager, which run on the real kubelet and on ``aosp_plugin.testing.Kubelet``.
+"""Scenarios for the kubelet's device manager, which run on the real kubelet and on ``kubelet_standin.Kubelet``.
 
 Most tests rely on the stand-in; these compare it with the real kubelet. Each scenario is written once, for a
 :class:`DeviceManager`, and has a resource of its own.
@@ -21,7 +21,7 @@ from tests.e2e.kubelet.versions import ANY, KEEPS_DEVICES, LOSES_DEVICES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aosp_plugin.testing import Behaviour
+    from kubelet_standin import Behaviour
     from tests.e2e.kubelet.versions import Condition
 
 PATIENCE = 30.0

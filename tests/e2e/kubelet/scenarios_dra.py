@@ -1,4 +1,4 @@
-"""Scenarios for the kubelet's dealings with DRA drivers, on the real kubelet and on ``aosp_plugin.testing.DraKubelet``.
+"""Scenarios for the kubelet's dealings with DRA drivers, on the real kubelet and on ``kubelet_standin.DraKubelet``.
 
 Without an API server there are no claims: these are about registration and health.
 """

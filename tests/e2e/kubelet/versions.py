@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aosp_plugin.testing import Behaviour
+from kubelet_standin import Behaviour
 from tests.e2e.common import cache, golang
 
 VERSIONS: Final = {"1.25": "v1.25.16", "1.28": "v1.28.15", "1.31": "v1.31.0", "1.36": "v1.36.3", "1.37": "v1.37.1"}

@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.daemon.owners import parse_checkpoint, parse_claims_checkpoint
 from aosp_plugin.errors import HostError
-from aosp_plugin.testing import checkpoint as kubelet_checkpoint
+from kubelet_standin import checkpoint as kubelet_checkpoint
 
 RESOURCE = "aosp.io/binder"
 

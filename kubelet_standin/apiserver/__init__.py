@@ -1,0 +1,55 @@
+"""A stand-in API server to test DRA drivers and other clients against: no cluster, no etcd.
+
+:class:`ApiServer` serves Kubernetes objects on a real TCP socket, with TLS if required: nodes, pods, Events,
+ResourceSlices, ResourceClaims, DeviceClasses and others (``kinds``). It has GET, LIST with field selectors and pages,
+WATCH with bookmarks, POST, PUT, PATCH, DELETE with preconditions, and DELETE of a collection, and answers as
+kube-apiserver does: 404, 409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a
+limit. The same checks run with it and with kube-apiserver (``tests/api_contract``).
+
+::
+
+    import asyncio
+
+    from aosp_plugin.framework.apiserver import paths
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+    from kubelet_standin.apiserver import ApiServer, Throttle
+
+    async def main():
+        async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:   # or your driver
+            server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+            node = await client.get(paths.object_path(paths.NODES, "worker"))
+
+            throttled = server.faults.add(Throttle(retry_after=1.0), verb="create", resource="resourceslices", times=2)
+            ...                                                       # the driver publishes its slices
+            await server.wait_for(lambda s: s.objects.list(paths.RESOURCE_SLICES))
+            assert throttled.hits == 2
+
+            server.objects.delete_collection(paths.RESOURCE_SLICES, "spec.nodeName=worker")     # a kubelet starts
+            await server.wait_for(lambda s: s.objects.list(paths.RESOURCE_SLICES))
+            assert server.count("update", "resourceslices") == 0      # nothing was written in vain
+
+    asyncio.run(main())
+
+- ``server.objects`` reads and writes objects as the administrator: without HTTP, faults, tokens and rules.
+  ``collect_garbage`` deletes what belonged to deleted owners.
+- ``server.access`` has the tokens (401) and rules (403). ``write_service_account`` writes the files that the kubelet
+  mounts into a pod, and ``environment`` has its variables.
+- ``server.faults`` injects faults: :class:`Hang`, :class:`Slow`, :class:`Cut`, :class:`Garbage`, :class:`RawBytes`,
+  :class:`Throttle`, :class:`Refuse`, and watches that send nothing. ``stop``, ``restart``, ``drop_connections`` and
+  ``end_watches`` end connections.
+- ``server.requests`` counts requests, and :meth:`ApiServer.wait_for` waits for a condition without polling.
+- ``minor`` is the version, ``drop_fields`` are fields of feature gates that are off.
+
+Not modelled: strategic merge patches and server-side apply, label selectors, admission, defaults except for the time of
+a taint, API versions other than v1, and the validation of anything but ResourceSlices and names.
+"""
+
+from __future__ import annotations
+
+from kubelet_standin.apiserver.faults import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
+from kubelet_standin.apiserver.kinds import Kind
+from kubelet_standin.apiserver.server import ApiServer
+from kubelet_standin.apiserver.statuses import StatusError
+
+__all__ = ["ApiServer", "Cut", "Garbage", "Hang", "Kind", "RawBytes", "Refuse", "Slow", "StatusError", "Throttle"]

@@ -1,0 +1,216 @@
+"""HTTP requests of the stand-in API server."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiohttp import web
+
+from kubelet_standin.apiserver import patches, statuses
+from kubelet_standin.apiserver.fault_answers import JSON, break_connection, cut_answer, fault_answer, status_answer
+from kubelet_standin.apiserver.faults import Cut
+from kubelet_standin.apiserver.kinds import Location, locate
+from kubelet_standin.apiserver.selectors import selector
+from kubelet_standin.apiserver.statuses import StatusError
+from kubelet_standin.apiserver.watches import Watch, WatchOptions
+
+if TYPE_CHECKING:
+    from kubelet_standin.apiserver.server import ApiServer
+
+WATCH_SECONDS = 1800.0
+"""The duration of a watch without timeoutSeconds; kube-apiserver's is random, 30 to 60 minutes."""
+
+_VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete", "PATCH": "patch"}
+_TRUE = {"1", "true", "True"}
+
+
+class Received(NamedTuple):
+    """A request that was received."""
+
+    verb: str
+    """As in RBAC rules."""
+    location: Location
+    user: str
+
+    @property
+    def resource(self) -> str:
+        """Plural name, with the subresource."""
+        subresource = self.location.subresource
+        return f"{self.location.kind.plural}/{subresource}" if subresource else self.location.kind.plural
+
+
+class Handler:
+    """Answers the requests of one server."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request. Each is counted, with the status of the answer."""
+        location = locate(request.path, self._server.kinds)
+        if location is None:
+            return self._infrastructure(request)
+        received = Received(_verb(request, location), location, "")
+        code = 0
+        try:
+            response = await self._answer(request, received)
+            code = response.status
+        except StatusError as error:
+            code = error.code
+            response = status_answer(error)
+        finally:
+            self._server.record(received, code)
+        return response
+
+    def _infrastructure(self, request: web.Request) -> web.StreamResponse:
+        if request.path in {"/readyz", "/livez", "/healthz"}:
+            return web.Response(text="ok")
+        return web.Response(status=404, text="404 page not found\n")
+
+    async def _answer(self, request: web.Request, received: Received) -> web.StreamResponse:
+        user = self._server.access.authenticate(request.headers.get("Authorization", ""))
+        active = self._server.faults.next(received.verb, received.location.kind.plural)
+        if active is not None and (answer := await fault_answer(request, active)) is not None:
+            return answer
+        cut = active.fault if active is not None and isinstance(active.fault, Cut) else None
+        self._server.access.authorize(received._replace(user=user))
+        if received.verb == "watch":
+            return await self._watch(request, received.location, cut)
+        code, result = self._process(received, request, await request.read())
+        body = json.dumps(result, separators=(",", ":")).encode()
+        if cut is not None:
+            return await cut_answer(request, body, cut)
+        return web.Response(status=code, body=body, headers={"Content-Type": JSON})
+
+    def _process(self, received: Received, request: web.Request, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Return status and body of the answer."""
+        store, location = self._server.store, received.location
+        match received.verb:
+            case "get" | "list" as verb:
+                return 200, store.get(location) if verb == "get" else self._list(location, request)
+            case "create":
+                return 201, store.create(location, _object(body), dry_run=request.query.get("dryRun") == "All")
+            case "update":
+                return 200, store.update(location, _object(body))
+            case "patch" if location.name:
+                return 200, self._patch(location, request.content_type, body)
+            case "delete":
+                preconditions = _object(body).get("preconditions") or {} if body else {}
+                return 200, store.delete(location, preconditions)
+            case "deletecollection":
+                matches = selector(request.query.get("fieldSelector", ""), location)
+                items = store.list(location.kind, matches)
+                for item in items:
+                    store.delete(_of(location, item), {})
+                return 200, _collection(location, items, {"resourceVersion": str(store.revision)})
+            case _:
+                raise statuses.method_not_allowed()
+
+    def _patch(self, location: Location, content_type: str, body: bytes) -> dict[str, Any]:
+        store = self._server.store
+        return store.update(location, patches.apply(content_type, body, store.get(location)))
+
+    def _list(self, location: Location, request: web.Request) -> dict[str, Any]:
+        """Return a list, or a page of it: the continue token has the revision and the last key."""
+        store = self._server.store
+        matches = selector(request.query.get("fieldSelector", ""), location)
+        revision, after = _continued(request.query.get("continue", ""))
+        if revision is not None and revision < store.compacted:
+            raise statuses.expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new "
+                "list without the continue parameter."
+            )
+        items = [item for item in store.list(location.kind, matches) if _order(item) > after]
+        metadata: dict[str, Any] = {"resourceVersion": str(store.revision if revision is None else revision)}
+        limit = int(request.query.get("limit", "0") or 0)
+        if 0 < limit < len(items):
+            token = json.dumps([int(metadata["resourceVersion"]), *_order(items[limit - 1])])
+            metadata |= {
+                "continue": base64.urlsafe_b64encode(token.encode()).decode().rstrip("="),
+                "remainingItemCount": len(items) - limit,
+            }
+            items = items[:limit]
+        return _collection(location, items, metadata)
+
+    async def _watch(self, request: web.Request, location: Location, cut: Cut | None) -> web.StreamResponse:
+        query = request.query
+        version = query.get("resourceVersion", "")
+        if version and not version.isdecimal():
+            raise statuses.bad_request(f"resourceVersion: Invalid value: {version!r}")
+        options = WatchOptions(
+            location.kind,
+            selector(query.get("fieldSelector", ""), location),
+            None if version in {"", "0"} else int(version),
+            query.get("allowWatchBookmarks", "") in _TRUE,
+            float(query.get("timeoutSeconds", "") or WATCH_SECONDS),
+        )
+        response = web.StreamResponse(headers={"Content-Type": JSON})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+
+        async def send(line: bytes) -> None:
+            if cut is None:
+                await response.write(line)
+                return
+            await response.write(line[: round(len(line) * (cut.after or 0))])
+            break_connection(request)
+
+        server = self._server
+        watch = Watch(
+            options,
+            server.store,
+            changed=server.next_change,
+            silent=lambda: server.faults.silent_watches,
+            bookmark_interval=server.bookmark_interval,
+        )
+        with server.watching(watch):
+            await watch.run(send)
+        await response.write_eof()
+        return response
+
+
+def _verb(request: web.Request, location: Location) -> str:
+    if request.method == "GET":
+        if location.name:
+            return "get"
+        return "watch" if request.query.get("watch", "") in _TRUE else "list"
+    verb = _VERBS.get(request.method, request.method.lower())
+    return "deletecollection" if verb == "delete" and not location.name else verb
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise statuses.bad_request(f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise statuses.bad_request("the body is not an object")
+    return value
+
+
+def _of(location: Location, item: dict[str, Any]) -> Location:
+    return location._replace(namespace=item["metadata"].get("namespace", ""), name=item["metadata"]["name"])
+
+
+def _order(item: dict[str, Any]) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _continued(token: str) -> tuple[int | None, tuple[str, str]]:
+    if not token:
+        return None, ("", "")
+    try:
+        revision, namespace, name = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    except (ValueError, binascii.Error) as error:
+        raise statuses.bad_request(f"continue key is not valid: {error}") from error
+    return revision, (namespace, name)
+
+
+def _collection(location: Location, items: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str, Any]:
+    for item in items:  # lists of built-in types have it once, for all
+        del item["kind"], item["apiVersion"]
+    kind = location.kind
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}

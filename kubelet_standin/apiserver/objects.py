@@ -1,0 +1,86 @@
+"""The objects of the stand-in API server, as its administrator reads and writes them, without HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kubelet_standin.apiserver.kinds import Kind, Location, locate
+from kubelet_standin.apiserver.selectors import selector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kubelet_standin.apiserver.store import Store
+
+Object = dict[str, Any]
+
+
+class Objects:
+    """Requests without HTTP, faults, tokens and rules; watches see their changes. For the server's event loop."""
+
+    def __init__(self, store: Store, kinds: tuple[Kind, ...]) -> None:
+        self._store = store
+        self._kinds = kinds
+
+    def get(self, path: str) -> Object:
+        """Return an object. This and the following methods raise StatusError as the API does."""
+        return self._store.get(self._locate(path))
+
+    def find(self, path: str) -> Object | None:
+        """Return an object, or None if it does not exist."""
+        location = self._locate(path)
+        return next(iter(self._store.list(location.kind, selector("", location))), None)
+
+    def list(self, path: str, field_selector: str = "") -> Sequence[Object]:
+        """Return the objects of a collection."""
+        location = self._locate(path)
+        return self._store.list(location.kind, selector(field_selector, location))
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Create an object in a collection; ``kind`` and ``apiVersion`` may be missing."""
+        location = self._locate(path)
+        return self._store.create(location, _typed(location, body))
+
+    def update(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Replace an object; ``.../status`` replaces its status only."""
+        location = self._locate(path)
+        return self._store.update(location, _typed(location, body))
+
+    def delete(self, path: str) -> None:
+        """Delete an object."""
+        self._store.delete(self._locate(path), {})
+
+    def delete_collection(self, path: str, field_selector: str = "") -> int:
+        """Delete the objects of a collection, as a kubelet does with the ResourceSlices of its node when it starts.
+
+        Returns their number.
+        """
+        location = self._locate(path)
+        items = self._store.list(location.kind, selector(field_selector, location))
+        for item in items:
+            metadata = item["metadata"]
+            self._store.delete(Location(location.kind, metadata.get("namespace", ""), metadata["name"]), {})
+        return len(items)
+
+    def collect_garbage(self) -> Sequence[str]:
+        """Delete the objects whose owners no longer exist, as kube-controller-manager does, and return their names."""
+        uids = {item["metadata"]["uid"] for kind in self._kinds for item in self._store.list(kind, lambda _: True)}
+        names = []
+        for kind in self._kinds:
+            for item in self._store.list(kind, lambda _: True):
+                metadata = item["metadata"]
+                owners = metadata.get("ownerReferences") or []
+                if owners and not any(owner.get("uid") in uids for owner in owners):
+                    self._store.delete(Location(kind, metadata.get("namespace", ""), metadata["name"]), {})
+                    names.append(metadata["name"])
+        return names
+
+    def _locate(self, path: str) -> Location:
+        location = locate(path, self._kinds)
+        if location is None:
+            raise KeyError(f"{path} is not the path of a resource")
+        return location
+
+
+def _typed(location: Location, body: Mapping[str, Any]) -> Object:
+    return {"kind": location.kind.name, "apiVersion": location.kind.api_version, **body}

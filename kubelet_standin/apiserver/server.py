@@ -1,0 +1,260 @@
+"""The stand-in API server: Kubernetes objects on a real TCP socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from aiohttp import web
+
+from kubelet_standin.apiserver import certificates
+from kubelet_standin.apiserver.access import Access
+from kubelet_standin.apiserver.faults import Faults
+from kubelet_standin.apiserver.handler import Handler
+from kubelet_standin.apiserver.kinds import KINDS, Kind
+from kubelet_standin.apiserver.objects import Objects
+from kubelet_standin.apiserver.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from types import TracebackType
+
+    from kubelet_standin.apiserver.handler import Received
+    from kubelet_standin.apiserver.watches import Watch
+
+NEWEST: Final = 37
+"""The newest minor version whose behaviour is known."""
+TAINTS_SINCE: Final = 36
+"""The first minor version with the feature gate DRADeviceTaints on by default."""
+KEPT_REQUESTS: Final = 1000
+
+
+class RequestRecord(NamedTuple):
+    """A request that was answered, or whose connection ended."""
+
+    verb: str
+    resource: str
+    name: str
+    """Empty for a collection."""
+    code: int
+    """HTTP status; 0 without an answer."""
+
+
+class ApiServer:
+    """A stand-in API server: an async context manager that belongs to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        minor: int = NEWEST,
+        drop_fields: Collection[str] | None = None,
+        tls: bool = False,
+        bookmark_interval: float = 60.0,
+        kinds: Sequence[Kind] = (),
+        host: str = "127.0.0.1",
+    ) -> None:
+        """Prepare a server like kube-apiserver 1.``minor``.
+
+        - ``drop_fields``: fields of the spec and of the devices of ResourceSlices that the server drops, as if their
+          feature gates were off; None for those of the version, which is ``taints`` before 1.36.
+        - ``tls``: serve HTTPS with a certificate of an authority of its own, which requires openssl.
+        - ``bookmark_interval``: seconds between two bookmarks of a watch.
+        - ``kinds``: kinds in addition to those of :data:`~kubelet_standin.apiserver.kinds.KINDS`.
+        """
+        self.kinds = (*KINDS, *kinds)
+        self.bookmark_interval = bookmark_interval
+        self.access = Access()
+        self.faults = Faults(self._notify)
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """The number of requests by verb and plural name, such as ("update", "resourceslices"); across restarts."""
+        self.log: deque[RequestRecord] = deque(maxlen=KEPT_REQUESTS)
+        """The last requests, the oldest one first."""
+        self._tls = tls
+        self._host = host
+        self._port = 0
+        self._watches: set[Watch] = set()
+        self._changed = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._certificates: certificates.Certificates | None = None
+        if drop_fields is None:
+            drop_fields = () if minor >= TAINTS_SINCE else ("taints",)
+        self.store = Store(drop_fields=drop_fields, minor=minor, changed=self._notify)
+        self.objects = Objects(self.store, self.kinds)
+        """The administrator's requests, without HTTP."""
+
+    async def __aenter__(self) -> Self:
+        """Start the server."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server, and remove its files."""
+        await self.stop()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    async def start(self) -> None:
+        """Listen; after the first start, at the same port. Raises RuntimeError if the server already runs."""
+        if self._runner is not None:
+            raise RuntimeError("the API server already runs")
+        context = None
+        if self._tls:
+            if self._certificates is None:
+                await self.replace_certificates()
+            assert self._certificates is not None  # noqa: S101 - for mypy
+            context = self._certificates.context()
+        application = web.Application(client_max_size=4 << 20)
+        application.router.add_route("*", "/{path:.*}", Handler(self).handle)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+        await runner.setup()
+        await web.TCPSite(runner, self._host, self._port, ssl_context=context).start()
+        self._port = runner.addresses[0][1]
+        self._runner = runner
+        self._notify()
+
+    async def stop(self) -> None:
+        """Stop as if killed: all connections break, and new ones are refused. Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        self.drop_connections(runner)
+        await runner.cleanup()
+        self._notify()
+
+    async def restart(self, *, keep_data: bool = True) -> None:
+        """Stop and start again; ``keep_data=False`` loses all objects, and the revisions begin again.
+
+        The history is lost in any case, as a kube-apiserver's cache is: a watch from an earlier revision gets 410.
+        """
+        await self.stop()
+        if keep_data:
+            self.store.compact()
+        else:
+            self.store.clear()
+        await self.start()
+
+    async def replace_certificates(self) -> None:
+        """Create another authority and certificate, which the next start uses."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="apiserver-")
+        self._certificates = await asyncio.to_thread(certificates.create, self._directory.name)
+
+    @property
+    def running(self) -> bool:
+        """Whether the server is started."""
+        return self._runner is not None
+
+    @property
+    def url(self) -> str:
+        """The URL without a path; after the first start."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http{'s' if self._tls else ''}://{host}:{self._port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the kubelet sets in containers; after the first start."""
+        return {"KUBERNETES_SERVICE_HOST": self._host, "KUBERNETES_SERVICE_PORT": str(self._port)}
+
+    def write_service_account(self, directory: str, token: str = "driver-token") -> None:  # noqa: S107 - of tests
+        """Write ``token`` and ``ca.crt`` to a directory, as the kubelet does, and accept the token.
+
+        Requires TLS, and a first start. The files are replaced atomically.
+        """
+        if self._certificates is None:
+            raise RuntimeError("a service account requires an API server with tls=True that was started")
+        with open(self._certificates.authority, encoding="ascii") as file:
+            authority = file.read()
+        for name, content in (("token", token), ("ca.crt", authority)):
+            path = os.path.join(directory, name)
+            with open(f"{path}.new", "w", encoding="ascii") as file:
+                file.write(content)
+            os.replace(f"{path}.new", path)
+        self.access.add_token(token)
+
+    def compact(self) -> None:
+        """Forget the history: a watch from an older revision gets 410 as its first event."""
+        self.store.compact()
+        self._notify()
+
+    @property
+    def open_watches(self) -> int:
+        """The number of watches that are open."""
+        return len(self._watches)
+
+    def end_watches(self) -> None:
+        """End all watches as at their time limit: without an error."""
+        for watch in self._watches:
+            watch.ended = True
+        self._notify()
+
+    def drop_connections(self, runner: web.AppRunner | None = None) -> None:
+        """Break all connections, those of watches too."""
+        runner = runner or self._runner
+        if runner is not None and runner.server is not None:
+            for connection in list(runner.server.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
+
+    def count(self, verb: str = "*", resource: str = "*") -> int:
+        """Return the number of requests with a verb and a plural name; ``*`` stands for any."""
+        return sum(
+            number
+            for (each, target), number in self.requests.items()
+            if verb in {"*", each} and resource in {"*", target}
+        )
+
+    async def wait_for(self, predicate: Callable[[ApiServer], object], timeout: float = 30.0) -> None:
+        """Wait until the predicate holds; it is evaluated now and after each change of state.
+
+        A state that lasts for less than one iteration of the event loop may be missed; use ``requests``, which only
+        grows, if that matters. Raises TimeoutError after ``timeout`` seconds, with a description of the state.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate(self):
+                    await self.next_change().wait()
+        except TimeoutError:
+            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
+
+    def next_change(self) -> asyncio.Event:
+        """Return an event that the next change sets: of an object, a request, a watch, a fault, a start or a stop."""
+        return self._changed
+
+    def describe(self) -> str:
+        """Return a description of the state in a few lines, for failed tests."""
+        state = "running" if self.running else "stopped"
+        lines = [f"the API server is {state}, at revision {self.store.revision}, with {self.open_watches} watches"]
+        for kind in self.kinds:
+            names = [item["metadata"]["name"] for item in self.store.list(kind, lambda _: True)]
+            if names:
+                lines.append(f"  {kind.plural}: {', '.join(names)}")
+        lines += [f"  {record.verb} {record.resource} {record.name}: {record.code}" for record in list(self.log)[-10:]]
+        return "\n".join(lines)
+
+    @contextlib.contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Count an open watch. For the handler."""
+        self._watches.add(watch)
+        self._notify()
+        try:
+            yield
+        finally:
+            self._watches.discard(watch)
+            self._notify()
+
+    def record(self, request: Received, code: int) -> None:
+        """Count a request. For the handler."""
+        self.requests[request.verb, request.resource] += 1
+        self.log.append(RequestRecord(request.verb, request.resource, request.location.name, code))
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

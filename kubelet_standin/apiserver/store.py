@@ -1,0 +1,252 @@
+"""The objects of the stand-in API server, with the history that watches read."""
+
+from __future__ import annotations
+
+import copy
+import random
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from kubelet_standin.apiserver import statuses, validation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from kubelet_standin.apiserver.kinds import Kind, Location
+
+Object = dict[str, Any]
+Key = tuple[str, str, str, str]  # API group, plural, namespace, name
+
+_SERVER_FIELDS = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+)
+"""Metadata that only the server sets."""
+
+
+FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status", "data", "binaryData", "immutable"})
+"""The fields of objects of most kinds; others are dropped, as those that a server does not know."""
+
+
+class Change(NamedTuple):
+    """An entry of the history."""
+
+    revision: int
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    kind: Kind
+    object: Object
+    """After the change; before a deletion, with the revision of the deletion."""
+    previous: Object | None
+    """Before the change; None if it did not exist."""
+
+
+class Store:
+    """Objects by kind, namespace and name. Methods raise StatusError; objects are copied on the way in and out."""
+
+    def __init__(self, *, drop_fields: Collection[str], minor: int, changed: Callable[[], None]) -> None:
+        """``drop_fields`` and ``minor`` are those of ApiServer; ``changed`` is called after each change."""
+        self.drop_fields = frozenset(drop_fields)
+        self.revision = 1
+        self.history: list[Change] = []
+        self.compacted = 0
+        """Changes up to this revision are no longer in the history."""
+        self._limits = validation.limits(minor)
+        self._changed = changed
+        self._objects: dict[Key, Object] = {}
+        self._processed: dict[Kind, int] = {}
+
+    def get(self, location: Location) -> Object:
+        """Return an object; 404 if it does not exist."""
+        return copy.deepcopy(self._find(location))
+
+    def list(self, kind: Kind, matches: Callable[[Object], bool]) -> list[Object]:
+        """Return the objects of a kind that match, ordered by namespace and name."""
+        self._processed[kind] = self.revision
+        keys = sorted(key for key in self._objects if key[:2] == (kind.group, kind.plural))
+        return [copy.deepcopy(self._objects[key]) for key in keys if matches(self._objects[key])]
+
+    def create(self, location: Location, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """Store a new object, unless it is a dry run; 409 if it exists, 422 if it is invalid."""
+        kind = location.kind
+        new = _checked(location, body)
+        metadata = new["metadata"]
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = f"{metadata['generateName']}{_suffix()}"
+        if metadata.pop("resourceVersion", ""):
+            message = "resourceVersion should not be set on objects to be created"
+            raise statuses.StatusError(500, "InternalError", message)
+        for name in _SERVER_FIELDS:
+            metadata.pop(name, None)
+        manager = {"manager": "stand-in", "operation": "Update", "apiVersion": kind.api_version, "time": _now()}
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "managedFields": [manager]}
+        if kind.namespaced:
+            metadata["namespace"] = location.namespace
+        if kind.plural == "resourceslices" or "spec" in new:
+            metadata["generation"] = 1
+        self._admit(kind, new, None)
+        if self._key(location, metadata["name"]) in self._objects:
+            raise statuses.already_exists(kind, metadata["name"])
+        if not dry_run:
+            self._record("ADDED", kind, new, None)
+        return copy.deepcopy(new)
+
+    def update(self, location: Location, body: Mapping[str, Any]) -> Object:
+        """Replace an object; 404 if it does not exist, 409 if it has changed, 422 if it is invalid."""
+        old = self._find(location)
+        new = _checked(location, body)
+        metadata, before = new["metadata"], old["metadata"]
+        if metadata.get("uid") not in {None, "", before["uid"]}:
+            problem = (
+                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {before['uid']}"
+            )
+            raise statuses.conflict(location.kind, location.name, problem)
+        if metadata.pop("resourceVersion", "") not in {"", before["resourceVersion"]}:
+            problem = "the object has been modified; please apply your changes to the latest version and try again"
+            raise statuses.conflict(location.kind, location.name, problem)
+        new = _merged(location, new, old)
+        if new.get("spec") != old.get("spec") and "generation" in before:
+            new["metadata"]["generation"] = before["generation"] + 1
+        self._admit(location.kind, new, old)
+        if before.get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self._record("DELETED", location.kind, new, old)
+        elif {**new, "metadata": {**new["metadata"], "resourceVersion": before["resourceVersion"]}} != old:
+            self._record("MODIFIED", location.kind, new, old)
+        else:
+            return copy.deepcopy(old)
+        return copy.deepcopy(new)
+
+    def delete(self, location: Location, preconditions: Mapping[str, Any]) -> Object:
+        """Delete an object, and return it; 404 if it does not exist, 409 if it is another one."""
+        old = self._find(location)
+        metadata = old["metadata"]
+        for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            wanted = preconditions.get(field)
+            if wanted is not None and wanted != metadata[field]:
+                raise statuses.conflict(location.kind, location.name, _precondition(label, wanted, metadata[field]))
+        new = copy.deepcopy(old)
+        if metadata.get("finalizers"):
+            if "deletionTimestamp" not in metadata:
+                new["metadata"] |= {"deletionTimestamp": _now(), "deletionGracePeriodSeconds": 0}
+                self._record("MODIFIED", location.kind, new, old)
+        else:
+            self._record("DELETED", location.kind, new, old)
+        return copy.deepcopy(new)
+
+    def compact(self) -> None:
+        """Forget the history: a watch from an older revision, and the next page of a list, get 410."""
+        self.compacted = self.revision
+        self.history.clear()
+
+    def clear(self) -> None:
+        """Lose all objects and the history; revisions begin again."""
+        self._objects.clear()
+        self.history.clear()
+        self._processed.clear()
+        self.revision = 1
+        self.compacted = 0
+
+    def processed(self, kind: Kind) -> int:
+        """Return the revision of a kind's bookmarks: that of its last change, or of its last list if that is later.
+
+        A watch has only those that are later than its beginning, as with kube-apiserver's watch cache.
+        """
+        return self._processed.get(kind, 0)
+
+    def _find(self, location: Location) -> Object:
+        found = self._objects.get(self._key(location, location.name))
+        if found is None:
+            raise statuses.not_found(location.kind, location.name)
+        return found
+
+    @staticmethod
+    def _key(location: Location, name: str) -> Key:
+        return location.kind.group, location.kind.plural, location.namespace, name
+
+    def _admit(self, kind: Kind, new: Object, old: Object | None) -> None:
+        """Set defaults, drop fields and validate, in the order of kube-apiserver."""
+        name = new["metadata"].get("name", "")
+        causes = validation.object_name_causes(name)
+        if kind.plural == "resourceslices":
+            for device in new.setdefault("spec", {}).get("devices") or []:
+                for taint in device.get("taints") or []:
+                    taint.setdefault("timeAdded", _now())
+            self._drop(new["spec"])
+            causes += validation.slice_causes(new, old, self._limits)
+        if causes:
+            raise statuses.invalid(kind, name, causes)
+
+    def _drop(self, spec: Object) -> None:
+        for holder in (spec, *(spec.get("devices") or [])):
+            for field in self.drop_fields & holder.keys():
+                del holder[field]
+
+    def _record(
+        self, change: Literal["ADDED", "MODIFIED", "DELETED"], kind: Kind, new: Object, old: Object | None
+    ) -> None:
+        self.revision += 1
+        new["metadata"]["resourceVersion"] = str(self.revision)
+        metadata = new["metadata"]
+        key = (kind.group, kind.plural, metadata.get("namespace", ""), metadata["name"])
+        if change == "DELETED":
+            del self._objects[key]
+        else:
+            self._objects[key] = copy.deepcopy(new)
+        self._processed[kind] = self.revision
+        self.history.append(Change(self.revision, change, kind, copy.deepcopy(new), old))
+        self._changed()
+
+
+def _checked(location: Location, body: Mapping[str, Any]) -> Object:
+    """Return a copy of the known fields of a body whose kind and names are those of the path; 400 otherwise."""
+    kind = location.kind
+    if (body.get("kind"), body.get("apiVersion")) != (kind.name, kind.api_version):
+        given = f"{body.get('apiVersion', '')}, Kind={body.get('kind', '')}"
+        raise statuses.bad_request(f"the object provided is {given}, not {kind.api_version}, Kind={kind.name}")
+    new: Object = copy.deepcopy({name: value for name, value in body.items() if name in FIELDS or name in kind.content})
+    metadata = new.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise statuses.bad_request("metadata is not an object")
+    if location.name and metadata.get("name", "") != location.name:
+        text = (
+            f"the name of the object ({metadata.get('name', '')}) does not match the name on the URL ({location.name})"
+        )
+        raise statuses.bad_request(text)
+    if location.namespace and metadata.get("namespace", location.namespace) != location.namespace:
+        raise statuses.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    return new
+
+
+def _merged(location: Location, new: Object, old: Object) -> Object:
+    """Return an update with what it cannot change taken from the old object."""
+    if location.subresource == "status":
+        new = {**copy.deepcopy(old), "status": new.get("status", {})}
+    elif location.kind.status:
+        new = {**new, "status": copy.deepcopy(old.get("status", {}))}
+        if "status" not in old:
+            del new["status"]
+    metadata, before = new["metadata"], old["metadata"]
+    for field in (*_SERVER_FIELDS, "name", "namespace"):
+        metadata.pop(field, None)
+        if field in before:
+            metadata[field] = before[field]
+    metadata.pop("resourceVersion", None)
+    return new
+
+
+def _precondition(label: str, wanted: object, actual: object) -> str:
+    return f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {actual}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _suffix() -> str:
+    return "".join(random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))  # noqa: S311 - as apiserver's name generator

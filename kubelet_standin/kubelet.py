@@ -1,0 +1,292 @@
+"""The stand-in kubelet: a device manager on real unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from kubelet_standin import directory as disk
+from kubelet_standin.admission import Admission
+from kubelet_standin.behaviour import Behaviour
+from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
+from kubelet_standin.events import Event
+from kubelet_standin.faults import Faults
+from kubelet_standin.plugins import PluginManager, PluginSettings
+from kubelet_standin.pods import AdmissionError
+from kubelet_standin.registration import Registration, RegistrationService
+from kubelet_standin.resources import ManagerState, ResourceState, ResourceView
+from kubelet_standin.socket_server import listen
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from kubelet_standin.pods import AdmittedPod, ContainerAllocation, Pod
+
+GRACE_PERIOD: Final = 300.0
+DIAL_TIMEOUT: Final = 10.0
+MAX_MESSAGE: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The objects that exist between a start and the next stop."""
+
+    state: ManagerState
+    plugins: PluginManager
+    admission: Admission
+    stop_listening: Callable[[], Awaitable[None]]
+
+
+class Kubelet:
+    """A kubelet's device manager: an async context manager that belongs to one event loop."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        behaviour: Behaviour = Behaviour.NEW,
+        seed: int = 0,
+        grace_period: float = GRACE_PERIOD,
+        clock: Callable[[], float] = time.monotonic,
+        max_message: int = MAX_MESSAGE,
+        dial_timeout: float = DIAL_TIMEOUT,
+        checkpoints: bool = True,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        """Prepare a kubelet for ``directory``, which it creates when it starts.
+
+        - ``seed`` determines everything that is random in the kubelet, such as the iteration order of Go's maps.
+        - ``grace_period``: a resource is forgotten when its plugin is absent for longer; in seconds of ``clock``.
+        - ``max_message``: the largest message that a plugin may send, in bytes.
+        - ``dial_timeout``: the time that a plugin has to accept the connection, in seconds.
+        - ``checkpoints=False``: the checkpoint is neither read nor written. Its checksum costs time (some 10 ms
+          for 10,000 devices).
+        - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
+
+        Raises KubeletDirectoryError if the directory's path is too long for a socket.
+        """
+        self.directory = os.path.abspath(directory)
+        self.behaviour = behaviour
+        self.faults = Faults()
+        self.socket_path = disk.socket_path(self.directory)
+        self.checkpoint_path = os.path.join(self.directory, FILE_NAME)
+        self._settings = PluginSettings(self.directory, behaviour, grace_period, dial_timeout, max_message, clock)
+        self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._checkpoints = checkpoints
+        self._on_event = on_event
+        self._registrations: list[Registration] = []
+        self._pods: dict[str, str] = {}
+        self._active: set[str] = set()
+        self._changed = asyncio.Event()
+        self._run: _Run | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the kubelet."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the kubelet."""
+        await self.stop()
+
+    async def start(self) -> None:
+        """Read the checkpoint, create and clean up the directory, listen (manager.go:235-281, in this order).
+
+        Raises RuntimeError if the kubelet already runs.
+        """
+        if self._run is not None:
+            raise RuntimeError("the kubelet already runs")
+        state = ManagerState(disk.read_checkpoint(self.checkpoint_path) if self._checkpoints else Checkpoint())
+        os.makedirs(self.directory, mode=0o750, exist_ok=True)
+        disk.sweep(self.directory, self.behaviour, keep_sockets=self.faults.keep_sockets)
+
+        def save() -> None:
+            if self._checkpoints:
+                disk.write_checkpoint(self.checkpoint_path, state.checkpoint())
+
+        plugins = PluginManager(self._settings, state, self.faults, save=save, emit=self._emit, notify=self._notify)
+        service = RegistrationService(
+            self.faults, self._registrations, plugins.accept, emit=self._emit, notify=self._notify
+        )
+        admission = Admission(
+            behaviour=self.behaviour,
+            state=state,
+            endpoints=plugins.current,
+            rng=self._rng,
+            is_active=self._active.__contains__,
+            save=save,
+        )
+        stop_listening = await listen(self.directory, service, garbage=self.faults.garbage_register)
+        if self.behaviour is Behaviour.OLD:
+            disk.write_deprecation(self.directory)
+        self._run = _Run(state, plugins, admission, stop_listening)
+        self._emit("kubelet-started", directory=self.directory, behaviour=self.behaviour.name.lower())
+
+    async def stop(self) -> None:
+        """Stop as if killed: all streams break, and kubelet.sock stays but refuses connections. Idempotent."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        await run.stop_listening()
+        await run.plugins.close()
+        self._emit("kubelet-stopped")
+
+    async def restart(self, *, keep_checkpoint: bool = True) -> None:
+        """Stop and start again; ``keep_checkpoint=False`` loses the allocations."""
+        await self.stop()
+        if not keep_checkpoint:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.checkpoint_path)
+        await self.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the kubelet is started."""
+        return self._run is not None
+
+    @property
+    def registrations(self) -> Sequence[Registration]:
+        """All Register requests so far, across restarts, in order of arrival."""
+        return tuple(self._registrations)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the resources in the node status; empty while stopped."""
+        if self._run is None:
+            return ()
+        self._run.plugins.expire()
+        return tuple(self._run.state.listed())
+
+    def resource(self, name: str) -> ResourceView:
+        """Return the current view of a resource. The call also expires resources, as GetCapacity does."""
+        known = name in self.resources
+        resource = self._run.state.resources.get(name, ResourceState()) if self._run else ResourceState()
+        endpoint = self._run.plugins.current.get(name) if self._run else None
+        return ResourceView(
+            name=name,
+            known=known,
+            capacity=resource.capacity,
+            allocatable=len(resource.healthy),
+            devices=resource.devices,
+            connected=endpoint is not None and endpoint.stopped_at is None,
+            streams=self._run.plugins.streams(name) if self._run else 0,
+            streams_opened=resource.streams_opened,
+            messages=resource.messages,
+            last_message_size=resource.last_message_size,
+            last_message_at=resource.last_message_at,
+            last_stream_end=resource.last_stream_end,
+        )
+
+    async def wait_for(
+        self,
+        predicate: Callable[[Kubelet], bool],
+        timeout: float = 30.0,
+    ) -> None:
+        """Wait until the predicate holds; it is evaluated now and after each change of state.
+
+        A state that lasts for less than one iteration of the event loop may be missed; use counters that only grow
+        if that matters. Raises TimeoutError after ``timeout`` seconds, with a description of the state.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate(self):
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"condition not met within {timeout:g} s; {self.describe()}") from None
+
+    def describe(self) -> str:
+        """Return a description of the state in a few lines, for failed tests."""
+        lines = [f"the kubelet ({self.behaviour.name}) is {'running' if self._run else 'stopped'}"]
+        names = dict.fromkeys([*(self._run.state.resources if self._run else ()), *self.resources])
+        lines.extend(
+            f"  {view.name}: known={view.known} capacity={view.capacity} allocatable={view.allocatable} "
+            f"connected={view.connected} streams={view.streams} of {view.streams_opened} "
+            f"messages={view.messages} last_stream_end={view.last_stream_end!r}"
+            for view in map(self.resource, names)
+        )
+        lines.append(f"  registrations: {len(self._registrations)}, last: {self._registrations[-1:]}")
+        return "\n".join(lines)
+
+    def _emit(self, name: str, /, **fields: object) -> None:
+        if self._on_event is not None:
+            self._on_event(Event(name, fields))
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _running(self) -> _Run:
+        if self._run is None:
+            raise RuntimeError("the kubelet is stopped")
+        self._run.plugins.expire()
+        return self._run
+
+    async def admit(self, pod: Pod) -> AdmittedPod:
+        """Admit a pod that was scheduled to this node. Raises AdmissionError if the kubelet rejects it."""
+        run = self._running()
+        self._pods[pod.uid] = pod.name
+        self._active.add(pod.uid)
+        try:
+            admitted = await run.admission.admit(pod)
+        except BaseException as error:
+            self._active.discard(pod.uid)
+            if isinstance(error, AdmissionError):
+                self._emit("pod-rejected", pod=pod.name, reason=error.reason, message=error.message)
+            raise
+        self._emit("pod-admitted", pod=pod.name, uid=pod.uid)
+        for allocation in admitted.containers.values():
+            self._emit("container-allocated", pod=pod.name, allocation=allocation)
+        return admitted
+
+    async def start_container(self, pod: Pod, container_name: str) -> ContainerAllocation:
+        """Start a container of an admitted pod, for the first time or again; the allocation is the same.
+
+        Raises AdmissionError with CreateContainerConfigError if a plugin fails; a kubelet would retry.
+        """
+        container = pod.container(container_name)
+        try:
+            allocation = await self._running().admission.start(pod, container)
+        except AdmissionError as error:
+            self._emit(
+                "container-failed", pod=pod.name, container=container.name, reason=error.reason, message=error.message
+            )
+            raise
+        self._emit("container-started", pod=pod.name, container=container.name)
+        return allocation
+
+    async def finish(self, pod: Pod) -> None:
+        """End a pod. Plugins are not notified; the devices are free from the next admission."""
+        if pod.uid in self._active:
+            self._active.remove(pod.uid)
+            self._emit("pod-removed", pod=pod.name)
+
+    def allocated(self, resource: str) -> Mapping[str, tuple[str, str]]:
+        """Return the allocations: device ID to (pod name, container name). Ended pods are released first."""
+        run = self._running()
+        run.state.release(self._active.__contains__)
+        return {
+            device: (self._pods[entry.pod_uid], entry.container)
+            for entry in run.state.entries.values()
+            if entry.resource == resource
+            for device in entry.device_ids
+        }
+
+    async def drop_streams(self, resource: str | None = None) -> None:
+        """Cancel the streams of a resource, or all streams, as the client; wait until they have ended."""
+        await self._running().plugins.drop_streams(resource)
+
+    async def open_second_stream(self, resource: str) -> None:
+        """Call ListAndWatch again on the same connection; KeyError if no plugin is registered."""
+        run = self._running()
+        before = run.state.resource(resource).streams_opened
+        run.plugins.open_second_stream(resource)
+        await self.wait_for(lambda k: k.resource(resource).streams_opened > before)

@@ -1,0 +1,233 @@
+"""The plugins during one run of the kubelet: connecting, following their streams, losing them.
+
+pkg/kubelet/cm/devicemanager/manager.go (addEndpoint, runEndpoint) in 1.20, plugin/v1beta1/handler.go
+(connectClient, runClient) in newer versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kubelet_standin.directory import endpoint_path
+from kubelet_standin.endpoint import CallError, Endpoint
+from kubelet_standin.tracking import Tracker, tracker_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+    from kubelet_standin.behaviour import Behaviour
+    from kubelet_standin.events import Emit
+    from kubelet_standin.faults import Faults
+    from kubelet_standin.registration import Registration
+    from kubelet_standin.resources import ManagerState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PluginSettings:
+    """Settings for the connections to all plugins; times are in seconds, ``max_message`` is in bytes."""
+
+    directory: str
+    behaviour: Behaviour
+    grace_period: float
+    dial_timeout: float
+    max_message: int
+    clock: Callable[[], float]
+
+
+class PluginManager:
+    """All plugins that registered since the kubelet's start. Stores the devices that they report in ``state``."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        state: ManagerState,
+        faults: Faults,
+        *,
+        save: Callable[[], None],
+        emit: Emit,
+        notify: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._faults = faults
+        self._write_checkpoint = save
+        self._emit = emit
+        self._notify = notify
+        self._tracker: Tracker[Endpoint] = tracker_for(settings.behaviour)
+        self.current = self._tracker.current
+        """The current plugin of each resource, including stopped ones."""
+        self._endpoints: list[Endpoint] = []
+        self._tasks: dict[asyncio.Task[None], Endpoint | None] = {}
+        for resource in state.listed():
+            # A resource from the checkpoint has a stopped endpoint (manager.go:604-610). Its channel is not used.
+            endpoint = self._endpoint(resource, "")
+            endpoint.stopped_at = settings.clock()
+            self.current[resource] = endpoint
+
+    def streams(self, resource: str) -> int:
+        """Return the number of open streams of a resource."""
+        return sum(endpoint.streams for endpoint in self._of(resource))
+
+    def _of(self, resource: str | None) -> list[Endpoint]:
+        return [endpoint for endpoint in self._endpoints if resource in {None, endpoint.resource}]
+
+    def _endpoint(self, resource: str, name: str) -> Endpoint:
+        path = endpoint_path(self._settings.directory, name)
+        authority = self._settings.behaviour.authority(path)
+        endpoint = Endpoint(resource, path, authority=authority, max_message=self._settings.max_message)
+        self._endpoints.append(endpoint)
+        return endpoint
+
+    async def accept(self, registration: Registration) -> str | None:
+        """Process a valid registration; return the error text for its answer, or None."""
+        if self._settings.behaviour.synchronous:
+            return await self._connect(registration)
+        self._spawn(self._connect_later(registration))
+        return None
+
+    async def _connect_later(self, registration: Registration) -> None:
+        registration.dial_error = await self._connect(registration)
+        if registration.dial_error is not None:
+            _log.error("Failed to dial device plugin with request %s: %s", registration, registration.dial_error)
+            self._emit(
+                "dial-failed",
+                resource=registration.resource_name,
+                endpoint=registration.endpoint,
+                reason=registration.dial_error,
+            )
+
+    async def _connect(self, registration: Registration) -> str | None:
+        """Dial a plugin and open its stream; return the error text, or None."""
+        endpoint = self._endpoint(registration.resource_name, registration.endpoint)
+        self._tracker.on_dial(endpoint)
+        connected = False
+        try:
+            await endpoint.dial(self._settings.dial_timeout)
+            refusal = self._tracker.refusal(endpoint)
+            if refusal is not None:
+                return refusal
+            synchronous = self._settings.behaviour.synchronous
+            endpoint.options = await endpoint.fetch_options() if synchronous else registration.options
+            connected = True
+        except CallError as error:
+            return str(error)
+        finally:
+            if not connected:
+                self._tracker.on_failed(endpoint)
+                await self._close(endpoint)
+        self._tracker.on_connected(endpoint)
+        if not self._faults.never_open_stream:
+            self._spawn(self._listen(endpoint), endpoint)
+        self._notify()
+        return None
+
+    def _spawn(self, work: Coroutine[Any, Any, None], endpoint: Endpoint | None = None) -> None:
+        """Start a task; ``endpoint`` is the plugin whose stream it follows."""
+        task = asyncio.create_task(work)
+        self._tasks[task] = endpoint
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Remove a task that succeeded. A failed one stays, and ``close`` raises its error."""
+        if task.cancelled() or task.exception() is None:
+            del self._tasks[task]
+
+    async def _listen(self, endpoint: Endpoint) -> None:
+        """Follow one stream to its end. After its last stream a plugin is lost, and is not dialled again."""
+        resource = self._state.resource(endpoint.resource)
+        plugin = {"resource": endpoint.resource, "endpoint": os.path.basename(endpoint.path)}
+
+        def opened() -> None:
+            resource.streams_opened += 1
+            self._emit("stream-opened", **plugin)
+
+        def on_message(message: pb.ListAndWatchResponse, size: int) -> None:
+            if self._faults.ignore_devices:
+                return
+            resource.replace(message, size, self._settings.clock())
+            self._save()
+            self._devices_changed(endpoint.resource)
+
+        resource.last_stream_end = await endpoint.listen(opened, on_message)
+        self._emit("stream-ended", **plugin, reason=resource.last_stream_end)
+        if endpoint.streams == 0:
+            await self._ended(endpoint)
+
+    def _devices_changed(self, name: str) -> None:
+        resource = self._state.resource(name)
+        self._emit(
+            "devices-changed",
+            resource=name,
+            capacity=resource.capacity,
+            allocatable=len(resource.healthy),
+            unhealthy=len(resource.unhealthy),
+        )
+
+    def _save(self) -> None:
+        """Write the checkpoint; log a failure (manager.go genericDeviceUpdateCallback, GetCapacity)."""
+        try:
+            self._write_checkpoint()
+        except OSError as error:
+            _log.error("Writing checkpoint encountered %s", error)
+
+    async def _ended(self, endpoint: Endpoint) -> None:
+        effect = self._tracker.on_end(endpoint)
+        if effect.lost:
+            self._state.resource(endpoint.resource).lose()
+            self.current[endpoint.resource].stopped_at = self._settings.clock()
+            self._devices_changed(endpoint.resource)
+        if effect.close is not None:
+            await self._close(effect.close)
+
+    async def _close(self, endpoint: Endpoint) -> None:
+        if endpoint in self._endpoints:
+            self._endpoints.remove(endpoint)
+        await endpoint.close()
+
+    def expire(self) -> None:
+        """Forget resources whose plugin was lost for longer than the grace period, like GetCapacity."""
+        now = self._settings.clock()
+        expired = False
+        for resource in list(self._state.listed()):
+            endpoint = self.current.get(resource)
+            stopped_at = endpoint.stopped_at if endpoint is not None else float("-inf")
+            if stopped_at is not None and now - stopped_at > self._settings.grace_period:
+                self.current.pop(resource, None)
+                self._state.resource(resource).forget()
+                self._emit("resource-forgotten", resource=resource)
+                expired = True
+        if expired:
+            self._save()
+
+    async def drop_streams(self, resource: str | None) -> None:
+        """Cancel the open streams of a resource, or all streams, and wait until they have ended."""
+        endpoints = [endpoint for endpoint in self._of(resource) if endpoint.streams]
+        tasks = [task for task, endpoint in self._tasks.items() if endpoint in endpoints]
+        for endpoint in endpoints:
+            endpoint.drop_streams()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def open_second_stream(self, resource: str) -> None:
+        """Call ListAndWatch again on the connection of the current plugin; KeyError if there is none."""
+        endpoint = self.current[resource]
+        self._spawn(self._listen(endpoint), endpoint)
+
+    async def close(self) -> None:
+        """Close all connections at once, like the death of the kubelet; the state does not change."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for endpoint in list(self._endpoints):
+            await self._close(endpoint)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result

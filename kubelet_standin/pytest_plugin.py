@@ -1,0 +1,79 @@
+"""pytest fixtures around the stand-in kubelet. pytest loads them wherever this distribution is installed.
+
+::
+
+    async def test_plugin_registers(kubelet):           # once for each Behaviour; requires pytest-asyncio
+        process = await asyncio.create_subprocess_exec("my-plugin", "--dir", kubelet.directory)
+        await kubelet.wait_for(lambda k: k.resource("example.com/gpu").allocatable == 2)
+
+``kubelet_dir``
+    An empty directory whose path is short enough for unix sockets, unlike ``tmp_path``. A plain fixture.
+``kubelet_behaviour``
+    The :class:`~kubelet_standin.Behaviour` of the test; every behaviour in turn. To choose, parametrize a test by
+    ``@pytest.mark.parametrize("kubelet_behaviour", [Behaviour.NEW])``, or override the fixture in a module.
+``kubelet``
+    A started :class:`~kubelet_standin.Kubelet` in ``kubelet_dir``; it is stopped at the end of the test.
+    ``@pytest.mark.kubelet(grace_period=1, seed=7)`` passes arguments to it. This fixture is asynchronous and requires
+    pytest-asyncio. Without it, start a Kubelet in the event loop of your choice, in ``kubelet_dir``.
+
+pytest loads this module at its start, in each of its processes: it imports pytest, and all else on first use.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from kubelet_standin import Behaviour, Kubelet
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", "kubelet(**arguments): arguments of kubelet_standin.Kubelet")
+
+
+@pytest.fixture
+def kubelet_dir() -> Iterator[str]:
+    """Return an empty directory whose path is short enough for unix sockets."""
+    directory = tempfile.mkdtemp(prefix="kubelet-", dir="/tmp")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(params=["OLD", "EARLY", "SWEEPING", "BUGGY", "NEW"])
+def kubelet_behaviour(request: pytest.FixtureRequest) -> Behaviour:
+    """Return the behaviour of the kubelet; every behaviour in turn."""
+    from kubelet_standin import Behaviour  # noqa: PLC0415 - not when pytest starts
+
+    return Behaviour[request.param]
+
+
+async def _kubelet(
+    request: pytest.FixtureRequest, kubelet_dir: str, kubelet_behaviour: Behaviour
+) -> AsyncIterator[Kubelet]:
+    """Return a started kubelet in ``kubelet_dir``."""
+    from kubelet_standin import Kubelet  # noqa: PLC0415 - not when pytest starts
+
+    marker = request.node.get_closest_marker("kubelet")
+    arguments = marker.kwargs if marker is not None else {}
+    async with Kubelet(kubelet_dir, behaviour=kubelet_behaviour, **arguments) as kubelet:
+        yield kubelet
+
+
+def _no_kubelet(kubelet_behaviour: Behaviour) -> None:  # noqa: ARG001 - the same parameters as with pytest-asyncio
+    """Fail: the fixture is asynchronous."""
+    pytest.fail("the kubelet fixture requires pytest-asyncio: pip install pytest-asyncio", pytrace=False)
+
+
+try:
+    import pytest_asyncio
+except ImportError:
+    kubelet: Any = pytest.fixture(name="kubelet")(_no_kubelet)
+else:
+    kubelet = pytest_asyncio.fixture(_kubelet, name="kubelet")

@@ -1,0 +1,101 @@
+"""The Registration service on kubelet.sock, and the record of its requests."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
+from aosp_plugin.framework.resource_names import is_extended_resource_name
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kubelet_standin.events import Emit
+    from kubelet_standin.faults import Faults
+
+SUPPORTED_VERSION: Final = "v1beta1"
+PENDING: Final = "pending"
+ACCEPTED: Final = "ok"
+CANCELLED: Final = "cancelled"
+
+
+@dataclass
+class Registration:
+    """One Register request and its outcome."""
+
+    version: str
+    endpoint: str
+    resource_name: str
+    options: pb.DevicePluginOptions = field(repr=False)  # its repr has several lines
+    """The options in the request; newer kubelets ignore them."""
+    outcome: str = PENDING
+    """``pending``, ``ok``, ``cancelled`` (the caller gave up or the kubelet stopped), or the error text."""
+    dial_error: str | None = None
+    """Why the plugin could not be dialled after the answer (``Behaviour.OLD``); the plugin does not learn it."""
+
+
+def registration_error(version: str, resource_name: str) -> str | None:
+    """Return the kubelet's error text for an invalid request, or None for a valid one.
+
+    The version is checked first (pkg/kubelet/cm/devicemanager/types.go and manager.go, Register).
+    """
+    if version != SUPPORTED_VERSION:
+        return (
+            f'requested API version "{version}" is not supported by kubelet. '
+            f'Supported version is ["{SUPPORTED_VERSION}"]'
+        )
+    if not is_extended_resource_name(resource_name):
+        return f'the ResourceName "{resource_name}" is invalid'
+    return None
+
+
+class RegistrationService(rpc.RegistrationServicer):
+    """Answers Register: applies the faults, then the kubelet's checks, then ``accept``."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        registrations: list[Registration],
+        accept: Callable[[Registration], Awaitable[str | None]],
+        *,
+        emit: Emit,
+        notify: Callable[[], None],
+    ) -> None:
+        self._faults = faults
+        self._registrations = registrations
+        self._accept = accept
+        self._emit = emit
+        self._notify = notify
+
+    async def Register(  # noqa: N802 - the generated base is for both kinds of server
+        self, request: pb.RegisterRequest, context: grpc.aio.ServicerContext[pb.RegisterRequest, pb.Empty]
+    ) -> pb.Empty:
+        """Answer Empty, or UNKNOWN with the kubelet's text, like a Go error without a status."""
+        registration = Registration(request.version, request.endpoint, request.resource_name, request.options)
+        plugin = {"resource": registration.resource_name, "endpoint": registration.endpoint}
+        self._registrations.append(registration)
+        self._notify()
+        try:
+            error = await self._check(registration)
+        except asyncio.CancelledError:
+            registration.outcome = CANCELLED
+            self._emit("registration-cancelled", **plugin)
+            raise
+        registration.outcome = error or ACCEPTED
+        if error:
+            self._emit("plugin-refused", **plugin, reason=error)
+            await context.abort(grpc.StatusCode.UNKNOWN, error)
+        self._emit("plugin-registered", **plugin)
+        return pb.Empty()
+
+    async def _check(self, registration: Registration) -> str | None:
+        await self._faults.delay_register()
+        if self._faults.refuse_register is not None:
+            return self._faults.refuse_register
+        error = registration_error(registration.version, registration.resource_name)
+        return error if error is not None else await self._accept(registration)

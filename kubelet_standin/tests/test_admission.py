@@ -1,0 +1,419 @@
+"""The stand-in kubelet on real sockets: pod admission, container start, and the memory of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin.tests.stub import (
+    OTHER,
+    PRE_STARTS,
+    PREFERS,
+    Plugins,
+    R,
+    fail,
+    healthy,
+    hold,
+    new_kubelet,
+    old_kubelet,
+)
+
+if TYPE_CHECKING:
+    from kubelet_standin.tests.stub import Clock
+
+NO_HEALTHY = f"no healthy devices present; cannot allocate unhealthy devices {R}"
+
+
+def pod(name: str, count: int = 1) -> Pod:
+    return Pod(name, [Container("main", {R: count})])
+
+
+async def rejection(kubelet: Kubelet, rejected: Pod) -> str:
+    """Admit a pod, which must be rejected; return the message without the text that all rejections share."""
+    with pytest.raises(AdmissionError) as error:
+        await kubelet.admit(rejected)
+    assert error.value.reason == "UnexpectedAdmissionError"
+    prefix, suffix = kubelet.behaviour.rejection("|").split("|")
+    assert error.value.message.startswith(prefix)
+    assert error.value.message.endswith(suffix)
+    return error.value.message.removeprefix(prefix).removesuffix(suffix)
+
+
+async def start_error(kubelet: Kubelet, failing: Pod) -> str:
+    """Start a container, which must fail; return the message."""
+    with pytest.raises(AdmissionError) as error:
+        await kubelet.start_container(failing, "main")
+    assert error.value.reason == "CreateContainerConfigError"
+    return error.value.message
+
+
+async def lose_plugins(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Stop all plugins, and wait until the kubelet has noticed."""
+    await plugins.stop()
+    await kubelet.wait_for(lambda k: not k.resource(R).connected)
+
+
+# -- admission ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_container_and_resource_has_its_own_call(kubelet: Kubelet, plugins: Plugins) -> None:
+    """A call has the container's IDs, and its response reaches the container. No device is allocated twice."""
+    plugin = await plugins.serve(kubelet, *"abcd")
+    other = await plugins.serve(kubelet, "x", "y", resource=OTHER)
+    limits = {R: 2, OTHER: 1}
+    two = Pod("p", [Container("one", limits), Container("two", limits)])
+    admitted = await kubelet.admit(two)
+    assert (admitted.name, admitted.uid) == ("p", two.uid)
+    assert sorted(chain(*plugin.allocated)) == list("abcd")
+    assert sorted(other.allocated) == [["x"], ["y"]]
+    for container, ids, other_ids in zip(("one", "two"), plugin.allocated, other.allocated, strict=True):
+        allocation = admitted.containers[container]
+        assert allocation.device_ids == {R: tuple(ids), OTHER: tuple(other_ids)}
+        assert allocation.envs == {R: ",".join(ids), OTHER: other_ids[0]}
+        assert kubelet.allocated(R).items() >= dict.fromkeys(ids, ("p", container)).items()
+    assert set(kubelet.allocated(OTHER)) == {"x", "y"}
+    assert (kubelet.resource(R).capacity, kubelet.resource(R).allocatable) == (4, 4)
+    assert plugin.preference_requests == []
+
+
+async def test_seed_determines_the_devices(kubelet_dir: str, plugins: Plugins) -> None:
+    allocations = []
+    for seed in (1, 1, 2):
+        async with Kubelet(kubelet_dir, seed=seed, checkpoints=False) as kubelet:
+            plugin = await plugins.serve(kubelet, *(f"d{n}" for n in range(30)))
+            await kubelet.admit(pod("p", 10))
+        allocations.append(plugin.allocated)
+        await plugins.stop()
+    assert allocations[0] == allocations[1] != allocations[2]
+
+
+async def test_pod_is_rejected_if_there_are_too_few_healthy_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The plugin is not called, and nothing is allocated."""
+    plugin = await plugins.serve(kubelet, "a", "b")
+    plugin.send([*healthy("a"), pb.Device(ID="b", health="Unhealthy")])
+    await kubelet.wait_for(lambda k: k.resource(R).allocatable == 1)
+    text = f"requested number of devices unavailable for {R}. Requested: 2, Available: 1"
+    assert await rejection(kubelet, pod("p", 2)) == text
+    assert plugin.allocated == []
+    assert (await kubelet.admit(pod("q"))).containers["main"].device_ids == {R: ("a",)}
+
+
+@pytest.mark.parametrize(
+    ("method", "context"),
+    [("Allocate", ""), ("GetPreferredAllocation", "device plugin GetPreferredAllocation rpc failed with err: ")],
+)
+async def test_pod_is_rejected_if_the_plugin_refuses(
+    kubelet: Kubelet, plugins: Plugins, method: str, context: str
+) -> None:
+    """The message has the plugin's error, and the devices become free."""
+    plugin = await plugins.serve(kubelet, "a", options=PREFERS)
+    plugin.hooks[method] = fail("a is unhealthy", grpc.StatusCode.FAILED_PRECONDITION)
+    assert await rejection(kubelet, pod("p")) == f"{context}rpc error: code = FailedPrecondition desc = a is unhealthy"
+    plugin.hooks.clear()
+    await kubelet.admit(pod("q"))
+    assert plugin.allocated[-1] == ["a"]
+
+
+@new_kubelet
+async def test_rejected_pod_frees_the_devices_of_its_other_containers(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "a")
+    await plugins.serve(kubelet, resource=OTHER)
+    await rejection(kubelet, Pod("p", [Container("one", {R: 1}), Container("two", {OTHER: 1})]))
+    assert kubelet.allocated(R) == {}
+    await kubelet.admit(pod("q"))
+    assert plugin.allocated == [["a"], ["a"]]
+
+
+@new_kubelet
+async def test_response_without_containers_leaks_the_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The pod is rejected, and the selected devices stay in use until a pod ends."""
+    plugin = await plugins.serve(kubelet, "a", "b")
+    await kubelet.admit(pod("first"))
+    plugin.response = pb.AllocateResponse()
+    assert (await rejection(kubelet, pod("p"))).startswith("no containers return in allocation response")
+    plugin.response = None
+    assert "Requested: 1, Available: 0" in await rejection(kubelet, pod("q"))
+    await kubelet.finish(pod("first"))
+    assert len((await kubelet.admit(pod("r", 2))).containers["main"].device_ids[R]) == 2
+
+
+@new_kubelet
+async def test_stopped_kubelet_fails_a_pending_admission(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "a")
+    plugin.hooks["Allocate"] = hold(asyncio.Event())
+    admission = asyncio.create_task(rejection(kubelet, pod("p")))
+    await plugin.called["Allocate"].wait()
+    await kubelet.stop()
+    assert await admission == "rpc error: code = Canceled desc = grpc: the client connection is closing"
+
+
+@new_kubelet
+async def test_cancelled_admission_allocates_nothing(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "a")
+    plugin.hooks["Allocate"] = hold(asyncio.Event())
+    admission = asyncio.create_task(kubelet.admit(pod("p")))
+    await plugin.called["Allocate"].wait()
+    admission.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await admission
+    assert kubelet.allocated(R) == {}
+
+
+@new_kubelet
+async def test_pods_are_admitted_one_at_a_time(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "a", "b")
+    release = asyncio.Event()
+    plugin.hooks["Allocate"] = hold(release)
+    admissions = [asyncio.create_task(kubelet.admit(pod(name))) for name in ("p", "q")]
+    await plugin.called["Allocate"].wait()
+    # This call starts later on the same connection: after its answer, an earlier Allocate has arrived as well.
+    await kubelet.open_second_stream(R)
+    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
+    assert len(plugin.allocated) == 1
+    release.set()
+    await asyncio.gather(*admissions)
+    assert sorted(chain(*plugin.allocated)) == ["a", "b"]
+
+
+async def test_checkpoint_lists_devices_by_numa_node(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Devices without topology have a key that depends on the version; a device with two nodes is listed twice."""
+    plugin = await plugins.serve(kubelet, "plain", "near")
+    nodes = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1), pb.NUMANode(ID=2)])
+    plugin.send([*healthy("plain"), pb.Device(ID="near", health="Healthy", topology=nodes)])
+    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
+    admitted = await kubelet.admit(pod("p", 2))
+    with open(kubelet.checkpoint_path) as file:  # noqa: ASYNC230
+        (entry,) = json.load(file)["Data"]["PodDeviceEntries"]
+    default = "0" if kubelet.behaviour is Behaviour.OLD else "-1"
+    assert entry["DeviceIDs"] == {default: ["plain"], "1": ["near"], "2": ["near"]}
+    assert (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]) == (pod("p").uid, "main", R)
+    assert sorted(admitted.containers["main"].device_ids[R]) == ["near", "plain"]
+
+
+# -- preference -----------------------------------------------------------------------------------------------------
+
+
+async def test_preferred_allocation_is_requested_and_used(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The request has all free devices and the whole size."""
+    plugin = await plugins.serve(kubelet, *"abcdefgh", options=PREFERS)
+    plugin.preferred = ["c", "e"]
+    await kubelet.admit(pod("p", 2))
+    (request,) = plugin.preference_requests
+    assert sorted(request.available_deviceIDs) == list("abcdefgh")
+    assert (list(request.must_include_deviceIDs), request.allocation_size) == ([], 2)
+    assert sorted(plugin.allocated[0]) == ["c", "e"]
+    plugin.preferred = []
+    await kubelet.admit(pod("q", 2))
+    assert sorted(plugin.preference_requests[1].available_deviceIDs) == list("abdfgh")
+    assert len(set(plugin.allocated[1]) - {"c", "e"}) == 2
+
+
+@new_kubelet
+@pytest.mark.parametrize("preferred", [None, [], ["bogus"], ["a", "b", "c", "d"]])
+async def test_invalid_preference_is_ignored(kubelet: Kubelet, plugins: Plugins, preferred: list[str] | None) -> None:
+    plugin = await plugins.serve(kubelet, *"abcd", options=PREFERS)
+    plugin.preferred = preferred
+    await kubelet.admit(pod("p", 2))
+    assert len(set(plugin.allocated[0])) == 2
+    assert set(plugin.allocated[0]) < set("abcd")
+
+
+# -- init containers ------------------------------------------------------------------------------------------------
+
+
+async def test_containers_reuse_the_devices_of_init_containers(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Init containers share devices, app containers do not; three devices suffice for all."""
+    plugin = await plugins.serve(kubelet, *"abc", options=PREFERS)
+    app = [Container("one", {R: 1}), Container("two", {R: 2})]
+    init = [Container("first", {R: 1}), Container("second", {R: 2})]
+    admitted = await kubelet.admit(Pod("p", app, init))
+    ids = {name: set(allocation.device_ids[R]) for name, allocation in admitted.containers.items()}
+    assert ids["first"] < ids["second"]
+    assert ids["one"] < ids["second"]
+    assert ids["one"] | ids["two"] == set("abc")
+    # A preference is requested only if reuse does not suffice ("one"); reused devices must be included.
+    assert [request.allocation_size for request in plugin.preference_requests] == [1, 2, 2]
+    assert set(plugin.preference_requests[1].must_include_deviceIDs) == ids["first"]
+    assert set(plugin.preference_requests[1].available_deviceIDs) == set("abc")
+    assert set(plugin.preference_requests[2].must_include_deviceIDs) == ids["second"] - ids["one"]
+
+
+async def test_sidecar_keeps_its_devices(kubelet: Kubelet, plugins: Plugins) -> None:
+    """It may reuse an init container's devices, but before 1.28 the app container may reuse them as well."""
+    await plugins.serve(kubelet, "a", "b")
+    init = [Container("init", {R: 1}), Container("sidecar", {R: 1}, restartable=True)]
+    admitted = await kubelet.admit(Pod("p", [Container("main", {R: 1})], init))
+    ids = {name: allocation.device_ids[R] for name, allocation in admitted.containers.items()}
+    assert ids["init"] == ids["sidecar"]
+    assert (ids["sidecar"] == ids["main"]) is (kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY})
+
+
+# -- the end of a pod, and restarts -----------------------------------------------------------------------------------
+
+
+async def test_devices_of_a_finished_pod_become_free(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The plugin is not called, and the checkpoint is written only with the next allocation."""
+    plugin = await plugins.serve(kubelet, "a")
+    await kubelet.finish(pod("never admitted"))
+    assert kubelet.allocated(R) == {}
+    await kubelet.admit(pod("p"))
+    await kubelet.finish(pod("p"))
+    with open(kubelet.checkpoint_path) as file:  # noqa: ASYNC230
+        assert pod("p").uid in file.read()
+    await kubelet.admit(pod("q"))
+    assert kubelet.allocated(R) == {"a": ("q", "main")}
+    assert plugin.allocated == [["a"], ["a"]]
+
+
+async def test_allocations_survive_a_restart(kubelet: Kubelet, plugins: Plugins) -> None:
+    """A pod that is admitted again keeps its devices without a call."""
+    await plugins.serve(kubelet, "a", "b")
+    before = await kubelet.admit(pod("p"))
+    await kubelet.restart()
+    await plugins.stop()
+    plugin = await plugins.serve(kubelet, "a", "b")
+    assert await kubelet.admit(pod("p")) == before
+    assert plugin.allocated == []
+    await kubelet.admit(pod("q"))
+    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
+    assert set(kubelet.allocated(R).values()) == {("p", "main"), ("q", "main")}
+
+
+@new_kubelet
+async def test_pod_is_rejected_if_the_checkpoint_cannot_be_written(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "a")
+    os.rename(kubelet.directory, f"{kubelet.directory}.away")
+    assert "No such file or directory" in await rejection(kubelet, pod("p"))
+    os.rename(f"{kubelet.directory}.away", kubelet.directory)
+    await kubelet.admit(pod("q"))
+
+
+@new_kubelet
+async def test_lost_checkpoint_causes_a_second_allocation(kubelet: Kubelet, plugins: Plugins) -> None:
+    """A plugin must expect Allocate for a device that is in use."""
+    await plugins.serve(kubelet, "a")
+    await kubelet.admit(pod("p"))
+    await kubelet.restart(keep_checkpoint=False)
+    await plugins.stop()
+    plugin = await plugins.serve(kubelet, "a")
+    await kubelet.admit(pod("q"))
+    assert plugin.allocated == [["a"]]
+    assert kubelet.allocated(R) == {"a": ("q", "main")}
+
+
+@new_kubelet
+async def test_new_kubelet_object_frees_pods_that_are_not_admitted_again(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The checkpoint has their allocations, but they are not active."""
+    await plugins.serve(kubelet, "a")
+    await kubelet.admit(pod("p"))
+    await kubelet.stop()
+    async with Kubelet(kubelet.directory) as successor:
+        assert successor.allocated(R) == {}
+
+
+async def test_pod_is_rejected_if_it_returns_before_the_plugin(kubelet: Kubelet, plugins: Plugins) -> None:
+    """This happens after a reboot. Version 1.20 admits the pod with the devices that it has.
+
+    Its container starts without PreStartContainer, because the restored endpoint has no options.
+    """
+    await plugins.serve(kubelet, "a", options=PRE_STARTS)
+    before = await kubelet.admit(pod("p"))
+    await kubelet.restart()
+    assert await kubelet.start_container(pod("p"), "main") == before.containers["main"]
+    if kubelet.behaviour is Behaviour.OLD:
+        assert await kubelet.admit(pod("p")) == before
+    else:
+        assert await rejection(kubelet, pod("p")) == NO_HEALTHY
+
+
+@new_kubelet
+async def test_forgotten_resource_in_use_is_unregistered(
+    timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
+) -> None:
+    """Pods are rejected, and containers do not start, because a pod still has a device of the resource."""
+    kubelet = timed_kubelet
+    await plugins.serve(kubelet, "a")
+    await kubelet.admit(pod("p"))
+    await lose_plugins(kubelet, plugins)
+    assert await rejection(kubelet, pod("q")) == NO_HEALTHY
+    clock.now += 301
+    assert await rejection(kubelet, pod("q")) == f"cannot allocate unregistered device {R}"
+    assert await start_error(kubelet, pod("p")) == f"endpoint not found in cache for a registered resource: {R}"
+
+
+@old_kubelet
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_plugin_that_is_lost_during_an_admission_is_not_called(
+    timed_kubelet: Kubelet,
+    plugins: Plugins,
+    clock: Clock,
+    forgotten: bool,  # noqa: FBT001
+) -> None:
+    """During the preference call another plugin replaces the first one, and ends or is even forgotten."""
+    kubelet = timed_kubelet
+    first = await plugins.serve(kubelet, "a", options=PREFERS)
+
+    async def lose_the_successor(_context: object) -> None:
+        successor = await plugins.serve(kubelet, "a", name="new.sock")
+        successor.end_stream()
+        await kubelet.wait_for(lambda k: not k.resource(R).connected)
+        if forgotten:
+            clock.now += 301
+            assert kubelet.resources == ()
+
+    first.hooks["GetPreferredAllocation"] = lose_the_successor
+    stopped = f"endpoint &{{{R} {kubelet.directory}/new.sock}} has been stopped"
+    assert await rejection(kubelet, pod("p")) == (f"unknown Device Plugin {R}" if forgotten else stopped)
+
+
+# -- container start ------------------------------------------------------------------------------------------------
+
+
+async def test_container_start_calls_pre_start_container(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Each start calls it with the container's IDs and a deadline of 30 s, and repeats the allocation.
+
+    If the call fails, the start can be repeated; if the plugin is stopped, the call is not made.
+    """
+    plugin = await plugins.serve(kubelet, "a", "b", "c", options=PRE_STARTS)
+    admitted = await kubelet.admit(pod("p", 2))
+    for _ in range(2):
+        assert await kubelet.start_container(pod("p", 2), "main") == admitted.containers["main"]
+    assert [sorted(ids) for ids in plugin.pre_started] == [sorted(plugin.allocated[0])] * 2
+    assert 20 < plugin.pre_start_seconds < 40
+    plugin.hooks["PreStartContainer"] = fail("not ready")
+    failed = "device plugin PreStartContainer rpc failed with err: "
+    assert await start_error(kubelet, pod("p", 2)) == f"{failed}rpc error: code = Internal desc = not ready"
+    plugin.hooks.clear()
+    await kubelet.start_container(pod("p", 2), "main")
+    await lose_plugins(kubelet, plugins)
+    stopped = f"endpoint &{{{R} {kubelet.directory}/0.sock}} has been stopped"
+    assert await start_error(kubelet, pod("p", 2)) == failed + stopped
+    assert len(plugin.allocated) == 1
+
+
+async def test_container_start_allocates_if_the_plugin_registered_after_admission(
+    kubelet: Kubelet, plugins: Plugins
+) -> None:
+    """Until then the pod has no devices. Without the option PreStartContainer is not called."""
+    assert (await kubelet.admit(pod("p"))).containers["main"].device_ids == {}
+    plugin = await plugins.serve(kubelet, "a")
+    assert (await kubelet.start_container(pod("p"), "main")).device_ids == {R: ("a",)}
+    assert plugin.pre_started == []
+
+
+@new_kubelet
+async def test_late_plugin_with_pre_start_lets_no_container_start(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The kubelet requires the IDs for PreStartContainer before it allocates any."""
+    await kubelet.admit(pod("p"))
+    await plugins.serve(kubelet, "a", options=PRE_STARTS)
+    assert await start_error(kubelet, pod("p")) == (
+        f"no devices found allocated in local cache for pod {pod('p').uid}, container main, resource {R}"
+    )

@@ -1,0 +1,188 @@
+"""Device lists, device selection, and the merge of several plugin responses."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from kubelet_standin import Behaviour, ContainerAllocation, DeviceSpec, Mount
+from kubelet_standin.allocation import (
+    AllocationRequest,
+    Selection,
+    SelectionError,
+    complete_selection,
+    merge_responses,
+    sample,
+    start_selection,
+)
+from kubelet_standin.checkpoint import CheckpointEntry
+from kubelet_standin.resources import ResourceState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def rng(seed: int = 1) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - repeatable, not secret
+
+
+def request(
+    count: int,
+    healthy: set[str] | None,
+    *,
+    held: tuple[str, ...] | None = None,
+    in_use: frozenset[str] = frozenset(),
+    reusable: frozenset[str] = frozenset(),
+) -> AllocationRequest:
+    return AllocationRequest("U", "C", "r/r", count, held, healthy, in_use, reusable)
+
+
+def test_duplicate_id_counts_once_for_each_health() -> None:
+    """An ID with both healths can be allocated, and counts twice in the capacity until the plugin is lost."""
+    resource = ResourceState()
+    resource.replace(pb.ListAndWatchResponse(devices=[pb.Device(ID="a", health="Healthy")] * 2), 0, 0)
+    assert (resource.capacity, resource.healthy) == (1, {"a"})
+    both = [pb.Device(ID="a", health="Healthy"), pb.Device(ID="a", health="Unhealthy")]
+    resource.replace(pb.ListAndWatchResponse(devices=both), 0, 0)
+    assert (resource.capacity, resource.healthy, resource.unhealthy) == (2, {"a"}, {"a"})
+    resource.lose()
+    assert (resource.capacity, resource.healthy) == (1, frozenset())
+
+
+def test_sample_depends_on_the_seed_only() -> None:
+    ids = [f"d{n}" for n in range(20)]
+    assert sample(ids, 20, rng(1)) == sample(reversed(ids), 20, rng(1))
+    assert sample(ids, 20, rng(1)) != sample(ids, 20, rng(2))
+    assert sample(ids, 20, rng(1)) != tuple(ids)
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+@pytest.mark.parametrize(
+    "satisfied", [request(1, {"a", "b"}, held=("a",), in_use=frozenset("a")), request(0, {"a"})], ids=["held", "zero"]
+)
+def test_selection_is_empty_if_nothing_is_missing(behaviour: Behaviour, satisfied: AllocationRequest) -> None:
+    """A container that has its devices, or requests none, causes no call to the plugin."""
+    assert start_selection(satisfied, behaviour, rng()) is None
+
+
+@pytest.mark.parametrize("healthy", [None, set[str](), {"b"}])
+def test_old_kubelet_does_not_check_the_health_of_held_devices(healthy: set[str] | None) -> None:
+    """Version 1.20 admits a container that has its devices even if they are unhealthy."""
+    assert start_selection(request(1, healthy, held=("a",)), Behaviour.OLD, rng()) is None
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "impossible", "text"),
+    [
+        (
+            Behaviour.NEW,
+            request(3, set("abc"), in_use=frozenset("ab"), reusable=frozenset("a")),
+            "requested number of devices unavailable for r/r. Requested: 2, Available: 1",
+        ),
+        (
+            Behaviour.OLD,
+            request(2, set("ab"), held=("a",)),
+            'pod "U" container "C" changed request for resource "r/r" from 1 to 2',
+        ),
+        (Behaviour.OLD, request(1, None), "can't allocate unregistered device r/r"),
+        (
+            Behaviour.OLD,
+            request(1, set()),
+            "requested number of devices unavailable for r/r. Requested: 1, Available: 0",
+        ),
+        (
+            Behaviour.NEW,
+            request(1, {"b"}, held=("a",)),
+            "previously allocated devices are no longer healthy; cannot allocate unhealthy devices r/r",
+        ),
+    ],
+)
+def test_impossible_selection_has_the_kubelets_error_text(
+    behaviour: Behaviour, impossible: AllocationRequest, text: str
+) -> None:
+    """The text depends on the version."""
+    with pytest.raises(SelectionError) as error:
+        start_selection(impossible, behaviour, rng())
+    assert str(error.value) == text
+
+
+def test_preferred_devices_that_are_not_available_are_ignored() -> None:
+    """The remaining devices are selected at random, without duplicates."""
+    ids = complete_selection(Selection(("t",), 2, {"a", "b", "c"}), ["bogus", "a", "a", "t"], rng())
+    assert len(ids) == len(set(ids)) == 3
+    assert {"t", "a"} < set(ids) < {"t", "a", "b", "c"}
+
+
+def test_too_many_preferred_devices_are_reduced() -> None:
+    ids = complete_selection(Selection((), 1, {"a", "b", "c", "d"}), ["a", "b", "c"], rng())
+    assert len(ids) == 1
+    assert set(ids) < {"a", "b", "c"}
+
+
+def test_selected_devices_are_in_random_order() -> None:
+    """Neither reused nor preferred devices have a fixed position."""
+    selection = Selection(("t",), 3, {"a", "b", "c"})
+    orders = {complete_selection(selection, ["a"], rng(seed)) for seed in range(40)}
+    assert len(orders) > 10
+    assert all(set(order) == {"t", "a", "b", "c"} for order in orders)
+
+
+def entry(resource: str, ids: tuple[str, ...] = (), **response: Any) -> CheckpointEntry:
+    data = pb.ContainerAllocateResponse(**response).SerializeToString()
+    return CheckpointEntry("U", "C", resource, {-1: ids}, data)
+
+
+def test_merge_returns_all_fields_of_a_response() -> None:
+    full = entry(
+        "r/r",
+        ("a", "b"),
+        envs={"E": "1"},
+        mounts=[pb.Mount(container_path="/m", host_path="/hm", read_only=True)],
+        devices=[pb.DeviceSpec(container_path="/d", host_path="/hd", permissions="rw")],
+        annotations={"A": "2"},
+        cdi_devices=[pb.CDIDevice(name="r/r=a")],
+    )
+    assert merge_responses("C", [full], Behaviour.NEW, rng()) == ContainerAllocation(
+        name="C",
+        device_ids={"r/r": ("a", "b")},
+        envs={"E": "1"},
+        mounts=(Mount("/m", "/hm", read_only=True),),
+        devices=(DeviceSpec("/d", "/hd", "rw"),),
+        annotations={"A": "2"},
+        cdi_devices=("r/r=a",),
+    )
+
+
+@pytest.mark.parametrize(("behaviour", "names"), [(Behaviour.OLD, ()), (Behaviour.NEW, ("x",))])
+def test_merge_lists_each_cdi_device_once(behaviour: Behaviour, names: tuple[str, ...]) -> None:
+    """Version 1.20 ignores the field."""
+    twice = [pb.CDIDevice(name="x"), pb.CDIDevice(name="x")]
+    entries = [entry("r/1", cdi_devices=twice), entry("r/2", cdi_devices=twice)]
+    assert merge_responses("C", entries, behaviour, rng()).cdi_devices == names
+
+
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [
+        (lambda value: {"envs": {"K": value}}, "environment variable K"),
+        (lambda value: {"annotations": {"K": value}}, "annotation K"),
+        (lambda value: {"mounts": [pb.Mount(container_path="/K", host_path=value)]}, "mount /K"),
+        (lambda value: {"devices": [pb.DeviceSpec(container_path="/K", host_path=value)]}, "device /K"),
+    ],
+)
+def test_merge_keeps_the_first_value_and_logs_a_conflict(
+    fields: Callable[[str], dict[str, Any]], option: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Equal values are no conflict. Resources are merged in random order, so either value can be the first."""
+    equal = merge_responses("C", [entry("r/1", **fields("1")), entry("r/2", **fields("1"))], Behaviour.NEW, rng())
+    assert len(equal.envs) + len(equal.annotations) + len(equal.mounts) + len(equal.devices) == 1
+    assert not caplog.records
+    conflicting = [entry("r/1", **fields("1")), entry("r/2", **fields("2"))]
+    results = {repr(merge_responses("C", conflicting, Behaviour.NEW, rng(seed))) for seed in range(20)}
+    assert len(results) == 2
+    assert caplog.records[0].levelno == logging.ERROR
+    assert option in caplog.records[0].message

@@ -1,0 +1,98 @@
+"""The kubelet's plugin directory: the clean-up at start, socket paths, the checkpoint file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import pytest
+
+from aosp_plugin.errors import KubeletDirectoryError
+from kubelet_standin import Behaviour
+from kubelet_standin import directory as disk
+from kubelet_standin.checkpoint import FILE_NAME, Checkpoint
+
+
+def touch(path: str) -> None:
+    with open(path, "wb"):
+        pass
+
+
+@pytest.fixture
+def files(kubelet_dir: str) -> set[str]:
+    """Create one directory entry of each kind, and return their names."""
+    os.mkdir(f"{kubelet_dir}/directory")
+    touch(f"{kubelet_dir}/file")
+    touch(f"{kubelet_dir}/directory/inside")
+    touch(f"{kubelet_dir}/{FILE_NAME}")
+    os.symlink("directory/inside", f"{kubelet_dir}/link")
+    os.symlink("nowhere", f"{kubelet_dir}/dangling")
+    os.symlink("directory", f"{kubelet_dir}/link-to-directory")
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(f"{kubelet_dir}/plugin.sock")
+    return set(os.listdir(kubelet_dir))
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+@pytest.mark.parametrize("keep_sockets", [False, True])
+def test_sweep_removes_what_the_version_removes(
+    kubelet_dir: str,
+    files: set[str],
+    behaviour: Behaviour,
+    keep_sockets: bool,  # noqa: FBT001
+) -> None:
+    """Versions before 1.33 remove everything but directories, and follow links; newer versions remove only sockets."""
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(f"{kubelet_dir}/{disk.SOCKET_NAME}")
+    disk.sweep(kubelet_dir, behaviour, keep_sockets=keep_sockets)
+    only_sockets = behaviour in {Behaviour.BUGGY, Behaviour.NEW}
+    removed = {"plugin.sock"} if only_sockets else {"file", "link", "plugin.sock"}
+    assert set(os.listdir(kubelet_dir)) == (files if keep_sockets else files - removed)
+    assert os.listdir(f"{kubelet_dir}/directory") == ["inside"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [("a.sock", "/d/a.sock"), ("/a.sock", "/d/a.sock"), ("../a.sock", "/a.sock"), ("", "/d"), ("x/./y", "/d/x/y")],
+)
+def test_endpoint_path_is_joined_as_in_go(endpoint: str, path: str) -> None:
+    assert disk.endpoint_path("/d", endpoint) == path
+
+
+def test_socket_path_is_limited_to_107_bytes() -> None:
+    """The limit counts bytes, not characters."""
+    longest = "/" + "a" * (107 - len("//kubelet.sock"))
+    assert disk.socket_path(longest) == longest + "/kubelet.sock"
+    with pytest.raises(KubeletDirectoryError, match="longer than 107 bytes"):
+        disk.socket_path(longest + "a")
+    with pytest.raises(KubeletDirectoryError):
+        disk.socket_path(longest[:-1] + "\u00fc")
+
+
+def test_checkpoint_is_replaced_atomically(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the owner can read the file. A failed write leaves the old content and no temporary file."""
+    path = f"{kubelet_dir}/{FILE_NAME}"
+    for state in (Checkpoint(registered={"r/r": ("a",)}), Checkpoint()):
+        disk.write_checkpoint(path, state)
+        assert disk.read_checkpoint(path) == state
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        disk.write_checkpoint(path, Checkpoint(registered={"r/r": ("a",)}))
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert os.listdir(kubelet_dir) == [FILE_NAME]
+
+
+def test_unreadable_checkpoint_is_empty(kubelet_dir: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A corrupt file is logged, an absent one is not."""
+    path = f"{kubelet_dir}/{FILE_NAME}"
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert not caplog.records
+    touch(path)
+    assert disk.read_checkpoint(path) == Checkpoint()
+    assert "Device allocation info may NOT be up-to-date" in caplog.text

@@ -1,0 +1,489 @@
+"""The DRA half of the stand-in kubelet behaves like the kubelets that it models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from aosp_plugin.framework.api import dra_health_pb2 as health_pb
+from aosp_plugin.framework.api import dra_pb2 as pb
+from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
+from aosp_plugin.framework.apiserver import paths
+from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
+from kubelet_standin.apiserver import ApiServer
+from kubelet_standin.apiserver.node_api import NodeApi
+from kubelet_standin.dra_health import HealthCache
+from kubelet_standin.dra_kubelet import ClaimsError
+from kubelet_standin.registry_watcher import RegistryWatcher
+from kubelet_standin.tests.stub import PATIENCE, Clock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+DRIVER = "gpu.example.com"
+FAST = DraTimings(reconcile=0.01, health_retry=0.01, first_retry=0.01, last_retry=0.02, claim_reconcile=0.02)
+
+OLDER = [version for version in DraVersion if version is not DraVersion.V1_37]
+
+
+class Plugin:
+    """A driver of a few lines, with answers that tests change."""
+
+    def __init__(self) -> None:
+        self.info = registration_pb.PluginInfo(type="DRAPlugin", name=DRIVER, supported_versions=["v1.DRAPlugin"])
+        self.statuses: list[registration_pb.RegistrationStatus] = []
+        self.prepare_error = ""
+        self.unprepare_error = ""
+        self.answer: pb.NodePrepareResourcesResponse | None = None
+        self.requests: list[tuple[str, list[str]]] = []
+        self.health_calls = 0
+        self.held = asyncio.Event()
+        self.held.set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, path: str, *, health: bool = True) -> AsyncIterator[None]:
+        """Serve on a socket inside the context."""
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(tuple(self._handlers(health=health)))
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(None)
+
+    def _handlers(self, *, health: bool) -> Sequence[grpc.GenericRpcHandler[bytes, bytes]]:
+        registration = {
+            "GetInfo": grpc.unary_unary_rpc_method_handler(
+                self._get_info, None, registration_pb.PluginInfo.SerializeToString
+            ),
+            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                self._notify, registration_pb.RegistrationStatus.FromString, None
+            ),
+        }
+        claims = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                pb.NodePrepareResourcesRequest.FromString,
+                pb.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self._unprepare,
+                pb.NodeUnprepareResourcesRequest.FromString,
+                pb.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        watch = {"NodeWatchResources": grpc.unary_stream_rpc_method_handler(self._watch)}
+        generic = grpc.method_handlers_generic_handler
+        return [
+            generic("pluginregistration.Registration", registration),
+            generic("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", claims),
+            generic("k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", claims),
+            *([generic("v1alpha1.DRAResourceHealth", watch)] if health else []),
+        ]
+
+    async def _get_info(self, _request: bytes, _context: object) -> registration_pb.PluginInfo:
+        return self.info
+
+    async def _notify(self, status: registration_pb.RegistrationStatus, _context: object) -> bytes:
+        self.statuses.append(status)
+        return b""
+
+    async def _prepare(
+        self, request: pb.NodePrepareResourcesRequest, _context: object
+    ) -> pb.NodePrepareResourcesResponse:
+        self.requests.append(("prepare", [claim.name for claim in request.claims]))
+        await self.held.wait()
+        if self.answer is not None:
+            return self.answer
+        device = pb.Device(pool_name="p", device_name="d", cdi_device_ids=["c"], request_names=["r"])
+        result = pb.NodePrepareResourceResponse(error=self.prepare_error, devices=[device])
+        return pb.NodePrepareResourcesResponse(claims={claim.uid: result for claim in request.claims})
+
+    async def _unprepare(
+        self, request: pb.NodeUnprepareResourcesRequest, _context: object
+    ) -> pb.NodeUnprepareResourcesResponse:
+        self.requests.append(("unprepare", [claim.name for claim in request.claims]))
+        result = pb.NodeUnprepareResourceResponse(error=self.unprepare_error)
+        return pb.NodeUnprepareResourcesResponse(claims={claim.uid: result for claim in request.claims})
+
+    async def _watch(self, _request: bytes, _context: object) -> AsyncIterator[bytes]:
+        self.health_calls += 1
+        yield b""
+
+
+@pytest.fixture
+def plugin() -> Plugin:
+    """Return a driver that does not serve yet."""
+    return Plugin()
+
+
+def a_pod(name: str, *claims: str) -> DraPod:
+    """Return a pod with claims."""
+    return DraPod(name, tuple(DraClaim(claim, f"uid-{claim}", (DRIVER,)) for claim in claims or ("claim",)))
+
+
+@contextlib.asynccontextmanager
+async def registered(
+    directory: str, plugin: Plugin, version: DraVersion = DraVersion.V1_37, timings: DraTimings = FAST
+) -> AsyncIterator[DraKubelet]:
+    """Run the driver and a kubelet that has registered it."""
+    async with (
+        plugin.serving(f"{directory}/gpu.sock"),
+        DraKubelet(directory, version=version, timings=timings) as kubelet,
+    ):
+        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        yield kubelet
+
+
+async def refused(kubelet: DraKubelet, text: str) -> None:
+    """Wait for a registration with this outcome."""
+    await kubelet.wait_for(lambda k: any(text in each.outcome for each in k.registrations), PATIENCE)
+
+
+async def test_watcher_reports_sockets_as_inotify_does(kubelet_dir: str) -> None:
+    """Those that exist, are created or moved to the directory tree, and are deleted; but no other files."""
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    os.mkdir(f"{kubelet_dir}/below")
+    with contextlib.ExitStack() as stack:
+
+        def bind(name: str) -> None:
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"{kubelet_dir}/{name}")
+
+        def move(name: str, new_name: str) -> None:
+            os.rename(f"{kubelet_dir}/{name}", f"{kubelet_dir}/{new_name}")
+
+        async def next_is(event: str) -> None:
+            assert (await asyncio.wait_for(seen.get(), PATIENCE)).replace(f"{kubelet_dir}/", "") == event
+
+        bind("first")
+        bind("below/second")
+        watcher = RegistryWatcher(
+            kubelet_dir, lambda path: seen.put_nowait(f"+{path}"), lambda path: seen.put_nowait(f"-{path}")
+        )
+        stack.callback(watcher.close)
+        await next_is("+below/second")
+        await next_is("+first")
+        bind(".hidden")
+        move(".hidden", "shown")
+        await next_is("+shown")
+        os.mkdir(f"{kubelet_dir}/directory.sock")
+        move("first", ".gone")
+        bind("below/third")
+        await next_is("+below/third")
+        for name in ("shown", "below/third"):
+            os.unlink(f"{kubelet_dir}/{name}")
+            await next_is(f"-{name}")
+        assert seen.empty()
+
+
+@pytest.mark.parametrize(
+    ("supported", "chosen"),
+    [
+        (["v1.DRAPlugin", "v1beta1.DRAPlugin"], "v1.DRAPlugin"),
+        (["v1beta1.DRAPlugin", "v1.DRAPlugin"], "v1beta1.DRAPlugin"),
+        (["v2.DRAPlugin", "v1beta1.DRAPlugin"], "v1beta1.DRAPlugin"),
+    ],
+)
+async def test_first_service_of_the_driver_that_is_known_is_used(
+    kubelet_dir: str, plugin: Plugin, supported: list[str], chosen: str
+) -> None:
+    plugin.info.supported_versions[:] = supported
+    async with registered(kubelet_dir, plugin) as kubelet:
+        assert kubelet.drivers[DRIVER][0].service == chosen
+        await kubelet.prepare(a_pod("a"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("type", "CSIPlugin", "no handler registered for plugin type: CSIPlugin at socket"),
+        ("supported_versions", [], "empty list of supported gRPC services"),
+        ("supported_versions", ["v1beta1"], 'supported by the plugin (["v1beta1"]) are supported by the kubelet'),
+    ],
+)
+async def test_invalid_driver_is_refused_until_it_is_valid(
+    kubelet_dir: str, plugin: Plugin, field: str, value: object, text: str
+) -> None:
+    before = registration_pb.PluginInfo()
+    before.CopyFrom(plugin.info)
+    plugin.info.ClearField(field)  # type: ignore[arg-type]
+    plugin.info.MergeFrom(registration_pb.PluginInfo(**{field: value}))  # type: ignore[arg-type]
+    async with plugin.serving(f"{kubelet_dir}/gpu.sock"), DraKubelet(kubelet_dir, timings=FAST) as kubelet:
+        await refused(kubelet, text)
+        assert text in plugin.statuses[-1].error
+        assert not plugin.statuses[-1].plugin_registered
+        plugin.info.CopyFrom(before)
+        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        assert plugin.statuses[-1].plugin_registered
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_endpoint_is_registered_once(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+    """Kubelets before 1.36 never try the second socket again."""
+    plugin.info.endpoint = f"{kubelet_dir}/first.sock"
+    async with (
+        plugin.serving(f"{kubelet_dir}/first.sock"),
+        plugin.serving(f"{kubelet_dir}/second.sock"),
+        DraKubelet(kubelet_dir, version=version, timings=FAST) as kubelet,
+    ):
+        await refused(kubelet, f"endpoint {kubelet_dir}/first.sock already registered for DRA driver plugin {DRIVER}")
+        if version.repeats_failed_registration:
+            await kubelet.wait_for(lambda k: len(k.registrations) > 3, PATIENCE)
+        assert len(kubelet.drivers[DRIVER]) == 1
+
+
+async def test_removed_socket_is_deregistered(kubelet_dir: str, plugin: Plugin) -> None:
+    async with registered(kubelet_dir, plugin) as kubelet:
+        os.unlink(f"{kubelet_dir}/gpu.sock")
+        await kubelet.wait_for(lambda k: not k.drivers, PATIENCE)
+        with pytest.raises(ClaimsError, match=f"DRA driver {DRIVER} is not registered"):
+            await kubelet.prepare(a_pod("a"))
+
+
+async def test_prepared_claim_is_not_prepared_again(kubelet_dir: str, plugin: Plugin) -> None:
+    """For a second pod. It is unprepared after the last one, and only the checkpoint outlives the kubelet."""
+    async with registered(kubelet_dir, plugin) as kubelet:
+        await kubelet.prepare(a_pod("a"))
+        await kubelet.prepare(a_pod("b"))
+        assert plugin.requests == [("prepare", ["claim"])]
+        assert kubelet.prepared == {"uid-claim"}
+        await kubelet.restart()
+        assert not kubelet.prepared
+        assert kubelet.known_claims == {"uid-claim"}
+        await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+        await kubelet.prepare_again()
+        assert ("prepare", ["claim"]) in plugin.requests[1:]
+        await kubelet.unprepare(a_pod("a"))
+        assert plugin.requests[-1][0] == "prepare"
+        await kubelet.unprepare(a_pod("b"))
+        assert plugin.requests[-1] == ("unprepare", ["claim"])
+        await kubelet.unprepare(a_pod("b"))
+        assert kubelet.known_claims == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("uids", "text"),
+    [
+        (["uid-claim"], "NodePrepareResources skipped 1 ResourceClaims"),
+        (["uid-claim", "uid-x", "uid-other"], "NodePrepareResources returned result for unknown claim UID uid-x"),
+    ],
+)
+async def test_answer_must_have_exactly_the_claims(
+    kubelet_dir: str, plugin: Plugin, uids: list[str], text: str
+) -> None:
+    plugin.answer = pb.NodePrepareResourcesResponse(claims={uid: pb.NodePrepareResourceResponse() for uid in uids})
+    async with registered(kubelet_dir, plugin) as kubelet:
+        with pytest.raises(ClaimsError, match=text):
+            await kubelet.prepare(a_pod("a", "claim", "other"))
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_all_claims_of_a_failed_call_come_again(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+    """Versions before 1.37 then have the devices of the first answer twice."""
+    devices = [pb.Device(pool_name="p", device_name="d")]
+    good, bad = pb.NodePrepareResourceResponse(devices=devices), pb.NodePrepareResourceResponse(error="no")
+    game = a_pod("a", "x", "y")
+    async with registered(kubelet_dir, plugin, version) as kubelet:
+        plugin.answer = pb.NodePrepareResourcesResponse(claims={"uid-x": good})
+        with pytest.raises(ClaimsError, match="skipped 1 ResourceClaims"):
+            await kubelet.prepare(game)
+        plugin.answer = pb.NodePrepareResourcesResponse(claims={"uid-x": good, "uid-y": bad})
+        with pytest.raises(ClaimsError, match="NodePrepareResources failed for ResourceClaim y: no"):
+            await kubelet.prepare(game)
+        plugin.answer = pb.NodePrepareResourcesResponse(claims={"uid-x": good, "uid-y": good})
+        await kubelet.prepare(game)
+        assert plugin.requests == [("prepare", ["x", "y"])] * 3
+        assert (len(kubelet.devices(game)) == 2) is version.resets_devices
+
+
+async def test_pod_waits_and_tries_again(kubelet_dir: str, plugin: Plugin) -> None:
+    """Also at its end, across restarts of the kubelet."""
+    timings = FAST._replace(pod_retry=0.01, termination_retry=0.01)
+    async with registered(kubelet_dir, plugin, timings=timings) as kubelet:
+        plugin.prepare_error = plugin.unprepare_error = "not now"
+        running = asyncio.create_task(kubelet.run_pod(a_pod("a")))
+        await kubelet.wait_for(lambda k: k.calls > 2, PATIENCE)
+        await kubelet.restart()
+        plugin.prepare_error = ""
+        await running
+        assert kubelet.prepared == {"uid-claim"}
+        ending = asyncio.create_task(kubelet.end_pod(a_pod("a")))
+        await kubelet.wait_for(lambda _: plugin.requests.count(("unprepare", ["claim"])) > 1, PATIENCE)
+        plugin.unprepare_error = ""
+        await ending
+        assert kubelet.known_claims == frozenset()
+
+
+async def test_claims_of_a_pod_that_is_gone_are_unprepared_later(kubelet_dir: str, plugin: Plugin) -> None:
+    async with registered(kubelet_dir, plugin) as kubelet:
+        await kubelet.prepare(a_pod("a"))
+        await kubelet.prepare(a_pod("b", "kept"))
+        kubelet.forget_pod(a_pod("a"))
+        await kubelet.wait_for(lambda k: k.known_claims == {"uid-kept"}, PATIENCE)
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_pod_that_was_never_prepared_ends(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+    """Versions before 1.37 then unprepare a claim that another pod uses (kubernetes issue 140212)."""
+    async with registered(kubelet_dir, plugin, version) as kubelet:
+        await kubelet.prepare(a_pod("a"))
+        await kubelet.unprepare(a_pod("never"))
+        assert (kubelet.known_claims == {"uid-claim"}) is version.guards_unprepare
+
+
+async def test_claim_with_the_name_of_another_one_is_refused(kubelet_dir: str, plugin: Plugin) -> None:
+    """Until the old one is unprepared."""
+    async with registered(kubelet_dir, plugin) as kubelet:
+        await kubelet.prepare(a_pod("a"))
+        successor = DraPod("b", (DraClaim("claim", "uid-new", (DRIVER,)),))
+        with pytest.raises(ClaimsError, match="old ResourceClaim with same name claim and different UID uid-claim"):
+            await kubelet.prepare(successor)
+        await kubelet.unprepare(a_pod("a"))
+        await kubelet.prepare(successor)
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_calls_of_pods_that_share_a_claim_overlap(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+    async with registered(kubelet_dir, plugin, version) as kubelet:
+        plugin.held.clear()
+        async with asyncio.TaskGroup() as pods:
+            pods.create_task(kubelet.prepare(a_pod("a")))
+            pods.create_task(kubelet.prepare(a_pod("b")))
+            await kubelet.wait_for(lambda k: k.calls == 2, PATIENCE)
+            plugin.held.set()
+        assert len(plugin.requests) == 2
+        assert kubelet.prepared == {"uid-claim"}
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_health_service_that_was_not_announced(kubelet_dir: str, plugin: Plugin, version: DraVersion) -> None:
+    """Kubelets 1.34 to 1.36 call it again and again, if the feature gate is on; later ones do not."""
+    async with registered(kubelet_dir, plugin, version) as kubelet:
+        if version is DraVersion.V1_36:
+            await kubelet.wait_for(lambda _: plugin.health_calls > 2, PATIENCE)
+        elif version is DraVersion.V1_37:
+            assert kubelet.drivers[DRIVER][0].health_service == ""
+        else:
+            assert not kubelet.version.watches_health
+    if version is not DraVersion.V1_36:
+        assert plugin.health_calls == 0
+
+
+async def test_health_service_that_does_not_exist_is_not_called_again(kubelet_dir: str, plugin: Plugin) -> None:
+    """By kubelets from 1.37."""
+    plugin.info.supported_versions.append("v1.DRAResourceHealth")
+    async with registered(kubelet_dir, plugin) as kubelet:
+        assert kubelet.drivers[DRIVER][0].health_service == "v1.DRAResourceHealth"
+        await kubelet.prepare(a_pod("a"))
+        assert kubelet.drivers[DRIVER][0].health_streams == 0
+
+
+@pytest.mark.parametrize("version", DraVersion)
+def test_health_is_unknown_after_a_timeout(clock: Clock, version: DraVersion) -> None:
+    """That of the report counts from 1.35, its message from 1.36."""
+    cache = HealthCache(version, 30.0, clock)
+    device = health_pb.DeviceHealth(
+        device=health_pb.DeviceIdentifier(pool_name="p", device_name="d"),
+        health=health_pb.UNHEALTHY,
+        health_check_timeout_seconds=60,
+        message="m",
+    )
+    cache.update(DRIVER, health_pb.NodeWatchResourcesResponse(devices=[device]))
+    assert cache.get(DRIVER, "p", "d") == ("Unhealthy", "m" if version.value >= (1, 36) else "")
+    clock.now += 45
+    assert (cache.get(DRIVER, "p", "d").health == "Unknown") is (version is DraVersion.V1_34)
+    clock.now += 45
+    assert cache.get(DRIVER, "p", "d") == ("Unknown", "")
+    cache.update(DRIVER, health_pb.NodeWatchResourcesResponse(devices=[device]))
+    cache.clear(DRIVER)
+    assert cache.get(DRIVER, "p", "d").health == cache.get(DRIVER, "p", "other").health == "Unknown"
+
+
+@pytest.mark.parametrize("version", DraVersion)
+async def test_slices_are_deleted_at_the_start_and_after_an_absence(
+    kubelet_dir: str, plugin: Plugin, version: DraVersion
+) -> None:
+    """An error is repeated; a driver that comes back in time keeps its slices."""
+    wiped: list[str] = []
+
+    async def wipe(driver: str) -> None:
+        wiped.append(driver)
+
+    timings = FAST._replace(wipe=0.2, wipe_retry=0.01)
+    kubelet = DraKubelet(kubelet_dir, version=version, timings=timings, wipe=wipe)
+    kubelet.faults.fail_wipe = True
+    async with kubelet:
+        async with plugin.serving(f"{kubelet_dir}/a.sock"):
+            await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+            assert wiped == []
+            kubelet.faults.fail_wipe = False
+            await kubelet.wait_for(lambda _: wiped == [""], PATIENCE)
+        async with plugin.serving(f"{kubelet_dir}/b.sock"):
+            await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+            assert not kubelet._running().drivers._pending  # nothing is left that could delete them
+            assert wiped == [""]
+        await kubelet.wait_for(lambda _: wiped == ["", DRIVER], PATIENCE)
+
+
+async def test_requests_reach_an_api_server(kubelet_dir: str, plugin: Plugin) -> None:
+    """The stand-in deletes the slices of its node alone, and prepares the claim that the API server has."""
+    async with ApiServer() as server:
+        for name, node in (("ours", "worker"), ("theirs", "other")):
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "d"}]}
+            server.objects.create(paths.RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+        results = [{"request": "r", "driver": DRIVER, "pool": "worker", "device": "d"}]
+        claim = {
+            "metadata": {"name": "claim"},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+        created = server.objects.create(paths.resource_claims("default"), claim)
+        api = NodeApi(server.url, "worker")
+        async with (
+            plugin.serving(f"{kubelet_dir}/gpu.sock"),
+            DraKubelet(kubelet_dir, timings=FAST, wipe=api.wipe, fetch=api.fetch) as kubelet,
+        ):
+            await server.wait_for(lambda s: len(s.objects.list(paths.RESOURCE_SLICES)) == 1)
+            (left,) = server.objects.list(paths.RESOURCE_SLICES)
+            assert left["metadata"]["name"] == "theirs"
+            await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+            await kubelet.prepare(a_pod("a"))
+            assert kubelet.prepared == {created["metadata"]["uid"]}
+            await server.stop()
+            with pytest.raises(ClaimsError, match="fetch ResourceClaim claim: Cannot connect"):
+                await kubelet.prepare(a_pod("b"))
+
+
+async def test_wait_for_describes_the_state(kubelet_dir: str) -> None:
+    async with DraKubelet(kubelet_dir, version=DraVersion.V1_35) as kubelet:
+        with pytest.raises(TimeoutError, match=r"condition not met within 0 s; the kubelet \(1\.35\) is running"):
+            await kubelet.wait_for(lambda _: False, 0)
+    with pytest.raises(RuntimeError, match="the kubelet is stopped"):
+        await kubelet.prepare(a_pod("a"))
+
+
+@pytest.mark.parametrize("version", OLDER)
+async def test_lost_confirmation_leaves_the_driver_registered(
+    kubelet_dir: str, plugin: Plugin, version: DraVersion
+) -> None:
+    """In kubelets before 1.36: the driver does not know. Later ones register it again."""
+    async with plugin.serving(f"{kubelet_dir}/gpu.sock"):
+        kubelet = DraKubelet(kubelet_dir, version=version, timings=FAST)
+        kubelet.faults.skip_notify = True
+        async with kubelet:
+            await refused(kubelet, "failed to send registration status")
+            if version.repeats_failed_registration:
+                kubelet.faults.skip_notify = False
+                await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
+            else:
+                await kubelet.wait_for(lambda k: k.drivers[DRIVER][0].connected, PATIENCE)
+                assert not kubelet.registered(DRIVER)
+                assert plugin.statuses == []

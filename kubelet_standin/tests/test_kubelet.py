@@ -1,0 +1,617 @@
+"""The stand-in kubelet on real sockets: start and stop, Register, ListAndWatch, lost plugins, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+import kubelet_standin
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin import socket_server as kubelet_server
+from kubelet_standin.checkpoint import Checkpoint, decode
+from kubelet_standin.tests.stub import (
+    OTHER,
+    PATIENCE,
+    Plugins,
+    R,
+    buggy_kubelet,
+    fail,
+    healthy,
+    hold,
+    new_kubelet,
+    newer_kubelets,
+    old_kubelet,
+    register,
+    register_error,
+    register_ignoring_errors,
+    register_until_deadline,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from kubelet_standin import Event
+    from kubelet_standin.tests.stub import Clock
+
+CANCELED = "rpc error: code = Canceled desc = context canceled"
+
+
+@contextlib.asynccontextmanager
+async def raw_plugin(path: str) -> AsyncIterator[asyncio.Queue[asyncio.StreamReader]]:
+    """Listen as a plugin that only sends an empty HTTP/2 SETTINGS frame; yield the kubelet's connections."""
+    connections: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+    writers: list[asyncio.StreamWriter] = []
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(b"\0\0\0\4\0\0\0\0\0")
+        connections.put_nowait(reader)
+
+    server = await asyncio.start_unix_server(accept, path)
+    yield connections
+    server.close()
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def counts(kubelet: Kubelet, resource: str = R) -> tuple[int, int]:
+    view = kubelet.resource(resource)
+    return view.capacity, view.allocatable
+
+
+def has(capacity: int, allocatable: int) -> Callable[[Kubelet], bool]:
+    return lambda kubelet: kubelet.resource(R).known and counts(kubelet) == (capacity, allocatable)
+
+
+def saved(kubelet: Kubelet) -> Checkpoint:
+    with open(kubelet.checkpoint_path, "rb") as file:
+        return decode(file.read())
+
+
+def test_example_in_the_package_docstring_runs() -> None:
+    docstring = (kubelet_standin.__doc__ or "").splitlines()
+    code = textwrap.dedent("\n".join(line for line in docstring if line.startswith("    ") or not line))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)  # noqa: S603 - our own text
+
+
+# -- start and stop -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+async def test_start_creates_the_directory_and_replaces_a_stale_socket(kubelet_dir: str, behaviour: Behaviour) -> None:
+    directory = f"{kubelet_dir}/new"
+    for _ in range(2):
+        async with Kubelet(directory, behaviour=behaviour) as kubelet:
+            assert stat.S_IMODE(os.stat(directory).st_mode) == 0o750
+            assert kubelet.socket_path == f"{directory}/kubelet.sock"
+            assert kubelet.checkpoint_path == f"{directory}/kubelet_internal_checkpoint"
+            code, _text = await register_error(kubelet, "x", version="v2")
+            assert code is grpc.StatusCode.UNKNOWN
+    assert ("DEPRECATION" in os.listdir(directory)) is (behaviour is Behaviour.OLD)
+
+
+@pytest.mark.parametrize("garbage", [False, True])
+async def test_stopped_kubelet_leaves_a_socket_that_refuses_connections(kubelet_dir: str, garbage: bool) -> None:  # noqa: FBT001
+    """The file does not change, so no file event reports the stop."""
+    kubelet = Kubelet(kubelet_dir)
+    kubelet.faults.garbage_register = garbage
+    await kubelet.start()
+    inode = os.stat(kubelet.socket_path).st_ino
+    await kubelet.stop()
+    assert os.stat(kubelet.socket_path).st_ino == inode
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(kubelet.socket_path)
+
+
+async def test_stopped_kubelet_has_no_resources_and_admits_no_pods(kubelet_dir: str) -> None:
+    """A stop is idempotent, a start is not."""
+    kubelet = Kubelet(kubelet_dir)
+    await kubelet.start()
+    with pytest.raises(RuntimeError, match="already runs"):
+        await kubelet.start()
+    for _ in range(2):
+        await kubelet.stop()
+    assert kubelet.resources == ()
+    assert (kubelet.resource(R).known, kubelet.resource(R).streams) == (False, 0)
+    assert "is stopped" in kubelet.describe()
+    with pytest.raises(RuntimeError, match="stopped"):
+        await kubelet.admit(Pod("p", [Container("c")]))
+
+
+async def test_resource_is_known_without_devices_after_a_restart(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The stop breaks the streams. The checkpoint is read, and the plugin's socket is removed, but not dialled."""
+    plugin = await plugins.serve(kubelet, "d")
+    await kubelet.stop()
+    await asyncio.wait_for(plugin.server.stop(60), 30)  # returns early only if no stream is open
+    assert saved(kubelet).registered == {R: ("d",)}
+    plugin = await plugins.start("d")
+    await kubelet.start()
+    assert plugin.name not in os.listdir(kubelet.directory)
+    view = kubelet.resource(R)
+    assert (view.known, view.capacity, view.allocatable, view.connected) == (True, 0, 0, False)
+    assert plugin.streams == []
+    assert len(kubelet.registrations) == 1
+
+
+@new_kubelet
+async def test_kubelet_without_checkpoints_ignores_the_file(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    await kubelet.stop()
+    async with Kubelet(kubelet.directory, checkpoints=False) as successor:
+        assert successor.resources == ()
+        await plugins.serve(successor, "x", "y", name="new.sock")
+    assert saved(kubelet) == Checkpoint((), {R: ("d",)})
+
+
+async def test_checkpoint_that_cannot_be_written_is_logged(
+    kubelet: Kubelet, plugins: Plugins, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device list is used nevertheless, and the next one is written if that is possible."""
+    plugin = await plugins.serve(kubelet, "a")
+    os.rename(kubelet.directory, f"{kubelet.directory}.away")
+    plugin.send(healthy("a", "b"))
+    await kubelet.wait_for(has(2, 2))
+    assert "Writing checkpoint encountered" in caplog.text
+    os.rename(f"{kubelet.directory}.away", kubelet.directory)
+    plugin.send(healthy("a", "b", "c"))
+    await kubelet.wait_for(has(3, 3))
+    assert saved(kubelet) == Checkpoint((), {R: ("a", "b", "c")})
+
+
+# -- Register -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ("v2", 'requested API version "v2" is not supported by kubelet. Supported version is ["v1beta1"]'),
+        ("v1beta1", 'the ResourceName "foo" is invalid'),
+    ],
+)
+async def test_invalid_request_is_refused_and_recorded(kubelet: Kubelet, version: str, text: str) -> None:
+    """The version is checked before the name."""
+    assert await register_error(kubelet, "a.sock", resource="foo", version=version) == (grpc.StatusCode.UNKNOWN, text)
+    registration = kubelet.registrations[-1]
+    assert (registration.version, registration.endpoint, registration.resource_name) == (version, "a.sock", "foo")
+    assert registration.outcome == text
+
+
+@newer_kubelets
+async def test_newer_kubelets_get_the_options_before_they_answer(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.start("d")
+    release = asyncio.Event()
+    plugin.hooks["GetDevicePluginOptions"] = hold(release)
+    registering = asyncio.create_task(register(kubelet, plugin.name))
+    await plugin.called["GetDevicePluginOptions"].wait()
+    assert kubelet.registrations[0].outcome == "pending"
+    release.set()
+    await registering
+    assert kubelet.registrations[0].outcome == "ok"
+    await kubelet.wait_for(has(1, 1))
+
+
+@newer_kubelets
+@pytest.mark.kubelet(dial_timeout=0.5)
+async def test_newer_kubelets_refuse_a_plugin_that_does_not_answer(kubelet: Kubelet, plugins: Plugins) -> None:
+    """ListAndWatch is not called."""
+    plugin = await plugins.start("d")
+    plugin.hooks["GetDevicePluginOptions"] = fail("no options today")
+    _code, text = await register_error(kubelet, plugin.name)
+    assert text == "failed to get device plugin options: rpc error: code = Internal desc = no options today"
+    _code, text = await register_error(kubelet, "absent.sock")
+    assert text == "failed to dial device plugin: context deadline exceeded"
+    assert plugin.streams == []
+    assert kubelet.resources == ()
+
+
+@old_kubelet
+@pytest.mark.kubelet(dial_timeout=0.05)
+async def test_old_kubelet_answers_before_it_dials(kubelet: Kubelet, caplog: pytest.LogCaptureFixture) -> None:
+    """The plugin does not learn that the kubelet cannot dial it."""
+    await register(kubelet, "absent.sock")
+    assert kubelet.registrations[0].outcome == "ok"
+    await kubelet.wait_for(lambda k: k.registrations[0].dial_error is not None)
+    assert kubelet.registrations[0].dial_error == "failed to dial device plugin: context deadline exceeded"
+    assert kubelet.resources == ()
+    assert "Failed to dial device plugin with request" in caplog.text
+
+
+@old_kubelet
+async def test_old_kubelet_uses_the_options_of_the_request(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d", options=pb.DevicePluginOptions(pre_start_required=True))
+    assert not plugin.called["GetDevicePluginOptions"].is_set()
+    assert kubelet.registrations[0].options.pre_start_required
+
+
+async def test_plugin_may_register_before_it_serves(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The kubelet dials until the timeout."""
+    registering = asyncio.create_task(register(kubelet, "late.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+    await plugins.start("d", name="late.sock")
+    await registering
+    await kubelet.wait_for(has(1, 1))
+
+
+async def test_each_registration_has_its_own_connection(kubelet: Kubelet) -> None:
+    """The authority of its calls depends on the version: the raw socket path before 1.26, then localhost."""
+    path = f"{kubelet.directory}/raw.sock"
+    authority = path if kubelet.behaviour in {Behaviour.OLD, Behaviour.EARLY} else "localhost"
+    async with raw_plugin(path) as connections, asyncio.timeout(PATIENCE):
+        registering = [asyncio.create_task(register_ignoring_errors(kubelet, "raw.sock")) for _ in range(2)]
+        for _ in registering:
+            await (await connections.get()).readuntil(authority.encode())
+        await kubelet.stop()
+        await asyncio.wait(registering)
+
+
+@new_kubelet
+async def test_plugin_that_gives_up_can_register_again(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The plugin gives up because Register is slow, or because the kubelet waits for the plugin's options."""
+    plugin = await plugins.start("d")
+    plugin.hooks["GetDevicePluginOptions"] = hold(asyncio.Event())
+    called = plugin.called["GetDevicePluginOptions"].is_set
+    for seconds, reached in ((3600, lambda: bool(kubelet.registrations)), (0, called)):
+        kubelet.faults.slow_register = seconds
+        assert await register_until_deadline(kubelet, plugin.name, reached) is grpc.StatusCode.DEADLINE_EXCEEDED
+        await kubelet.wait_for(lambda k: k.registrations[-1].outcome == "cancelled")
+        assert called() is (seconds == 0)
+    plugin.hooks.clear()
+    await register(kubelet, plugin.name)
+    await kubelet.wait_for(has(1, 1))
+
+
+async def test_stop_ends_pending_registrations(kubelet: Kubelet) -> None:
+    """Version 1.20 has already answered, and only stops dialling."""
+    registering = asyncio.create_task(register(kubelet, "absent.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 1)
+    old = kubelet.behaviour is Behaviour.OLD
+    if old:
+        await registering
+    await kubelet.stop()
+    await asyncio.wait([registering])
+    assert registering.exception() is None if old else registering.exception() is not None
+    assert kubelet.registrations[0].outcome == ("ok" if old else "cancelled")
+    assert kubelet.registrations[0].dial_error is None
+
+
+# -- ListAndWatch ---------------------------------------------------------------------------------------------------
+
+
+async def test_each_message_replaces_the_list(timed_kubelet: Kubelet, plugins: Plugins, clock: Clock) -> None:
+    """The view and the checkpoint are those of the last message. A health other than Healthy is unhealthy."""
+    kubelet = timed_kubelet
+    plugin = await plugins.serve(kubelet, "z", "a")
+    assert counts(kubelet) == (2, 2)
+    assert list(kubelet.resource(R).devices) == ["z", "a"]
+    assert kubelet.resource(R).last_message_size == pb.ListAndWatchResponse(devices=plugin.devices).ByteSize()
+    assert saved(kubelet) == Checkpoint((), {R: ("a", "z")})
+    clock.now += 7
+    plugin.send([*healthy("b"), pb.Device(ID="a", health="healthy")])
+    await kubelet.wait_for(has(2, 1))
+    view = kubelet.resource(R)
+    assert view.devices == {"b": "Healthy", "a": "healthy"}
+    assert (view.messages, view.last_message_at) == (2, clock.now)
+    assert (view.streams, view.streams_opened, view.connected) == (1, 1, True)
+    assert saved(kubelet) == Checkpoint((), {R: ("b",)})
+
+
+@pytest.mark.parametrize(("cause", "reason"), [("return", "EOF"), ("death", "rpc error"), ("drop", CANCELED)])
+async def test_end_of_the_stream_makes_all_devices_unhealthy(
+    kubelet: Kubelet, plugins: Plugins, cause: str, reason: str
+) -> None:
+    """The capacity stays; the kubelet does not dial the plugin again."""
+    plugin = await plugins.serve(kubelet, "a", "b")
+    if cause == "return":
+        plugin.end_stream()
+    elif cause == "death":
+        await plugin.server.stop(None)
+    else:
+        await kubelet.drop_streams(R)
+        assert kubelet.resource(R).streams == 0
+    await kubelet.wait_for(has(2, 0))
+    view = kubelet.resource(R)
+    assert view.devices == {"a": "Unhealthy", "b": "Unhealthy"}
+    assert (view.connected, view.streams, view.streams_opened) == (False, 0, 1)
+    assert (view.last_stream_end or "").startswith(reason)
+    assert len(plugin.streams) == 1
+
+
+async def test_resource_is_known_with_an_empty_list_or_a_failed_stream(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, resource=OTHER)
+    plugin = await plugins.start("d")
+    plugin.hooks["ListAndWatch"] = fail("no list today")
+    await register(kubelet, plugin.name)
+    await kubelet.wait_for(has(0, 0))
+    assert kubelet.resource(R).last_stream_end == "rpc error: code = Internal desc = no list today"
+    assert kubelet.resources == (OTHER, R)
+    assert counts(kubelet, OTHER) == (0, 0)
+
+
+@new_kubelet
+@pytest.mark.kubelet(max_message=103)
+async def test_message_over_the_limit_breaks_the_stream(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, "d" * 90)
+    assert kubelet.resource(R).last_message_size == 103
+    plugin.send(healthy("d" * 91))
+    await kubelet.wait_for(has(1, 0))
+    reason = kubelet.resource(R).last_stream_end or ""
+    assert reason.startswith("rpc error: code = ResourceExhausted")
+    assert "(104 vs. 103)" in reason
+
+
+@new_kubelet
+@pytest.mark.kubelet(checkpoints=False)
+async def test_message_limit_is_4_mebibytes_by_default(kubelet: Kubelet, plugins: Plugins) -> None:
+    plugin = await plugins.serve(kubelet, *(f"aosp_binder{n:06}" for n in range(139_810)))
+    assert counts(kubelet) == (139_810, 139_810)
+    assert kubelet.resource(R).last_message_size == 4_194_300
+    plugin.send([*plugin.devices, *healthy("one more")])
+    await kubelet.wait_for(has(139_810, 0))
+
+
+async def test_lost_resource_is_forgotten_after_the_grace_period(
+    timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
+) -> None:
+    """It is also removed from the checkpoint. The period begins with the loss; another registration ends it."""
+    for _ in range(2):
+        plugin = await plugins.serve(timed_kubelet, "d")
+        clock.now += 1000
+        assert counts(timed_kubelet) == (1, 1)
+        plugin.end_stream()
+        await timed_kubelet.wait_for(has(1, 0))
+        clock.now += 300
+        assert counts(timed_kubelet) == (1, 0)
+    clock.now += 0.5
+    view = timed_kubelet.resource(R)
+    assert (view.known, view.capacity, view.messages) == (False, 0, 2)
+    assert saved(timed_kubelet).registered == {}
+
+
+async def test_restored_resource_is_forgotten_after_the_grace_period(
+    timed_kubelet: Kubelet, plugins: Plugins, clock: Clock
+) -> None:
+    """The period begins with the kubelet's start."""
+    await plugins.serve(timed_kubelet, "d")
+    clock.now += 100
+    await timed_kubelet.restart()
+    clock.now += 300
+    assert timed_kubelet.resource(R).known
+    clock.now += 1
+    assert timed_kubelet.resources == ()
+
+
+# -- several plugins of one resource ----------------------------------------------------------------------------------
+
+
+async def test_plugin_replaces_an_older_one(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The old stream stays open, and its messages replace the list. Its end has no effect, unless there is the bug.
+
+    With the bug the new plugin is disconnected, until it registers again.
+    """
+    old = await plugins.serve(kubelet, "a", name="old.sock")
+    new = await plugins.serve(kubelet, "a", "b", name="new.sock")
+    assert (kubelet.resource(R).streams, counts(kubelet)) == (2, (2, 2))
+    old.send(healthy("x", "y", "z"))
+    await kubelet.wait_for(has(3, 3))
+    old.end_stream()
+    if kubelet.behaviour not in {Behaviour.OLD, Behaviour.NEW}:
+        await kubelet.wait_for(lambda k: k.resource(R).streams == 0)
+        assert counts(kubelet) == (3, 0)
+        assert not kubelet.resource(R).connected
+        await register(kubelet, new.name)
+        await kubelet.wait_for(has(2, 2))
+        assert len(new.streams) == 2
+    else:
+        await kubelet.wait_for(lambda k: k.resource(R).streams == 1)
+        assert counts(kubelet) == (3, 3)
+        assert kubelet.resource(R).connected
+    new.end_stream()
+    await kubelet.wait_for(lambda k: not k.resource(R).connected)
+    assert kubelet.resource(R).allocatable == 0
+
+
+async def test_end_of_the_second_plugin_loses_the_devices_of_the_first_one(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Before 1.37, the first plugin keeps an open stream, and the kubelet no healthy devices, until it registers again.
+
+    A message of the first plugin makes its devices healthy, but its endpoint is not the current one, which is stopped.
+    1.37 promotes the first plugin.
+    """
+    first = await plugins.serve(kubelet, "a", "b", name="first.sock")
+    second = await plugins.serve(kubelet, "a", "b", name="second.sock")
+    second.end_stream()
+    await kubelet.wait_for(lambda k: k.resource(R).last_stream_end == "EOF" and k.resource(R).streams == 1)
+    if kubelet.behaviour is Behaviour.NEW:
+        assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 2), True)
+        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
+        assert (len(first.allocated), len(second.allocated)) == (1, 0)
+        return
+    assert (counts(kubelet), kubelet.resource(R).connected) == ((2, 0), False)
+    first.send(healthy("a", "b", "c"))
+    await kubelet.wait_for(has(3, 3))
+    with pytest.raises(AdmissionError, match="has been stopped"):
+        await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
+    await register(kubelet, first.name)
+    await kubelet.wait_for(lambda k: k.resource(R).connected)
+    await kubelet.admit(Pod("pod", [Container("main", {R: 1})]))
+
+
+@buggy_kubelet
+@pytest.mark.parametrize("serves", [True, False])
+async def test_bug_disconnects_a_plugin_that_is_being_registered(
+    kubelet: Kubelet,
+    plugins: Plugins,
+    serves: bool,  # noqa: FBT001
+) -> None:
+    """The old stream ends while the new plugin is dialled, or is called for its options."""
+    old = await plugins.serve(kubelet, "a", name="old.sock")
+    new = await plugins.start("b", name="new.sock") if serves else None
+    if new is not None:
+        new.hooks["GetDevicePluginOptions"] = hold(asyncio.Event())
+    registering = asyncio.create_task(register_error(kubelet, "new.sock"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+    if new is not None:
+        await new.called["GetDevicePluginOptions"].wait()
+    old.end_stream()
+    _code, text = await registering
+    failed_options = "failed to get device plugin options: rpc error: code = Canceled"
+    assert text.startswith(failed_options if serves else "failed to dial device plugin: ")
+    assert "deadline" not in text
+
+
+@new_kubelet
+async def test_new_kubelet_refuses_a_connected_path(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The first registration stays valid."""
+    plugin = await plugins.serve(kubelet, "d")
+    _code, text = await register_error(kubelet, plugin.name)
+    assert text == f"device plugin already connected: {kubelet.directory}/{plugin.name}"
+    assert counts(kubelet) == (1, 1)
+
+
+# -- faults ---------------------------------------------------------------------------------------------------------
+
+
+@new_kubelet
+async def test_register_can_be_refused_or_hang(kubelet: Kubelet, plugins: Plugins) -> None:
+    kubelet.faults.refuse_register = "not today"
+    assert await register_error(kubelet, "a.sock") == (grpc.StatusCode.UNKNOWN, "not today")
+    kubelet.faults.refuse_register = None
+    kubelet.faults.hang_register = True
+    registering = asyncio.create_task(plugins.serve(kubelet, "d"))
+    await kubelet.wait_for(lambda k: len(k.registrations) == 2)
+    assert kubelet.registrations[1].outcome == "pending"
+    kubelet.faults.release_register()
+    await registering
+
+
+@new_kubelet
+async def test_stream_can_stay_closed(kubelet: Kubelet, plugins: Plugins) -> None:
+    kubelet.faults.never_open_stream = True
+    plugin = await plugins.start("d")
+    await register(kubelet, plugin.name)
+    view = kubelet.resource(R)
+    assert (view.connected, view.streams_opened, view.known) == (True, 0, False)
+    await kubelet.drop_streams()
+    assert plugin.streams == []
+
+
+@new_kubelet
+async def test_socket_can_answer_with_garbage(kubelet: Kubelet, plugins: Plugins) -> None:
+    """The fault applies from the next start, and until a start without it."""
+    kubelet.faults.garbage_register = True
+    await kubelet.restart()
+    reader, writer = await asyncio.open_unix_connection(kubelet.socket_path)
+    assert await reader.read() == kubelet_server.GARBAGE
+    writer.close()
+    await writer.wait_closed()
+    code, _text = await register_error(kubelet, "a.sock", timeout=5)
+    assert code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    kubelet.faults.garbage_register = False
+    await kubelet.restart()
+    await plugins.serve(kubelet, "d")
+
+
+@new_kubelet
+async def test_streams_can_be_dropped_by_resource(kubelet: Kubelet, plugins: Plugins) -> None:
+    await plugins.serve(kubelet, "d")
+    await plugins.serve(kubelet, "d", resource=OTHER)
+    await kubelet.drop_streams(R)
+    assert (counts(kubelet), counts(kubelet, OTHER)) == ((1, 0), (1, 1))
+    await kubelet.drop_streams()
+    assert counts(kubelet, OTHER) == (1, 0)
+
+
+@new_kubelet
+async def test_plugin_is_lost_with_its_last_stream(kubelet: Kubelet, plugins: Plugins) -> None:
+    """Messages of a second stream count. A second stream requires a plugin."""
+    with pytest.raises(KeyError):
+        await kubelet.open_second_stream(R)
+    plugin = await plugins.serve(kubelet, "d")
+    await kubelet.open_second_stream(R)
+    await kubelet.wait_for(lambda k: k.resource(R).messages == 2)
+    assert kubelet.resource(R).streams == 2
+    plugin.streams[0].put_nowait(None)
+    await kubelet.wait_for(lambda k: k.resource(R).streams == 1)
+    assert kubelet.resource(R).connected
+    plugin.send(healthy("d", "e"))
+    await kubelet.wait_for(has(2, 2))
+    plugin.end_stream()
+    await kubelet.wait_for(has(2, 0))
+
+
+# -- waiting and events ---------------------------------------------------------------------------------------------
+
+
+@new_kubelet
+async def test_wait_for_describes_the_state_at_its_timeout(kubelet: Kubelet, plugins: Plugins) -> None:
+    """It does not poll: the predicate is evaluated after a change only."""
+    await plugins.serve(kubelet, "d")
+    evaluations: list[Kubelet] = []
+    with pytest.raises(TimeoutError) as error:
+        await kubelet.wait_for(lambda k: bool(evaluations.append(k)), timeout=0.05)  # type: ignore[func-returns-value]
+    assert len(evaluations) == 1
+    text = str(error.value)
+    assert "condition not met within 0.05 s; the kubelet (NEW) is running" in text
+    assert f"{R}: known=True capacity=1 allocatable=1 connected=True streams=1 of 1 messages=1" in text
+    assert "endpoint='0.sock'" in text
+    assert "outcome='ok'" in text
+
+
+async def test_error_inside_the_stand_in_is_raised_by_stop(
+    kubelet_dir: str, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = asyncio.Event()
+
+    def broken(*_: object) -> None:
+        called.set()
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("kubelet_standin.directory.write_checkpoint", broken)
+    kubelet = Kubelet(kubelet_dir)
+    await kubelet.start()
+    plugin = await plugins.start("d")
+    await register(kubelet, plugin.name)
+    await called.wait()
+    with pytest.raises(RuntimeError, match="a mistake"):
+        await kubelet.stop()
+
+
+async def test_events_are_reported_in_order(kubelet_dir: str, plugins: Plugins, clock: Clock) -> None:
+    events: list[Event] = []
+    async with Kubelet(kubelet_dir, on_event=events.append, clock=clock) as kubelet:
+        plugin = await plugins.serve(kubelet, "a", "b")
+        pod = Pod("p", [Container("main", {R: 1})])
+        await kubelet.admit(pod)
+        await kubelet.start_container(pod, "main")
+        await kubelet.finish(pod)
+        await kubelet.finish(pod)  # without effect
+        plugin.end_stream()
+        await kubelet.wait_for(has(2, 0))
+        clock.now += 301
+        assert kubelet.resources == ()
+    changed = {"resource": R, "capacity": 2, "allocatable": 2, "unhealthy": 0}
+    socket_name = {"resource": R, "endpoint": plugin.name}
+    names = "pod-admitted container-allocated container-started pod-removed"
+    assert events[:4] + events[8:] == [
+        ("kubelet-started", {"directory": kubelet_dir, "behaviour": "new"}),
+        ("plugin-registered", socket_name),
+        ("stream-opened", socket_name),
+        ("devices-changed", changed),
+        ("stream-ended", socket_name | {"reason": "EOF"}),
+        ("devices-changed", changed | {"allocatable": 0, "unhealthy": 2}),
+        ("resource-forgotten", {"resource": R}),
+        ("kubelet-stopped", {}),
+    ]
+    assert [event.name for event in events[4:8]] == names.split()

@@ -1,0 +1,68 @@
+"""The current plugin of a resource, and the effect of a plugin's end, in each generation of the kubelet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from kubelet_standin import Behaviour
+from kubelet_standin.tracking import EndEffect, Tracker, tracker_for
+
+
+@dataclass(eq=False)
+class TrackedPlugin:
+    """The attributes of an endpoint that trackers use."""
+
+    path: str
+    resource: str = "r/r"
+
+
+def make_tracker(behaviour: Behaviour) -> Tracker[TrackedPlugin]:
+    return tracker_for(behaviour)
+
+
+def connect(tracker: Tracker[TrackedPlugin], path: str) -> TrackedPlugin:
+    plugin = TrackedPlugin(path)
+    tracker.on_dial(plugin)
+    assert tracker.refusal(plugin) is None
+    tracker.on_connected(plugin)
+    return plugin
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_failed_registration_keeps_the_old_plugin_unless_there_is_the_bug(behaviour: Behaviour) -> None:
+    """The bug removes the old client with the failed one, so the end of the old plugin has no effect."""
+    tracker = make_tracker(behaviour)
+    old, new = connect(tracker, "a"), TrackedPlugin("b")
+    tracker.on_dial(new)
+    tracker.on_failed(new)
+    assert tracker.current == {"r/r": old}
+    effect = EndEffect[TrackedPlugin]() if behaviour.identifies_by_name else EndEffect(close=old, lost=True)
+    assert tracker.on_end(old) == effect
+
+
+def test_bug_loses_no_devices_of_a_plugin_that_is_not_connected_yet() -> None:
+    tracker = make_tracker(Behaviour.BUGGY)
+    old, new = connect(tracker, "a"), TrackedPlugin("b")
+    tracker.current.clear()  # the grace period is over
+    tracker.on_dial(new)
+    assert tracker.on_end(old) == EndEffect(close=new, lost=False)
+
+
+def test_new_kubelet_promotes_the_most_recent_remaining_plugin() -> None:
+    tracker = make_tracker(Behaviour.NEW)
+    connect(tracker, "a")
+    second, third = connect(tracker, "b"), connect(tracker, "c")
+    assert tracker.on_end(third) == EndEffect(close=third, lost=False)
+    assert tracker.current == {"r/r": second}
+
+
+def test_new_kubelet_refuses_a_connected_path() -> None:
+    """Another resource may use the path, and so may a plugin after the first one has ended."""
+    tracker = make_tracker(Behaviour.NEW)
+    plugin = connect(tracker, "/dir/a")
+    assert tracker.refusal(TrackedPlugin("/dir/a")) == "device plugin already connected: /dir/a"
+    assert tracker.refusal(TrackedPlugin("/dir/a", resource="r/other")) is None
+    tracker.on_end(plugin)
+    assert tracker.refusal(TrackedPlugin("/dir/a")) is None

@@ -1,0 +1,59 @@
+"""Value types of the stand-in kubelet, its error texts, and its public names."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+import kubelet_standin
+from kubelet_standin import Behaviour, Container, Faults, Pod
+from kubelet_standin.endpoint import go_error
+
+
+def test_pod_uid_is_derived_from_the_name() -> None:
+    assert Pod("a", []).uid == Pod("a", [Container("c")]).uid != Pod("b", []).uid
+    assert Pod("a", [], uid="x").uid == "x"
+
+
+def test_pod_finds_containers_and_init_containers_by_name() -> None:
+    pod = Pod("p", [Container("main")], [Container("init")])
+    assert pod.container("main").name == "main"
+    assert pod.container("init").name == "init"
+    with pytest.raises(KeyError):
+        pod.container("other")
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_rejection_is_worded_as_by_the_version(behaviour: Behaviour) -> None:
+    prefix = "Pod" if behaviour in {Behaviour.OLD, Behaviour.EARLY} else "Pod was rejected:"
+    assert behaviour.rejection("X") == f"{prefix} Allocate failed due to X, which is unexpected"
+
+
+@pytest.mark.parametrize(("code", "text"), [("CANCELLED", "Canceled"), ("OK", "OK"), ("NOT_FOUND", "NotFound")])
+def test_rpc_error_is_formatted_as_by_grpc_go(code: str, text: str) -> None:
+    error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata(), None, None)
+    assert go_error(error) == f"rpc error: code = {text} desc = "
+
+
+async def test_release_register_continues_hanging_calls() -> None:
+    """Later calls do not hang, and a cancelled call causes no error."""
+    faults = Faults(hang_register=True)
+    cancelled, hanging = (asyncio.create_task(faults.delay_register()) for _ in range(2))
+    await asyncio.wait([cancelled, hanging], timeout=0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert not hanging.done()
+    faults.release_register()
+    await hanging
+    await faults.delay_register()
+
+
+def test_public_names_exist() -> None:
+    """They are loaded on first use."""
+    assert kubelet_standin.__all__ == sorted(kubelet_standin.__all__)
+    assert {*kubelet_standin.__all__} <= {*dir(kubelet_standin)}
+    assert all(getattr(kubelet_standin, name).__name__ == name for name in kubelet_standin.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Missing'"):
+        kubelet_standin.Missing  # noqa: B018 - the access raises
