@@ -15,7 +15,7 @@ from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.dra.publisher import SlicePublisher
-from aosp_plugin.framework.dra.slice_follower import FollowTimings
+from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from aosp_plugin.framework.inventory import Inventory
 from tests.support import PATIENCE, until
 
@@ -30,7 +30,7 @@ NODE_PATH = paths.object_path(paths.NODES, NODE)
 SLICES = paths.RESOURCE_SLICES
 OURS = f"spec.nodeName={NODE},spec.driver={DRIVER}"
 
-WATCH_ONLY = FollowTimings(relist=600.0, relist_after_break=(600.0, 600.0))
+WATCH_ONLY = SliceTimings(relist=600.0, after_end=(0.0, 0.01))
 """No list without a reason, so that a test shows what the watch does alone."""
 
 
@@ -65,6 +65,7 @@ class SliceObserver(DraObserver):
     def slices_repaired(self, reason: str) -> None:
         """Count a repair."""
         self.repairs[reason] += 1
+        self.changed.set()
 
 
 class Publishing:
@@ -75,7 +76,7 @@ class Publishing:
         server: ApiServer,
         client: ApiClient,
         attributes: Attributes,
-        timings: FollowTimings,
+        timings: SliceTimings,
     ) -> None:
         self.server = server
         self.inventory = Inventory()
@@ -99,6 +100,22 @@ class Publishing:
             while not self.publisher.confirmed:
                 self.observer.changed.clear()
                 await self.observer.changed.wait()
+
+    async def repaired(self, count: int) -> collections.Counter[str]:
+        """Wait until so many slices were repaired; return their number by reason."""
+        async with asyncio.timeout(PATIENCE):
+            while self.observer.repairs.total() < count:
+                self.observer.changed.clear()
+                await self.observer.changed.wait()
+        return self.observer.repairs
+
+    async def compared(self) -> None:
+        """Wait until the publisher has compared everything, with what the server has now."""
+        for _ in range(2):  # the second comparison begins after the end of the first one
+            lists, nodes = self.server.count("list", "resourceslices"), self.server.count("get", "nodes")
+            self.publisher.check()
+            await self.server.wait_for(lambda s, count=lists: s.count("list", "resourceslices") > count)  # type: ignore[misc]
+            await self.server.wait_for(lambda s, count=nodes: s.count("get", "nodes") > count)  # type: ignore[misc]
 
     async def problem(self, text: str) -> None:
         """Wait until the problem contains a text."""
@@ -155,7 +172,7 @@ async def publishing(
     devices: Sequence[Device] | None = None,
     *,
     attributes: Attributes = lambda _: {},
-    timings: FollowTimings = WATCH_ONLY,
+    timings: SliceTimings = WATCH_ONLY,
     limits: ApiLimits = DEFAULT_LIMITS,
     client_type: type[ApiClient] = ApiClient,
     node: bool = True,

@@ -82,6 +82,11 @@ async def test_an_answer_of_the_kubelet_that_changes_nothing_computes_no_slices(
         node, backend = DraNode(short_directory, server), Counted(short_directory / "phones", count=3)
         socket = str(short_directory / "pods.sock")
         async with node.kubelet, PodResourcesServer(kubelet, socket), node.running(backend) as driver:
+            await server.wait_for(lambda s: s.open_watches)
+            for _ in range(2):  # the second comparison begins after the end of the first one
+                lists = server.count("list", "resourceslices")
+                driver.rescan()
+                await server.wait_for(lambda s, count=lists: s.count("list", "resourceslices") > count)  # type: ignore[misc]
             computed, polled = backend.computed, Polled(driver)
             pod_resources = PodResources(socket, [PHONE])
             yielding = asyncio.create_task(yield_to_device_plugins([polled], pod_resources, interval=0.0))

@@ -11,7 +11,7 @@ from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
 from aosp_plugin.framework.apiserver.credentials import StaticCredentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.slice_follower import FollowTimings
+from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Hang
 from tests.slices import (
     DRIVER,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.apiserver.answers import WatchEvent
 
-SOON = FollowTimings(relist=0.2, relist_after_break=(0.1, 0.2))
+SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
 
 
 @pytest.fixture
@@ -42,10 +42,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 async def at_rest(running: Publishing) -> None:
     """Wait until the publisher has compared everything, and everything is as it should be."""
-    lists, nodes = running.server.count("list", "resourceslices"), running.server.count("get", "nodes")
-    running.publisher.check()
-    await running.server.wait_for(lambda s: s.count("list", "resourceslices") > lists)
-    await running.server.wait_for(lambda s: s.count("get", "nodes") > nodes)
+    await running.compared()
     await running.confirmed()
 
 
@@ -139,40 +136,30 @@ async def test_a_changed_attribute_is_published_with_the_next_change_of_devices(
 
 async def test_the_wipe_of_a_kubelet_that_starts_is_repaired_by_the_watch_alone(server: ApiServer) -> None:
     async with publishing(server, phones(200)) as running:
+        await server.wait_for(lambda s: s.open_watches)
+        await at_rest(running)
         assert running.wipe() == 4
         await running.shown([f"phone{number}" for number in range(200)])
-        assert server.count("list", "resourceslices") == 1
-        assert running.observer.repairs == {"deleted": 4}
+        assert await running.repaired(4) == {"deleted": 4}
         assert server.count("create", "resourceslices") == 8
-
-
-async def test_three_wipes_in_a_row_are_repaired_and_a_fourth_is_a_fight_that_is_reported(server: ApiServer) -> None:
-    async with publishing(server, phones(2)) as running:
-        for _ in range(3):
-            running.wipe()
-            await running.shown(["phone0", "phone1"])
-            assert not running.publisher.problem
-        running.wipe()
-        await running.problem(f"another client deletes or changes the ResourceSlice {slice_name(0)} again and again")
-        await running.shown(["phone0", "phone1"])
 
 
 async def test_a_kubelet_that_wipes_again_and_again_gets_the_slices_back_each_time(server: ApiServer) -> None:
     async with publishing(server, phones(2)) as running:
-        for _ in range(6):
+        for repairs in range(1, 7):
             assert running.wipe() == 1
             await running.shown(["phone0", "phone1"])
-        assert running.observer.repairs == {"deleted": 6}
+            assert (await running.repaired(repairs)).total() == repairs
 
 
 async def test_a_foreign_change_is_repaired(server: ApiServer) -> None:
     async with publishing(server, phones(2)) as running:
         running.edit(0, lambda found: found["spec"]["devices"].pop())
-        await running.shown(["phone0", "phone1"])
+        assert await running.repaired(1) == {"changed": 1}
         running.edit(0, lambda found: found["metadata"].pop("ownerReferences"))
-        await server.wait_for(lambda s: "ownerReferences" in s.objects.get(slice_path(0))["metadata"])
-        await running.confirmed()
-        assert running.observer.repairs == {"changed": 2}
+        assert await running.repaired(2) == {"changed": 2}
+        assert "ownerReferences" in server.objects.get(slice_path(0))["metadata"]
+        assert running.free() == ["phone0", "phone1"]
 
 
 async def test_labels_and_annotations_of_others_stay(server: ApiServer) -> None:
@@ -268,7 +255,7 @@ async def test_a_slice_of_another_driver_under_our_name_is_reported_and_left_alo
     version = server.objects.create(SLICES, {"metadata": {"name": slice_name(0)}, "spec": spec})["metadata"]
     async with publishing(server) as running:
         running.inventory.publish(phones(70))
-        await running.problem("the ResourceSlice is of another driver or of another node")
+        await running.problem("unless it was just created, the ResourceSlice is of another driver or node")
         await server.wait_for(lambda s: s.objects.find(slice_path(1)))
         assert server.objects.get(slice_path(0))["metadata"] == version
 

@@ -14,8 +14,8 @@ import pytest
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.transport import ApiLimits
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra import pacing
-from aosp_plugin.framework.dra.slice_follower import FollowTimings
+from aosp_plugin.framework.dra import publisher
+from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from aosp_plugin.framework.dra.slices import Identity, differences, stored_slice, wanted_slices
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Slow, Throttle
 from tests.slices import DRIVER, NODE, NODE_PATH, SLICES, Publishing, publishing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STEPS = 40
 QUIET = 3
-TIMINGS = FollowTimings(relist=2.0, relist_after_break=(0.1, 0.3), stable=0.2)
+TIMINGS = SliceTimings(relist=2.0, after_end=(0.0, 0.1), stable=0.2)
 LIMITS = ApiLimits(request=0.5, silence=1.0)
 FAULTS = (
     Hang(),
@@ -168,7 +168,7 @@ class World:
 async def test_after_random_faults_the_slices_are_as_they_should_be_and_nothing_is_written_any_more(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "CAP", 0.4)  # the longest pause in a fight
+    monkeypatch.setattr(publisher, "LONGEST_PAUSE", 0.4)
     rng = random.Random(seed)  # noqa: S311 - repeatable
     async with ApiServer() as server, publishing(server, timings=TIMINGS, limits=LIMITS) as running:
         world = World(running, rng)
@@ -203,10 +203,7 @@ async def at_rest(running: Publishing) -> None:
     quiet = 0
     for _ in range(12):
         writes = running.writes()
-        lists, nodes = running.server.count("list", "resourceslices"), running.server.count("get", "nodes")
-        running.publisher.check()
-        await running.server.wait_for(lambda s, lists=lists: s.count("list", "resourceslices") > lists)  # type: ignore[misc]
-        await running.server.wait_for(lambda s, nodes=nodes: s.count("get", "nodes") > nodes)  # type: ignore[misc]
+        await running.compared()
         await running.confirmed()
         quiet = quiet + 1 if running.writes() == writes else 0
         if quiet == QUIET:

@@ -77,14 +77,6 @@ class StoredSlice(NamedTuple):
     """Name of the client that wrote it last, for logs; may be empty."""
 
     @property
-    def version(self) -> int:
-        """The resource version as a number, which grows with each write; 0 if it is no number.
-
-        Versions are decimal numbers that may be compared (KEP-5504, a conformance requirement from Kubernetes 1.35).
-        """
-        return version_number(self.resource_version)
-
-    @property
     def pool(self) -> object:
         """Name of its pool."""
         pool = self.spec.get("pool")
@@ -164,6 +156,14 @@ def taint_probe(identity: Identity) -> Json:
     return _slice(PROBE_BLOCK, [{"name": PROBE_BLOCK, "taints": [taint]}], identity)
 
 
+def has_taint(answer: Any) -> bool:
+    """Return whether the server has kept the taint of ``taint_probe``."""
+    try:
+        return bool(answer["spec"]["devices"][0]["taints"])
+    except (KeyError, IndexError, TypeError):
+        return False
+
+
 def stored_slice(obj: Any) -> StoredSlice:
     """Return what the API server has. Raises ValueError if ``obj`` is not a valid object."""
     try:
@@ -180,11 +180,6 @@ def stored_slice(obj: Any) -> StoredSlice:
         without_empty(obj["spec"]),
         managers[-1].manager if managers else "",
     )
-
-
-def version_number(resource_version: str) -> int:
-    """Return a resource version as a number; 0 if it is none."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdecimal() else 0
 
 
 def differences(wanted: Json, stored: StoredSlice) -> frozenset[str]:
