@@ -60,6 +60,8 @@ def routes(
     of docs/runbook.md for the page.
     """
     collect = in_loop(partial(observation.status, servers))
+    if observation.metrics.exposed:
+        observation.metrics.load()
     return Routes(
         probes={"/metrics": _metrics_route(observation.metrics, collect), **probe_routes(servers, stuck)},
         status={**page.routes(), "/status": StatusRoute(collect, lambda: files.polling, runbook_url).answer},

@@ -85,6 +85,7 @@ class Generation:
                 pod_resources,
                 self._leak_detector,
                 polling=lambda: files.polling,
+                scraped=bool(config.listen),
                 history=history,
             )
             self.servers = [
@@ -134,8 +135,14 @@ class Generation:
             async with asyncio.timeout(FIRST_LIST):
                 for plugin in device_plugins(self.servers):
                     await plugin.view_due.wait()
-        importing = partial(importlib.import_module, "aosp_plugin.daemon.endpoints")
+        metrics = self._observation.metrics
         failed = False
+
+        def importing() -> None:
+            importlib.import_module("aosp_plugin.daemon.endpoints")
+            if metrics.exposed:
+                metrics.load()
+
         with contextlib.closing(Worker("imports")) as worker:
             while True:
                 try:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.client import ApiClient
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.metrics import Metrics
-    from aosp_plugin.framework.service.node_metrics import NodeMetrics
 
 
 class NodeTasks:
@@ -40,7 +39,7 @@ class NodeTasks:
         self._config = config
         self._servers = servers
         self._backends = backends
-        self._metrics = metrics.node_metrics() if _is_on(config) else None
+        self._metrics = metrics
         self._api = self._client() if config.node_events or config.startup_taint else None
         self._worker = Worker("node")
         # A file system that hangs stops the feature file, and must not stop Events: they report what follows from it.
@@ -48,11 +47,9 @@ class NodeTasks:
 
     def work(self) -> list[Coroutine[None, None, None]]:
         """Return the work of each task, which ends when it is cancelled."""
-        if self._metrics is None:
-            return []
-        work = [*self._events(self._metrics), *self._startup_taint(self._metrics)]
+        work = [*self._events(), *self._startup_taint()]
         if self._config.feature_file:
-            work.append(self._feature_file(self._metrics))
+            work.append(self._feature_file())
         return work
 
     async def close(self) -> None:
@@ -66,40 +63,37 @@ class NodeTasks:
         from aosp_plugin.framework.apiserver.client import ApiClient  # noqa: PLC0415 - megabytes, only where required
         from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - as above
 
-        observer = self._metrics.request if self._metrics else lambda *_: None
         credentials = in_cluster(self._config.service_account_dir)
-        return ApiClient(credentials, observer=observer, user_agent="aosp-device-plugin")
+        return ApiClient(credentials, observer=self._metrics.node_request, user_agent="aosp-device-plugin")
 
-    def _events(self, metrics: NodeMetrics) -> list[Coroutine[None, None, None]]:
+    def _events(self) -> list[Coroutine[None, None, None]]:
         if not self._config.node_events or self._api is None:
             return []
         from aosp_plugin.daemon.node_events import NodeEvents  # noqa: PLC0415 - only where required
         from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - as above
         from aosp_plugin.daemon.node_watch import ResourceWatch, watch  # noqa: PLC0415 - as above
 
-        events = NodeEvents(self._api, node_name(), NodeProblem("events", metrics.problem))
+        events = NodeEvents(self._api, node_name(), NodeProblem("events", self._metrics.node_problem))
         watches = [ResourceWatch(server, self._worker, events.record) for server in self._servers]
         return [watch(watches), events.run()]
 
-    def _startup_taint(self, metrics: NodeMetrics) -> list[Coroutine[None, None, None]]:
+    def _startup_taint(self) -> list[Coroutine[None, None, None]]:
         key = self._config.startup_taint
         if not key or self._api is None:
             return []
         from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - only where required
         from aosp_plugin.daemon.node_taint import StartupTaint  # noqa: PLC0415 - as above
 
-        problem = NodeProblem("startup_taint", metrics.problem)
+        problem = NodeProblem("startup_taint", self._metrics.node_problem)
         return [StartupTaint(self._api, node_name(), key, self._servers, problem).run()]
 
-    def _feature_file(self, metrics: NodeMetrics) -> Coroutine[None, None, None]:
+    def _feature_file(self) -> Coroutine[None, None, None]:
         from aosp_plugin.daemon.node_features import Feature, FeatureFile  # noqa: PLC0415 - only where required
         from aosp_plugin.daemon.node_problem import NodeProblem  # noqa: PLC0415 - as above
 
         host = Host(self._config.host_root)
         features = [Feature(server, self._backends[server.resource_name], host) for server in self._servers]
         path = host.process_path(self._config.feature_file)
-        return FeatureFile(path, features, self._file_worker, NodeProblem("feature_file", metrics.problem)).run()
-
-
-def _is_on(config: Config) -> bool:
-    return bool(config.node_events or config.startup_taint or config.feature_file)
+        return FeatureFile(
+            path, features, self._file_worker, NodeProblem("feature_file", self._metrics.node_problem)
+        ).run()

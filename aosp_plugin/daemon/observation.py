@@ -12,7 +12,7 @@ from aosp_plugin.daemon.ages import ResourceAges
 from aosp_plugin.daemon.changes import History, ResourceChanges
 from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state
 from aosp_plugin.framework.observer import Observers
-from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
+from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics, States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,10 +62,13 @@ class Observation:
         detector: Detector | None,
         *,
         polling: Callable[[], bool],
+        scraped: bool = True,
         clock: Callable[[], float] = time.time,
         history: History | None = None,
     ) -> None:
         """``detector`` is None if leak detection is off. ``polling`` returns whether inotify is unavailable.
+
+        ``scraped`` is False if the metrics have no address.
 
         ``clock`` returns seconds since the epoch. ``history`` is that of the process; None for one of its own.
         """
@@ -82,8 +85,8 @@ class Observation:
         self._spread_devices = {name: partial(_spread_devices, backend) for name, backend in backends.items()}
         self._backends = backends
         self._observers: dict[str, Observer] = {}
-        self.metrics = Metrics(
-            Reason,
+        states = States(
+            reasons=tuple(Reason),
             allocated=pod_resources.allocated,
             gone=self._gone,
             expected=self._expected,
@@ -92,6 +95,7 @@ class Observation:
             leak_detection=self._leak_detection,
             polling=polling,
         )
+        self.metrics = Metrics(states, exposed=scraped)
 
     def set_recording(self, *, recording: bool) -> None:
         """Choose whether the history records what the resources do; at first it does."""

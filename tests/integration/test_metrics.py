@@ -29,7 +29,7 @@ from aosp_plugin.framework.events.pacing import QUIET
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.framework.service.metrics import Metrics, States
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (
     FAST,
@@ -145,7 +145,7 @@ def binder(devices: DeviceDirectory) -> Backend:
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin with metrics and heartbeat. Its errors are in the task."""
     files, heartbeat = FileEvents(), Heartbeat()
-    metrics = Metrics(Reason, polling=lambda: files.polling)
+    metrics = Metrics(States(tuple(Reason), polling=lambda: files.polling))
     plugin = DevicePlugin(
         backend, kubelet_dir=kubelet_dir, timings=timings, files=files, observer=metrics.observer(RESOURCE)
     )

@@ -16,8 +16,7 @@ from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service.event_metrics import CODES
-from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics
+from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, States
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -47,8 +46,8 @@ def exposed() -> dict[str, set[str]]:
     resource = "aosp.io/binder"
     leaks = Leaks((), (), frozenset(), ())
     counts = {resource: 1}
-    metrics = Metrics(
-        Reason,
+    states = States(
+        tuple(Reason),
         allocated=lambda: counts,
         gone=lambda: counts,
         expected=counts,
@@ -56,13 +55,13 @@ def exposed() -> dict[str, set[str]]:
         leaks=lambda: {resource: leaks},
         leak_detection=lambda: LeakDetection("complete", 5.0),
     )
+    metrics = Metrics(states)
     observer = metrics.observer(resource)
     observer.published(Snapshot(1, [Device("aosp_binder0")]), None)
     observer.confirmed(1)
     metrics.dra_observer(resource).api_request("get", "nodes", "200")
-    node = metrics.node_metrics()
-    node.problem("events", 0)
-    node.request("create", "events", "201")
+    metrics.node_problem("events", 0)
+    metrics.node_request("create", "events", "201")
     _, text = metrics.exposition()
     families = text_string_to_metric_families(text.decode())
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}

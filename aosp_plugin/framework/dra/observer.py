@@ -1,4 +1,4 @@
-"""The observer of a DRA driver's events; ``service.dra_metrics`` is one."""
+"""The observer of a DRA driver's events; one is in ``service.metrics``."""
 
 from __future__ import annotations
 

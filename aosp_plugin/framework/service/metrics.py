@@ -1,49 +1,45 @@
 """Prometheus metrics of the process. ``docs/metrics.md`` lists them.
 
-``event_metrics`` counts events as they happen. States (devices, leaks, allocations) are read at each scrape. No series
-is per device, because a host may have tens of thousands.
+The observers count events as they happen; ``counters`` has what they count, and reads the states (devices, leaks,
+allocations) at each scrape. No series is per device, because a host may have tens of thousands.
 """
 
 from __future__ import annotations
 
-import platform
+import threading
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from aosp_plugin import __version__
-from aosp_plugin.framework.service.counts import Registry
-from aosp_plugin.framework.service.event_metrics import EventMetrics, ResourceMetrics
+from aosp_plugin.framework.dra.observer import DraObserver, Repaired
+from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Protocol
+    from collections.abc import Callable, Mapping
 
-    from prometheus_client import Metric
-    from prometheus_client.metrics_core import GaugeMetricFamily
-
-    from aosp_plugin.framework.dra.observer import DraObserver
-    from aosp_plugin.framework.observer import Observer
-    from aosp_plugin.framework.service.dra_metrics import DraMetrics
-    from aosp_plugin.framework.service.node_metrics import NodeMetrics
-
-    class LeakCounts(Protocol):
-        """Result of a leak scan of one resource."""
-
-        @property
-        def leaked_devices(self) -> int:
-            """Number of leaked devices."""
-
-        @property
-        def unreadable(self) -> int:
-            """Number of processes that could not be inspected."""
-
+    from aosp_plugin.framework.inventory import Snapshot
+    from aosp_plugin.framework.service.counters import Counters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus text format (prometheus.io/docs/instrumenting/exposition_formats)."""
 
+CODES = ("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "INTERNAL", "UNKNOWN")
+"""Status codes of Allocate that the framework answers; a backend may have more."""
+
 LeakDetectionState = Literal["off", "complete", "pending", "incomplete", "failing"]
 """From the best to the worst: ``pending`` until the first scan has ended, ``incomplete`` if it could not inspect or
 attribute some processes, ``failing`` while scans fail or hang, so that the result is outdated."""
+
+
+class LeakCounts(Protocol):
+    """Result of a leak scan of one resource."""
+
+    @property
+    def leaked_devices(self) -> int:
+        """Number of leaked devices."""
+
+    @property
+    def unreadable(self) -> int:
+        """Number of processes that could not be inspected."""
 
 
 class LeakDetection(NamedTuple):
@@ -54,50 +50,46 @@ class LeakDetection(NamedTuple):
     """Seconds since the last scan ended; None before."""
 
 
+class States(NamedTuple):
+    """What is read at each scrape, in its thread: by resource, without resources for which it is unknown."""
+
+    reasons: tuple[str, ...] = ()
+    """The health reasons of the backend; each has a series from the start."""
+    allocated: Callable[[], Mapping[str, int]] = dict
+    """Returns the number of devices that pods have."""
+    gone: Callable[[], Mapping[str, int]] = dict
+    """Returns how many of these no longer exist."""
+    expected: Mapping[str, int] = {}
+    """Number of devices that are provisioned."""
+    spread: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+    """Returns the number of devices by spread device."""
+    leaks: Callable[[], Mapping[str, LeakCounts]] = dict
+    """Returns the latest leak scan, empty before the first one."""
+    leak_detection: Callable[[], LeakDetection] = LeakDetection
+    polling: Callable[[], bool] = bool
+    """Returns whether inotify is unavailable."""
+
+
 class Metrics:
-    """The metrics of one process."""
+    """The metrics of one process. May be used in any thread."""
 
     def __init__(
-        self,
-        reasons: Iterable[str] = (),
-        *,
-        allocated: Callable[[], Mapping[str, int]] = dict,
-        gone: Callable[[], Mapping[str, int]] = dict,
-        expected: Mapping[str, int] | None = None,
-        spread: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
-        leaks: Callable[[], Mapping[str, LeakCounts]] = dict,
-        leak_detection: Callable[[], LeakDetection] = LeakDetection,
-        polling: Callable[[], bool] = bool,
-        clock: Callable[[], float] = time.monotonic,
+        self, states: States | None = None, *, exposed: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the metrics.
-
-        ``reasons`` are the health reasons of the backend; each has a series from the start. By resource, and without
-        resources for which it is unknown: ``allocated`` returns the number of devices that pods have, ``gone`` how many
-        of them no longer exist; ``expected`` is the number of devices that are provisioned; ``spread`` returns the
-        number of devices by spread device; ``leaks`` returns the latest leak scan, empty before the first one.
-        ``leak_detection`` returns whether leaks are detected, ``polling`` whether inotify is unavailable.
-        ``clock`` is the clock of ``Observer.published``. The functions are called at each scrape, in its thread.
-        """
-        self._reasons = ("", *reasons)
-        self._counts = (
-            ("aosp_plugin_devices_allocated", "Devices allocated to pods, in any state.", allocated),
-            ("aosp_plugin_devices_gone", "Devices allocated to pods that no longer exist.", gone),
-            ("aosp_plugin_devices_expected", "Devices that the configuration provisions.", lambda: expected or {}),
-        )
-        self._spread = spread
-        self._leaks = leaks
-        self._leak_detection = leak_detection
-        self._polling = polling
+        """``exposed`` is False if nobody can scrape them. ``clock`` is that of ``Observer.published``."""
+        self._states = states or States()
+        self.exposed = exposed
         self._clock = clock
-        self._registry = Registry()
         self._observers: dict[str, ResourceMetrics] = {}
-        self._events = EventMetrics(self._registry)
-        self._dra: DraMetrics | None = None
+        self._lock = threading.Lock()
+        self._pending: list[Callable[[Counters], None]] = []
+        """What has changed before ``load``."""
+        self._counters: Counters | None = None
 
     def observer(self, resource: str) -> ResourceMetrics:
         """Return the observer for the plugin of a resource."""
-        self._observers[resource] = ResourceMetrics(resource, self._events, self._reasons, self._clock)
+        self._apply(lambda counters: counters.add(resource, driver=False))
+        self._observers[resource] = ResourceMetrics(resource, self, self._clock)
         return self._observers[resource]
 
     def dra_observer(self, resource: str, registrations: Observer | None = None) -> DraObserver:
@@ -105,109 +97,185 @@ class Metrics:
 
         ``registrations`` gets its registrations instead of the observer that ``observer`` has returned.
         """
-        from aosp_plugin.framework.service.dra_metrics import (  # noqa: PLC0415 - only where DRA is on
-            DraMetrics,
-            DraResourceMetrics,
-        )
+        self._apply(lambda counters: counters.add(resource, driver=True))
+        return DraResourceMetrics(resource, self, registrations or self._observers[resource])
 
-        if self._dra is None:
-            self._dra = DraMetrics(self._registry)
-        return DraResourceMetrics(resource, self._dra, registrations or self._observers[resource])
+    def node_problem(self, task: str, count: int) -> None:
+        """Record whether a task that writes something for the Node fails: 0 or 1."""
+        self.set("node_problem", count, task)
 
-    def node_metrics(self) -> NodeMetrics:
-        """Return the metrics of what is written for the Node; to be called once."""
-        from aosp_plugin.framework.service.node_metrics import NodeMetrics  # noqa: PLC0415 - only where it is on
+    def node_request(self, verb: str, resource: str, code: str) -> None:
+        """Count a request about the Node; ``code`` is an HTTP status, or ``error`` without one."""
+        self.inc("node_requests_total", verb, resource, code)
 
-        return NodeMetrics(self._registry)
+    def inc(self, name: str, *labels: str, by: float = 1) -> None:
+        """Add to the counter or gauge with these values of the labels."""
+        self._apply(lambda counters: counters.change(name, "inc", by, labels))
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Replace the value of a gauge."""
+        self._apply(lambda counters: counters.change(name, "set", value, labels))
+
+    def observe(self, name: str, value: float, *labels: str) -> None:
+        """Count a value in a histogram."""
+        self._apply(lambda counters: counters.change(name, "observe", value, labels))
+
+    def _apply(self, change: Callable[[Counters], None]) -> None:
+        """Make a change, now or when the counters are loaded."""
+        with self._lock:
+            if self._counters is not None:
+                change(self._counters)
+            elif self.exposed:
+                self._pending.append(change)
+
+    def load(self) -> Counters:
+        """Import prometheus_client, and return the counters. To be called soon after the start: changes add up."""
+        from aosp_plugin.framework.service.counters import Counters  # noqa: PLC0415 - after the start, see there
+
+        with self._lock:
+            if self._counters is None:
+                self._counters = Counters(self._states, self._observers)
+                for change in self._pending:
+                    change(self._counters)
+                self._pending.clear()
+            return self._counters
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text for Prometheus. May be called in any thread, also if the event loop is stuck."""
-        from prometheus_client import generate_latest  # noqa: PLC0415 - see ``counts``
+        from prometheus_client import generate_latest  # noqa: PLC0415 - as above
 
-        return CONTENT_TYPE, generate_latest(self)  # it calls ``collect``
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all metrics with their current values."""
-        from prometheus_client import ProcessCollector  # noqa: PLC0415 - see ``counts``
-
-        yield from self._registry.collect()
-        yield from self._collect_states()
-        yield from ProcessCollector(registry=None).collect()
-
-    def _collect_states(self) -> Iterator[Metric]:
-        """Yield the metrics that are read at each scrape."""
-        yield from self._collect_devices()
-        yield from self._collect_kubelet_view()
-        yield from self._collect_leaks()
-        for name, help_text, counts in self._counts:
-            gauge = _gauge(name, help_text, "resource")
-            for resource, count in counts().items():
-                gauge.add_metric([resource], count)
-            yield gauge
-        spread = _gauge(
-            "aosp_plugin_spread_devices", "Devices, healthy or not, by their spread device.", "resource", "device"
-        )
-        for resource, devices in self._spread().items():
-            for device, count in devices.items():
-                spread.add_metric([resource, device], count)
-        yield spread
-        polling = _gauge("aosp_plugin_polling", "1 if inotify is unavailable and directories are polled.")
-        polling.add_metric([], self._polling())
-        yield polling
-        build = _gauge("aosp_plugin_build_info", "Version of the plugin and of Python; always 1.", "version", "python")
-        build.add_metric([__version__, platform.python_version()], 1)
-        yield build
-
-    def _collect_devices(self) -> Iterator[Metric]:
-        devices = _gauge(
-            "aosp_plugin_devices", "Devices in the kubelet's list by health.", "resource", "health", "reason"
-        )
-        truncated = _gauge(
-            "aosp_plugin_devices_truncated",
-            "Devices missing in the kubelet's list because of its message size limit.",
-            "resource",
-        )
-        for resource, observer in self._observers.items():
-            for reason, count in observer.devices().items():
-                devices.add_metric([resource, "unhealthy" if reason else "healthy", reason], count)
-            truncated.add_metric([resource], observer.snapshot.truncated if observer.snapshot else 0)
-        yield devices
-        yield truncated
-
-    def _collect_kubelet_view(self) -> Iterator[Metric]:
-        allocatable = _gauge("aosp_plugin_kubelet_allocatable", "Healthy devices that the kubelet has.", "resource")
-        others = _gauge("aosp_plugin_other_plugins", "Other plugins of the resource on this node.", "resource")
-        for resource, observer in self._observers.items():
-            if observer.allocatable is not None:
-                allocatable.add_metric([resource], observer.allocatable)
-            others.add_metric([resource], observer.others)
-        yield allocatable
-        yield others
-
-    def _collect_leaks(self) -> Iterator[Metric]:
-        leaked = _gauge(
-            "aosp_plugin_leaked_devices", "Devices held open by a process outside the pods they belong to.", "resource"
-        )
-        unreadable = _gauge("aosp_plugin_leak_unreadable_processes", "Processes that leak detection could not inspect.")
-        leaks = self._leaks()
-        for resource, counts in leaks.items():
-            leaked.add_metric([resource], counts.leaked_devices)
-        if leaks:
-            unreadable.add_metric([], max(counts.unreadable for counts in leaks.values()))
-        yield leaked
-        yield unreadable
-        detection = self._leak_detection()
-        states = _gauge("aosp_plugin_leak_detection", "1 for the state of leak detection, else 0.", "state")
-        for state in get_args(LeakDetectionState):
-            states.add_metric([state], state == detection.state)
-        yield states
-        age = _gauge("aosp_plugin_leak_scan_age_seconds", "Time since the last leak scan ended.")
-        if detection.age is not None:
-            age.add_metric([], detection.age)
-        yield age
+        return CONTENT_TYPE, generate_latest(self.load().registry)
 
 
-def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
-    from prometheus_client.metrics_core import GaugeMetricFamily  # noqa: PLC0415 - see ``counts``
+class ResourceMetrics(Observer):
+    """The observer of one resource's plugin."""
 
-    return GaugeMetricFamily(name, help_text, labels=labels)
+    def __init__(self, resource: str, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._resource = resource
+        self._metrics = metrics
+        self._clock = clock
+        self._changed_since: float | None = None
+        """When the first change happened that the kubelet does not know yet."""
+        self.snapshot: Snapshot | None = None
+        """The devices as of the latest change."""
+        self.allocatable: int | None = None
+        """The kubelet's number of healthy devices."""
+
+    def scanned(self, result: Literal["ok", "failed", "hung"], seconds: float) -> None:
+        """Count a scan, and its duration unless it hangs."""
+        self._metrics.inc("scans_total", self._resource, result)
+        if result != "hung":
+            self._metrics.observe("scan_duration_seconds", seconds, self._resource)
+
+    def host_updated(self, result: Literal["ok", "failed"]) -> None:
+        """Count an update of the host."""
+        self._metrics.inc("host_updates_total", self._resource, result)
+
+    def published(self, snapshot: Snapshot, since: float | None) -> None:
+        """Keep the snapshot."""
+        self.snapshot = snapshot
+        if self._changed_since is None:
+            self._changed_since = since
+
+    def registration(self, result: Literal["ok", "failed", "refused"]) -> None:
+        """Count an attempt to register."""
+        self._metrics.inc("registrations_total", self._resource, result)
+        self._metrics.set("registered", result == "ok", self._resource)
+
+    def unregistered(self) -> None:
+        """Record the end of a registration."""
+        self._metrics.set("registered", 0, self._resource)
+
+    def lost_by_kubelet(self) -> None:
+        """Count a registration that ended because the kubelet had lost the devices."""
+        self._metrics.inc("lost_by_kubelet_total", self._resource)
+
+    def confirmed(self, allocatable: int | None) -> None:
+        """Keep the kubelet's number of healthy devices."""
+        self.allocatable = allocatable
+
+    def other_plugins(self, count: int) -> None:
+        """Record the number of other plugins of the resource."""
+        self._metrics.set("other_plugins", count, self._resource)
+
+    def kubelet_restarted(self) -> None:
+        """Count a kubelet restart."""
+        self._metrics.inc("kubelet_restarts_total", self._resource)
+
+    def stream_opened(self) -> None:
+        """Count an opened stream."""
+        self._metrics.inc("streams_open", self._resource)
+
+    def stream_closed(self) -> None:
+        """Count a closed stream."""
+        self._metrics.inc("streams_open", self._resource, by=-1)
+
+    def sent(self, size: int, *, first: bool) -> None:
+        """Count a message. The first one of a stream is no update: its latency would include the kubelet's absence."""
+        self._metrics.inc("messages_sent_total", self._resource)
+        self._metrics.set("message_bytes", size, self._resource)
+        if self._changed_since is not None and not first:
+            latency = self._clock() - self._changed_since
+            self._metrics.observe("update_latency_seconds", latency, self._resource)
+        self._changed_since = None
+
+    def answered(self, rpc: str, code: str, seconds: float) -> None:
+        """Count Allocate and PreStartContainer requests."""
+        if rpc == "Allocate":
+            self._metrics.inc("allocations_total", self._resource, code)
+            self._metrics.observe("allocation_duration_seconds", seconds, self._resource)
+        elif rpc == "PreStartContainer":
+            result = "ok" if code == "OK" else "failed"
+            self._metrics.inc("recreations_total", self._resource, result)
+
+
+class DraResourceMetrics(DraObserver):
+    """The observer of one resource's DRA driver. ``registrations`` counts its registrations, as those of plugins."""
+
+    def __init__(self, resource: str, metrics: Metrics, registrations: Observer) -> None:
+        self._resource = resource
+        self._metrics = metrics
+        self._registrations = registrations
+
+    def registration(self, result: Literal["ok", "failed"]) -> None:
+        """Count the kubelet's answer to a registration."""
+        self._registrations.registration(result)
+
+    def unregistered(self) -> None:
+        """Record the end of a registration."""
+        self._registrations.unregistered()
+
+    def prepared(self, result: Literal["ok", "failed"], seconds: float) -> None:
+        """Count a preparation, and its duration."""
+        self._metrics.inc("claim_prepares_total", self._resource, result)
+        self._metrics.observe("claim_prepare_duration_seconds", seconds, self._resource)
+
+    def unprepared(self, result: Literal["ok", "failed"], seconds: float) -> None:
+        """Count an unpreparation, and its duration."""
+        self._metrics.inc("claim_unprepares_total", self._resource, result)
+        self._metrics.observe("claim_unprepare_duration_seconds", seconds, self._resource)
+
+    def claims_changed(self, prepared: int) -> None:
+        """Record the number of prepared claims."""
+        self._metrics.set("claims_prepared", prepared, self._resource)
+
+    def waited_for_device(self, seconds: float) -> None:
+        """Record how long a preparation waited for a device of another claim."""
+        self._metrics.observe("claim_device_wait_seconds", seconds, self._resource)
+
+    def api_request(self, verb: str, resource: str, code: str) -> None:
+        """Count a request to the API server."""
+        self._metrics.inc("api_requests_total", self._resource, verb, resource, code)
+
+    def slices(self, wanted: int, confirmed: int) -> None:
+        """Record the numbers of slices."""
+        self._metrics.set("slices_wanted", wanted, self._resource)
+        self._metrics.set("slices_confirmed", confirmed, self._resource)
+
+    def slices_repaired(self, reason: Literal["deleted", "changed", "missing"]) -> None:
+        """Count a slice that was written again."""
+        self._metrics.inc("slice_repairs_total", self._resource, reason)
+
+    def reconciled(self, kind: Repaired, result: Literal["ok", "failed"]) -> None:
+        """Count a repair."""
+        self._metrics.inc("claim_repairs_total", self._resource, kind, result)

@@ -181,9 +181,9 @@ async def _serve(
         files = stack.enter_context(contextlib.closing(FileEvents()))
         metrics = None
         if address is not None:
-            from aosp_plugin.framework.service.metrics import Metrics  # noqa: PLC0415 - takes megabytes of memory
+            from aosp_plugin.framework.service.metrics import Metrics, States  # noqa: PLC0415 - only where it is on
 
-            metrics = Metrics(polling=lambda: files.polling)
+            metrics = Metrics(States(polling=lambda: files.polling))
         servers += create(files, metrics)
         background = [watch(servers, stack)] if watch else []
         if address is not None and metrics is not None:

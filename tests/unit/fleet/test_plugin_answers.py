@@ -20,7 +20,7 @@ from aosp_plugin.daemon.report import (
 )
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
-from aosp_plugin.framework.service.metrics import Metrics
+from aosp_plugin.framework.service.metrics import Metrics, States
 
 COUNTS = Counts(total=2, healthy=1, unhealthy=1, allocated=1, free=0, unknown=0, leaked=0, gone=0)
 DEVICES = (
@@ -92,9 +92,8 @@ def test_another_document_is_refused(text: bytes) -> None:
 
 def test_the_metrics_of_this_version_are_read() -> None:
     """The names are those that the plugin really serves."""
-    metrics = Metrics(
-        ("missing", "foreign-mount"), allocated=lambda: {"aosp.io/phone": 2}, expected={"aosp.io/phone": 4}
-    )
+    states = States(("missing", "foreign-mount"), allocated=lambda: {"aosp.io/phone": 2}, expected={"aosp.io/phone": 4})
+    metrics = Metrics(states)
     observer = metrics.observer("aosp.io/phone")
     devices = (Device("phone0"), Device("phone1"), Device("phone2", reason="missing"))
     observer.published(Snapshot(1, devices), None)
