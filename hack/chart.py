@@ -14,9 +14,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from aosp_plugin import __version__, config
-from aosp_plugin.backend.parameters import schema as parameters_schema
-from hack import version
+from aosp_plugin import __version__
+from hack import configuration_schema, version
 from hack.chart_readme import with_table
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
@@ -57,7 +56,7 @@ def values_schema() -> dict[str, Any]:
 
     Kubernetes objects such as tolerations, affinity and resources are not described; the API server validates them.
     """
-    configuration = {name: part for name, part in config.schema().items() if name != "$schema"}
+    configuration = {name: part for name, part in configuration_schema.configuration().items() if name != "$schema"}
     image = {
         "repository": _TEXT,
         "tag": _TEXT,
@@ -73,7 +72,7 @@ def values_schema() -> dict[str, Any]:
         "else": {"properties": {"maxUnavailable": none}, "required": ["maxUnavailable"]},
     }
     # The chart adds these two, which are the same in all.
-    keys = parameters_schema()["properties"]
+    keys = configuration_schema.parameters()["properties"]
     parameters = {name: part for name, part in keys.items() if name not in {"apiVersion", "kind"}}
     classes = {
         "type": "object",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from aosp_plugin import config
-from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, schema
+from aosp_plugin.backend.parameters import API_VERSION, KIND, PARAMETER_KEYS, PhoneParameters, camel_case
 from aosp_plugin.framework.dra.allocations import MAX_PARAMETER_BYTES
+from hack import configuration_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -120,22 +121,18 @@ A request for each phone, which different containers can name, requires nothing.
 
 def parameters_schema() -> str:
     """Return the text of the schema file of the parameters of claims."""
-    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(configuration_schema.parameters()), indent=2).decode() + "\n"
 
 
 def page() -> str:
     """Return the text of the page."""
-    resource = {name: key for name, key in config.KEYS.items() if name in config.RESOURCE_KEYS}
-    process = {name: key for name, key in config.PROCESS_KEYS.items() if name != "resources"}
-    sections = [_RESOURCES, *_sections(resource), _PROCESS, *_sections(process)]
-    resources = config.PROCESS_KEYS["resources"]
+    sections = [_RESOURCES, *_sections(config.Resource), _PROCESS, *_sections(config.Config)]
     return (
         "".join(
             [
                 _HEAD.format(example=EXAMPLE),
-                _index(resource, process),
+                _index(),
                 *sections,
-                _section("resources", resources, "one resource with the keys of the top level"),
                 _PARAMETERS.format(version=API_VERSION, kind=KIND, size=MAX_PARAMETER_BYTES // 1024),
                 _parameters(),
             ]
@@ -144,25 +141,26 @@ def page() -> str:
     )
 
 
-def _index(*groups: Mapping[str, config.Key]) -> str:
+def _index() -> str:
     rows = [
         f"| [`{name}`](#{name}) | {_code(config.DEFAULTS[name])} | {', '.join(_sources(name, key))} |\n"
-        for group in groups
-        for name, key in group.items()
+        for name, key in config.KEYS.items()
     ]
     return "## Overview\n\n| key | default | set by |\n|---|---|---|\n" + "".join(rows) + "\n"
 
 
-def _sections(keys: Mapping[str, config.Key]) -> Iterator[str]:
-    for name, key in keys.items():
-        default = _code(config.DEFAULTS[name])
+def _sections(struct: type[msgspec.Struct]) -> Iterator[str]:
+    descriptions = config.descriptions(struct)
+    for name, key in config.keys_of(struct).items():
+        default = _code(config.DEFAULTS[name]) if name in config.KEYS else "one resource with the keys of the top level"
         if name in config.PHONE_DEFAULTS:
             default += f"; with `phones` {_code(config.PHONE_DEFAULTS[name])}"
-        yield _section(name, key, default) + "".join(map(_struct, key.structs))
+        structs = () if name == "resources" else key.structs
+        yield _section(name, key, descriptions[name], default) + "".join(map(_struct, structs))
 
 
-def _section(name: str, key: config.Key, default: str) -> str:
-    lines = [f"### `{name}`", "", textwrap.fill(key.help, _WIDTH), ""]
+def _section(name: str, key: config.Key, description: str, default: str) -> str:
+    lines = [f"### `{name}`", "", textwrap.fill(description, _WIDTH), ""]
     lines += [f"- Allowed: {key.allowed}", f"- Default: {default}", f"- Set by: {', '.join(_sources(name, key))}", ""]
     lines += ["```yaml", f"{name}: {key.example}", "```", ""]
     return "\n".join(lines) + "\n"
@@ -170,18 +168,21 @@ def _section(name: str, key: config.Key, default: str) -> str:
 
 def _struct(struct: type[msgspec.Struct]) -> str:
     """Return a table of the keys of a mapping."""
+    descriptions = config.descriptions(struct)
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     rows = [
-        f"| `{name}` | {'required' if fields[name].required else _code(fields[name].default)} "
-        f"| {key.help} Allowed: {key.allowed}. | `{key.example}` |"
+        f"| `{name}` | {'required' if key.required else _code(fields[name].default)} "
+        f"| {descriptions[name]} Allowed: {key.allowed}. | `{key.example}` |"
         for name, key in config.keys_of(struct).items()
     ]
     return "\n".join(["| key | default | description | example |", "|---|---|---|---|", *rows, "", ""])
 
 
 def _parameters() -> str:
+    descriptions = {camel_case(name): text for name, text in config.descriptions(PhoneParameters).items()}
     rows = [
-        f"| `{name}` | {key.help} Allowed: {key.allowed}. | `{key.example}` |" for name, key in PARAMETER_KEYS.items()
+        f"| `{name}` | {descriptions[name]} Allowed: {key.allowed}. | `{key.example}` |"
+        for name, key in PARAMETER_KEYS.items()
     ]
     return "\n".join(["| key | description | example |", "|---|---|---|", *rows, ""])
 

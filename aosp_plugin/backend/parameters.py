@@ -9,15 +9,13 @@ of their arguments.
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
-from aosp_plugin.config import Key, keys_of, schema_of
 from aosp_plugin.config.container_paths import reserved_path
-from aosp_plugin.config.keys import Setting
-from aosp_plugin.config.messages import require_known, shown
+from aosp_plugin.config.convert import Key, Limit, Setting, keys_of, require_known, shown
 from aosp_plugin.config.values import AbsolutePath, are_different_paths, normalised
 from aosp_plugin.errors import ConfigError, InvalidRequestError
 from aosp_plugin.framework.backend import ClaimParameters
@@ -64,47 +62,47 @@ class PhoneParameters(Struct, frozen=True, kw_only=True):
     container_paths: Annotated[
         tuple[AbsolutePath, ...],
         Meta(max_length=_MAX_ITEMS),
-        Key(
-            "Additional paths of the binder devices in a container, in place of those of container_paths.",
-            "[/dev/binder, /dev/hwbinder, /dev/vndbinder]",
+        Limit(
             f"a list of up to {_MAX_ITEMS} absolute paths without . and .., of up to {_MAX_PATH_LENGTH} characters, "
             "each once",
             _are_container_paths,
         ),
+        Key("[/dev/binder, /dev/hwbinder, /dev/vndbinder]"),
     ] = ()
+    """Additional paths of the binder devices in a container, in place of those of container_paths."""
     environment: Annotated[
         Mapping[str, str],
-        Key(
-            "Environment variables of the container, in addition to those of the class.",
-            "{PHONE_LOCALE: de-DE}",
+        Limit(
             f"a mapping of up to {_MAX_ITEMS} names of up to 128 letters, digits and underscores to texts of up to "
             f"{_MAX_VALUE_LENGTH} printable characters",
             _are_variables,
         ),
+        Key("{PHONE_LOCALE: de-DE}"),
     ] = {}
+    """Environment variables of the container, in addition to those of the class."""
     devices: Annotated[
         tuple[AbsolutePath, ...],
         Meta(max_length=_MAX_ITEMS),
-        Key(
-            "Further devices of the host that the container gets at the same paths, in addition to those of the class. "
-            "Those of a claim must match allowedDevices.",
-            "[/dev/snd/controlC0]",
+        Limit(
             f"a list of up to {_MAX_ITEMS} absolute paths without wildcards, . and .., of up to {_MAX_PATH_LENGTH} "
             "characters",
             _are_devices,
         ),
+        Key("[/dev/snd/controlC0]"),
     ] = ()
+    """Further devices of the host that the container gets at the same paths, in addition to those of the class. Those
+    of a claim must match allowedDevices."""
     allowed_devices: Annotated[
         tuple[AbsolutePath, ...],
         Meta(max_length=_MAX_ITEMS),
-        Key(
-            "Devices that a claim may request, as paths or patterns. Only for a class.",
-            "[/dev/snd/*]",
+        Limit(
             f"a list of up to {_MAX_ITEMS} absolute paths, which may have the wildcards *, ? and [...] per part, "
             f"of up to {_MAX_PATH_LENGTH} characters",
             _are_patterns,
         ),
+        Key("[/dev/snd/*]"),
     ] = ()
+    """Devices that a claim may request, as paths or patterns. Only for a class."""
 
 
 class Parameters(NamedTuple):
@@ -118,18 +116,14 @@ class Parameters(NamedTuple):
     """Where each key was set last, for errors."""
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
+    """Return the name in JSON of a key."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
 
 
-PARAMETER_KEYS: Mapping[str, Key] = {_camel_case(name): key for name, key in keys_of(PhoneParameters).items()}
+PARAMETER_KEYS: Mapping[str, Key] = {camel_case(name): key for name, key in keys_of(PhoneParameters).items()}
 """The keys by their names in JSON, in the order of the documentation."""
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of the parameters. Which of them a claim may set is not part of it."""
-    return schema_of(PARAMETER_KEYS, {"apiVersion": API_VERSION, "kind": KIND}, "aosp-plugin claim parameters")
 
 
 def effective_parameters(parameters: Sequence[ClaimParameters], visible_devices_env: str = "") -> Parameters:

@@ -17,8 +17,7 @@ import click
 
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
-from aosp_plugin.config.messages import shown
+from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path, shown
 from aosp_plugin.errors import BinderfsError, ConfigError, HostError
 from aosp_plugin.framework.device_list import DeviceList
 

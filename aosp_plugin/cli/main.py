@@ -59,6 +59,14 @@ class _Configurable(click.Command):
                     option.hidden = option.name in self.without_effect
         return super().get_params(ctx)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the flags with the descriptions of their keys, which only help needs."""
+        descriptions = config.descriptions(config.Resource) | config.descriptions(config.Config)
+        for option in self.params:
+            if isinstance(option, click.Option) and option.name in descriptions:
+                option.help = f"{descriptions[option.name]} {option.help or ''}".rstrip()
+        super().format_options(ctx, formatter)
+
 
 class _Provisioning(_Configurable):
     """``provision`` or ``provisioner``, which register nothing, serve no HTTP and check no device."""
@@ -69,12 +77,11 @@ class _Provisioning(_Configurable):
 def _flag(name: str, key: config.Key) -> click.Option:
     default = config.DEFAULTS[name]
     if isinstance(default, bool):
-        return click.Option([config.flag(name)], is_flag=True, default=None, help=key.help)
+        return click.Option([config.flag(name)], is_flag=True, default=None)
     shown_default = "null" if default is None else default
     # The value stays text here. ``config`` validates it, with the same errors as for a variable or a file.
-    return click.Option(
-        [config.flag(name)], metavar="VALUE", help=f"{key.help} [allowed: {key.allowed}; default: {shown_default}]"
-    )
+    limits = f"[allowed: {key.allowed}; default: {shown_default}]"
+    return click.Option([config.flag(name)], metavar="VALUE", help=limits)
 
 
 @click.group(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from aosp_plugin.config.messages import shown
+from aosp_plugin.config import shown
 from aosp_plugin.daemon.report import State
 from aosp_plugin.errors import ConfigError
 

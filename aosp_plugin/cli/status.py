@@ -15,7 +15,7 @@ import msgspec
 
 from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
-from aosp_plugin.config.messages import shown
+from aosp_plugin.config import shown
 from aosp_plugin.daemon.report import Report, Severity
 from aosp_plugin.errors import ConfigError, ServiceError
 

@@ -6,11 +6,24 @@ the file, and the default. The structs ``Config`` and ``Resource`` are the only 
 follow from them. ``Config`` and ``Resource`` are frozen, and are used as they are.
 """
 
-from aosp_plugin.config.json_schema import schema, schema_of
-from aosp_plugin.config.keys import Key, keys_of
-from aosp_plugin.config.mappings import NamedSets, NumberedSets, Phones, Provision, SharedDevice, shared_device
-from aosp_plugin.config.process import DEFAULTS, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import COMMAND_DEFAULTS, PHONE_DEFAULTS, RESOURCE_KEYS, Resource
+from aosp_plugin.config.convert import Key, descriptions, keys_of, shown
+from aosp_plugin.config.keys import (
+    COMMAND_DEFAULTS,
+    DEFAULTS,
+    KEYS,
+    PHONE_DEFAULTS,
+    PROCESS_KEYS,
+    RESOURCE_KEYS,
+    Config,
+    NamedSets,
+    NumberedSets,
+    Phones,
+    Provision,
+    Resource,
+    SharedDevice,
+    shared_device,
+    status_address,
+)
 from aosp_plugin.config.sources import as_yaml, flag, load, variable
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate, shared_path
 from aosp_plugin.framework.service.address import joined_address, listen_address
@@ -36,15 +49,15 @@ __all__ = [
     "Resource",
     "SharedDevice",
     "as_yaml",
+    "descriptions",
     "flag",
     "joined_address",
     "keys_of",
     "listen_address",
     "load",
-    "schema",
-    "schema_of",
     "shared_device",
     "shared_path",
+    "shown",
     "status_address",
     "variable",
 ]

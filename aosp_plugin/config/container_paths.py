@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.sets import Named
 from aosp_plugin.binder.discovery.patterns import is_pattern, matches, may_overlap, parts
-from aosp_plugin.config.mappings import NamedSets, shared_device
-from aosp_plugin.config.messages import shown
-from aosp_plugin.config.resource import scan_directory
+from aosp_plugin.config.convert import shown
+from aosp_plugin.config.keys import NamedSets, SharedDevice, shared_device
 from aosp_plugin.config.values import Isolation, normalised, shared_path
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from aosp_plugin.config.keys import Setting
+    from aosp_plugin.config.keys import Resource
 
 _DEVICE_DIRECTORY = "/dev"
 """Directory of binder devices in a container."""
@@ -44,40 +43,54 @@ _RESERVED = (
 """Paths that the container runtime or the kubelet provides: neither they nor what is below them can be configured."""
 
 
+class SharedFile(NamedTuple):
+    """What each container of a resource gets besides its binder devices."""
+
+    key: str
+    host_path: str
+    """It may be a pattern of devices, or OWN_BINDERFS."""
+    container_path: str
+
+
 class _Place(NamedTuple):
     path: str
     """Normalised; it may be a pattern."""
-    source: str
-    """Where it is configured."""
-    same_device: bool = False
+    key: str
+    same_device: bool
     """Whether it leads to the device that has this path on the host."""
 
 
-def validate_container_paths(resource: Mapping[str, Setting]) -> None:
-    """Raise ConfigError if a container path of a resource is reserved, or if two of them conflict."""
-    _validate_patterns(resource)
-    places = list(_places(resource))
-    for key in ("phones", "provision"):
-        made = resource[key]
-        if made.value is not None and (reserved := reserved_path(normalised(made.value.directory))) is not None:
-            raise ConfigError(
-                f"{made.source}.directory: {shown(made.value.directory)} is not allowed: a container has its binder "
-                f"devices at the host's path, too, where the container runtime or the kubelet provides {reserved}"
-            )
+def shared_files(resource: Resource) -> Iterator[SharedFile]:
+    """Yield the shared devices and mounts of a resource, and its spread devices."""
+    for device in map(shared_device, resource.shared_devices):
+        yield SharedFile("shared_devices", device.path, device.container_path or device.path)
+    for path in resource.spread_devices:
+        yield SharedFile("spread_devices", path, path)
+    if resource.isolation is not Isolation.STRICT:  # which shares no mounts
+        for host_path, container_path in map(shared_path, resource.shared_mounts):
+            yield SharedFile("shared_mounts", host_path, container_path)
+
+
+def validate_container_paths(resource: Resource, at: Mapping[str, str]) -> None:
+    """Raise ConfigError if a container path of a resource is reserved, or if two of them conflict.
+
+    ``at`` has the source of each key.
+    """
+    _validate_patterns(resource, at)
+    places = [_Place(normalised(path), "container_paths", same_device=False) for path in resource.container_paths]
+    for key, host_path, container_path in shared_files(resource):
+        path = normalised(container_path)
+        is_same = key != "shared_mounts" and path == normalised(host_path)
+        places.append(_Place(path, key, same_device=is_same))
     for place in places:
+        error = f"{at[place.key]}: the container path {shown(place.path)} is not allowed"
         if (reserved := reserved_path(place.path)) is not None:
-            raise ConfigError(
-                f"{place.source}: the container path {shown(place.path)} is not allowed: the container runtime or the "
-                f"kubelet provides {reserved}"
-            )
+            raise ConfigError(f"{error}: the container runtime or the kubelet provides {reserved}")
         if (devices := _own_devices(resource, place.path)) is not None:
-            raise ConfigError(
-                f"{place.source}: the container path {shown(place.path)} is not allowed: containers have their binder "
-                f"devices at {devices}"
-            )
+            raise ConfigError(f"{error}: containers have their binder devices at {devices}")
     for first, second in itertools.combinations(places, 2):
         if may_overlap(first.path, second.path) and not _match_same_device(first, second):
-            sources = first.source if first.source == second.source else f"{first.source}; {second.source}"
+            sources = "; ".join(dict.fromkeys((at[first.key], at[second.key])))
             relation = "lie in each other" if len(parts(first.path)) != len(parts(second.path)) else "overlap"
             relation = "are the same" if first.path == second.path else relation
             raise ConfigError(f"{sources}: the container paths {shown(first.path)} and {shown(second.path)} {relation}")
@@ -88,52 +101,34 @@ def reserved_path(path: str) -> str | None:
     return next((reserved for reserved in _RESERVED if may_overlap(path, reserved)), None)
 
 
-def _validate_patterns(resource: Mapping[str, Setting]) -> None:
+def _validate_patterns(resource: Resource, at: Mapping[str, str]) -> None:
     """Raise ConfigError for a pattern with a container path, or one that matches no device on any host."""
-    shared, spread = resource["shared_devices"], resource["spread_devices"]
-    devices = [(shared.source, shared_device(item)) for item in shared.value]
-    for source, path, container_path in (
-        *((source, device.path, device.container_path) for source, device in devices),
-        *((spread.source, path, None) for path in spread.value),
-    ):
-        if container_path is not None and is_pattern(path):
+    spread = [("spread_devices", SharedDevice(path=path)) for path in resource.spread_devices]
+    shared = [("shared_devices", shared_device(item)) for item in resource.shared_devices]
+    for key, device in (*shared, *spread):
+        if not is_pattern(device.path):
+            continue
+        pattern = f"{at[key]}: the pattern {shown(device.path)}"
+        if device.container_path is not None:
             raise ConfigError(
-                f"{source}: the pattern {shown(path)} cannot have the container path {shown(container_path)}: each "
-                "device that matches has its path on the host"
+                f"{pattern} cannot have the container path {shown(device.container_path)}: each device that matches "
+                "has its path on the host"
             )
-        if "**" in path:
-            raise ConfigError(
-                f"{source}: the pattern {shown(path)} is not allowed: ** is not supported; use * per part"
-            )
-        if is_pattern(path) and parts(normalised(path))[0] == "sys":
-            raise ConfigError(f"{source}: the pattern {shown(path)} is not allowed: no devices are below /sys")
+        if "**" in device.path:
+            raise ConfigError(f"{pattern} is not allowed: ** is not supported; use * per part")
+        if parts(normalised(device.path))[0] == "sys":
+            raise ConfigError(f"{pattern} is not allowed: no devices are below /sys")
 
 
 def _match_same_device(first: _Place, second: _Place) -> bool:
     """Return whether two places of one key are a pattern and a path, or two patterns, that select the same devices."""
     patterns = is_pattern(first.path) or is_pattern(second.path)
-    return patterns and first.source == second.source and first.same_device and second.same_device
+    return patterns and first.key == second.key and first.same_device and second.same_device
 
 
-def _places(resource: Mapping[str, Setting]) -> Iterator[_Place]:
-    container_paths, shared_devices, spread_devices, shared_mounts = (
-        resource[name] for name in ("container_paths", "shared_devices", "spread_devices", "shared_mounts")
-    )
-    for path in container_paths.value:
-        yield _Place(normalised(path), container_paths.source)
-    for device in map(shared_device, shared_devices.value):
-        path = normalised(device.container_path or device.path)
-        yield _Place(path, shared_devices.source, same_device=path == normalised(device.path))
-    for path in spread_devices.value:
-        yield _Place(normalised(path), spread_devices.source, same_device=True)
-    if resource["isolation"].value is not Isolation.STRICT:  # which shares no mounts
-        for text in shared_mounts.value:
-            yield _Place(normalised(shared_path(text)[1]), shared_mounts.source)
-
-
-def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
+def _own_devices(resource: Resource, path: str) -> str | None:
     """Return the container paths of binder devices that a path conflicts with, for messages; None if there are none."""
-    phones, sets, prefix = (resource[name].value for name in ("phones", "sets", "device_prefix"))
+    sets, prefix = resource.sets, resource.device_prefix
     relative = path.removeprefix(f"{_DEVICE_DIRECTORY}/")
     if relative != path and isinstance(sets, NamedSets):
         layout = Named(sets.names, sets.pattern)
@@ -141,11 +136,11 @@ def _own_devices(resource: Mapping[str, Setting], path: str) -> str | None:
         # Without the digit, {name}{set} would match /dev/binderfs: the set "fs".
         if any(re.search("[0-9]", set_id) for set_id in layout.ids([*parents])):
             return f"{_DEVICE_DIRECTORY}/{sets.pattern}"
-    elif relative != path and not phones:
+    elif relative != path and not resource.phones:
         name = relative.partition("/")[0]
         if re.fullmatch(f"{re.escape(prefix)}[0-9]+", name) or (is_pattern(name) and matches(name, f"{prefix}0")):
             return f"{_DEVICE_DIRECTORY}/{prefix}N"
-    directory = normalised(scan_directory(phones, resource["provision"].value, resource["device_dir"].value))
+    directory = normalised(resource.scan_directory)
     # A device of a binderfs outside /dev also has its host's path in a container; see backend.container_edits.
     if not may_overlap(directory, _DEVICE_DIRECTORY) and may_overlap(directory, path):
         return directory

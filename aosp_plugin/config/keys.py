@@ -1,136 +1,299 @@
-"""Configuration keys: their description, and how a value of a flag, variable or file is converted and validated.
+"""The keys: their types, limits and defaults. The docstring of a field is the description of its key.
 
-The keys themselves are in ``resource`` and ``process``.
+Flags, variables, validation, help, the JSON Schema and docs/configuration.md follow from these structs.
 """
 
-from __future__ import annotations
+# No "from __future__ import annotations": the keys are in the annotations of the structs.
+import posixpath
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-import enum
-import functools
-import types
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from msgspec import Meta, Struct
 
-import msgspec
+from aosp_plugin.binder.devices.phones import MINORS_PER_PHONE, PHONE_BINDER_DEVICES, PHONE_PREFIX
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.binder.driver.binderfs import ALL_MINORS
+from aosp_plugin.config import values
+from aosp_plugin.config.convert import Key, Limit, keys_of
+from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate
+from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
+from aosp_plugin.framework.service.address import is_loopback, listen_address
 
-from aosp_plugin.config.messages import rejected, require_known, shown
-from aosp_plugin.config.values import is_printable
-from aosp_plugin.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-
-class Setting(NamedTuple):
-    """The value of a key and its source, for example ``flag --verify``."""
-
-    value: Any
-    source: str
+_DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]
 
 
-class Key(NamedTuple):
-    """Describes a key, and what its type does not say about allowed values."""
+class NumberedSets(Struct, frozen=True, kw_only=True):
+    """Sets of binder devices that belong together by their numbers."""
 
-    help: str
-    """A sentence, with the unit."""
-    example: str
-    """A value in YAML, other than the default."""
-    allowed: str = ""
-    """The allowed values, as errors name them; ``keys_of`` derives them from the type if it can."""
-    check: Callable[[Any], object] = lambda _value: True
-    """Returns a false value or raises ValueError if the value, which has the right type, is not allowed."""
-    flag: bool = True
-    """Whether ``serve`` has a flag for it, in addition to the variable and the file."""
-    variable: bool = True
-    """Whether it has an environment variable, in addition to the file. Mappings have none."""
-    hint: Any = None
-    """The annotated type of its value; set by ``keys_of``."""
+    size: Annotated[int, Meta(ge=1, le=64), Key("3")]
+    """Number of binder devices in a device set."""
+    stride: Annotated[Annotated[int, Meta(ge=1, le=values.LARGEST_NUMBER)] | None, Key("120")] = None
+    """Difference between the numbers of successive binder devices of a device set, and the number of device sets. If
+    null, the numbers of a device set are consecutive."""
+    first: Annotated[values.DeviceNumber, Key("1")] = 0
+    """Number of the first binder device of the first device set."""
+
+
+class NamedSets(Struct, frozen=True, kw_only=True):
+    """Sets of binder devices that belong together by their names."""
+
+    names: Annotated[values.DeviceNames, Key("[binder, hwbinder, vndbinder]")]
+    """Names of the binder devices of a device set, in the order in which a container gets them."""
+    pattern: Annotated[values.SetPattern, Key('"{set}-{name}"')] = "{set}/{name}"
+    """Path of a binder device below the device directory."""
+
+
+class Provision(Struct, frozen=True, kw_only=True):
+    """The binder devices that the plugin creates in a binderfs that it mounts."""
+
+    count: Annotated[_DeviceCount, Key("360")]
+    """Number of binder devices to create."""
+    max: Annotated[_DeviceCount | None, Key("4096")] = None
+    """Mount option max= of the binderfs. If null, the kernel's limit."""
+    directory: Annotated[values.AbsolutePath, Key("/run/aosp-binderfs/phones")] = "/run/aosp-binderfs/devices"
+    """Host directory that the binderfs is mounted on."""
+    first: Annotated[values.DeviceNumber, Key("1")] = 0
+    """Number of the first binder device."""
+
+
+class Phones(Struct, frozen=True, kw_only=True):
+    """The phones that the plugin makes, each with a binderfs of its own."""
+
+    count: Annotated[int, Meta(ge=1, le=ALL_MINORS // MINORS_PER_PHONE), Key("120")]
+    """Number of phones."""
+    directory: Annotated[values.AbsolutePath, Key("/run/aosp-binderfs/tenants")] = "/run/aosp-binderfs/phones"
+    """Host directory of the binderfs mounts."""
+
+
+class SharedDevice(Struct, frozen=True, kw_only=True):
+    """A device of the host, or all that match a pattern, that every container gets."""
+
+    path: Annotated[values.PathPattern, Key("/dev/fuse")]
+    """Path on the host, or a pattern."""
+    container_path: Annotated[values.AbsolutePath | None, Key("/dev/ashmem")] = None
+    """Path in the container. If null, the path on the host; a pattern has no other one."""
+    required: Annotated[bool, Key("true")] = False
+    """Whether the devices of the resource are unhealthy while it, or any match of a pattern, is missing."""
+
+
+def shared_device(item: str | SharedDevice) -> SharedDevice:
+    """Return an item of ``shared_devices``, which may be text, as a mapping. Raises ValueError."""
+    if isinstance(item, SharedDevice):
+        return item
+    host, container = values.shared_path(item)
+    return SharedDevice(path=host, container_path=None if container == host else container)
+
+
+class Resource(Struct, frozen=True, kw_only=True):
+    """The effective configuration of one resource: which devices it has, and what a container gets with a device."""
+
+    resource_name: Annotated[values.ResourceName, Key("example.com/binder", flag=True)] = "aosp.io/binder"
+    """Name of the resource that pods request."""
+    api: Annotated[Api, Key("dra")] = Api.DEVICE_PLUGIN
+    """Kubernetes API by which pods get the devices: device-plugin, dra (Dynamic Resource Allocation, which requires
+    Kubernetes 1.34)."""
+    phones: Annotated[
+        Phones | None,
+        Limit("a mapping with count and optionally directory; or null"),
+        Key("{count: 120}", variable=False),
+    ] = None
+    """Phones that the plugin makes: each is a device with a binderfs of its own. Excludes device_dir, device_prefix,
+    sets and provision."""
+    device_dir: Annotated[values.AbsolutePath, Key("/dev/binderfs", flag=True)] = "/dev"
+    """Host directory of the binder devices."""
+    device_prefix: Annotated[values.DevicePrefix, Key("binder", flag=True)] = "aosp_binder"
+    """Prefix of the names of the binder devices."""
+    verify: Annotated[Verify, Key("binder", flag=True)] = Verify.CHAR
+    """Check that a binder device must pass to be healthy: file (it exists), char (it is a character device), binder (it
+    belongs to the binder driver), probe (the driver also answers; requires the right to open it)."""
+    isolation: Annotated[Isolation, Key("strict", flag=True)] = Isolation.SHARED
+    """Whether containers see the host's binderfs: shared (its directory, read-only), strict (only their own binder
+    devices)."""
+    permissions: Annotated[values.Permissions, Key("rwm")] = "rw"
+    """Device cgroup permissions of binder devices."""
+    shared_mounts: Annotated[values.SharedMounts, Key(f"[{OWN_BINDERFS}:/dev/binderfs, /opt/phone]")] = (
+        f"{OWN_BINDERFS}:/dev/binderfs",
+    )
+    """Host directories that every container gets read-only; binderfs is the binderfs of its binder devices."""
+    shared_devices: Annotated[
+        tuple[str | SharedDevice, ...],
+        Limit(
+            "a list of HOST, HOST:CONTAINER, patterns of HOST with the wildcards *, ? and [...], and mappings with "
+            "path and optionally container_path and required; absolute paths, without options such as :rw",
+            values.are_shared_devices,
+        ),
+        Key("[/dev/ashmem, /dev/dma_heap/*, {path: /dev/fuse, required: true}]"),
+    ] = ("/dev/ashmem",)
+    """Other character and block devices that every container gets, if they exist on the host."""
+    spread_devices: Annotated[values.PathPatterns, Key("[/dev/dri/renderD*]")] = ()
+    """Devices of which each device of the resource has one, selected by its number: its container gets that one, and it
+    is unhealthy while that one is missing."""
+    container_paths: Annotated[values.Paths, Key("[/dev/binder, /dev/hwbinder, /dev/vndbinder]")] = ()
+    """Additional paths of binder devices in a container: the first path leads to its first binder device, the second
+    path to the second one, and so on."""
+    visible_devices_env: Annotated[values.VariableName, Key("VISIBLE_BINDER_DEVICES")] = "BINDER_VISIBLE_DEVICES"
+    """Environment variable of containers with the names of their binder devices. If empty, it is not set."""
+    path_env: Annotated[values.SearchPath, Key('""')] = "/system/bin:/system/xbin"
+    """PATH of containers. If empty, the PATH of the image."""
+    device_list: Annotated[values.DeviceLists, Key("[envvar, cdi-cri]")] = (
+        DeviceList.ENVVAR,
+        DeviceList.VOLUME_MOUNTS,
+    )
+    """Strategies by which a container gets its binder devices and their names: envvar (their names in a variable),
+    volume-mounts (devices and mounts), cdi-cri (CDI names), cdi-annotations (CDI names in annotations)."""
+    sets: Annotated[
+        NumberedSets | NamedSets | None,
+        Limit("a mapping with size and optionally stride and first, or with names and optionally pattern; or null"),
+        Key("{size: 3}", variable=False),
+    ] = None
+    """Binder devices that form one device, by their numbers or by their names. If null, each one is a device."""
+    provision: Annotated[
+        Provision | None,
+        Limit("a mapping with count and optionally max, directory and first; or null"),
+        Key("{count: 360}", variable=False),
+    ] = None
+    """Binder devices that the plugin creates in a binderfs of its own, instead of those in device_dir."""
+    provisioned_by: Annotated[ProvisionedBy, Key("provisioner")] = ProvisionedBy.PLUGIN
+    """What mounts and creates the binder devices of phones and provision: plugin (serve, whenever they are missing),
+    provisioner (aosp-plugin provisioner, a privileged process that runs beside serve and mounts phones on its request),
+    command (aosp-plugin provision, which runs before serve, for example in an init container). With the last two, serve
+    changes nothing on the host itself, and requires no privilege."""
+    numa: Annotated[values.NumaNodes, Key("{0-179: 0, 180-359: 1}", variable=False)] = {}
+    """NUMA nodes of devices, by their numbers."""
+    recreate: Annotated[Recreate, Key("on-start")] = Recreate.NEVER
+    """When the binder devices of a container are recreated: never, on-start (before the container starts; with
+    api: dra, before a claim is prepared)."""
+    replicas: Annotated[int, Meta(ge=1, le=1000), Key("2")] = 1
+    """Number of containers that can have the same device."""
+    missing_device_ttl: Annotated[values.Seconds, Key("60")] = 300.0
+    """Seconds until a missing binder device is removed from the list, and a replaced one becomes healthy."""
 
     @property
-    def is_list(self) -> bool:
-        """Whether its value is a list."""
-        return get_origin(get_args(self.hint)[0]) is tuple
+    def scan_directory(self) -> str:
+        """The host directory in which the resource's binder devices are found."""
+        made = self.phones or self.provision
+        return self.device_dir if made is None else made.directory
 
     @property
-    def structs(self) -> tuple[type[msgspec.Struct], ...]:
-        """The types of its value, or of the items of its list, that are mappings with keys of their own."""
-        plain = get_args(get_args(self.hint)[0])[0] if self.is_list else get_args(self.hint)[0]
-        parts = get_args(plain) if get_origin(plain) in {Union, types.UnionType} else (plain,)
-        return tuple(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))
+    def scan_directory_key(self) -> str:
+        """The key that determines the directory, for messages."""
+        return "phones.directory" if self.phones else "provision.directory" if self.provision else "device_dir"
 
-    def setting(self, value: Any, source: str) -> Setting:
-        """Convert and validate a value. Raises ConfigError, with a message that begins with ``source``."""
-        return Setting(_converted(self, value, source), source)
-
-
-@functools.cache
-def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Return the keys of a struct by name, in the order of its fields. Every field is annotated with its key."""
-    keys = {}
-    for name, hint in get_type_hints(struct, include_extras=True).items():
-        key = next(part for part in hint.__metadata__ if isinstance(part, Key))
-        keys[name] = key._replace(hint=hint, allowed=key.allowed or _allowed(hint))
-    return keys
+    @property
+    def scanned_files(self) -> str:
+        """The files that are binder devices of the resource, and the keys that determine them, for messages."""
+        if self.phones is not None:
+            return f"{self.scan_directory}/{PHONE_PREFIX}* ({self.scan_directory_key})"
+        if isinstance(self.sets, NamedSets):
+            return f"{self.scan_directory}/{self.sets.pattern} ({self.scan_directory_key}, sets.pattern)"
+        return f"{self.scan_directory}/{self.device_prefix}* ({self.scan_directory_key}, device_prefix)"
 
 
-def _allowed(hint: Any) -> str:
-    """Return a description of the values of a type: a choice, a range of numbers, an absolute path, or null."""
-    if get_origin(hint) is Annotated:
-        plain, *metadata = get_args(hint)
-        for part in metadata:
-            if isinstance(part, msgspec.Meta):
-                return "an absolute path" if part.pattern == "^/" else f"a number from {part.ge} to {part.le}"
-        return _allowed(plain)
-    if get_origin(hint) in {Union, types.UnionType}:
-        return f"{_allowed(get_args(hint)[0])}, or null"
-    if hint is bool:
-        return "true, false"
-    return ", ".join(hint if isinstance(hint, enum.EnumMeta) else get_args(hint))
+PHONE_DEFAULTS: Mapping[str, Any] = {
+    "resource_name": "aosp.io/phone",
+    "verify": Verify.BINDER,
+    "container_paths": tuple(f"/dev/{name}" for name in PHONE_BINDER_DEVICES),
+    "recreate": Recreate.ON_START,
+}
+"""The defaults that differ if ``phones`` is set, so that ``phones: {count: 120}`` is a whole configuration."""
+
+COMMAND_DEFAULTS: Mapping[str, Any] = {"recreate": Recreate.NEVER}
+"""The defaults that differ from these if ``provisioned_by`` is command: the plugin mounts no fresh binderfs."""
 
 
-def _converted(key: Key, value: Any, source: str) -> Any:
-    if key.structs and key.is_list:
-        value = _items(key, value, source)
-    elif key.structs:
-        if isinstance(value, dict):
-            return _struct(key, value, source)
-        if value is None:
-            return None
-        raise rejected(source, value, key.allowed)
-    try:
-        # Variables and flags are text: not strict, so that "true" and "300" are converted.
-        converted = msgspec.convert(_with_text_keys(value), key.hint, strict=not isinstance(value, str))
-        if is_printable(converted) and key.check(converted):
-            return converted
-    except (msgspec.ValidationError, ValueError):
-        pass  # the error below names the allowed values, whatever was wrong
-    raise rejected(source, value, key.allowed)
+class Config(Struct, frozen=True, kw_only=True):
+    """The effective configuration. Its own keys apply to the process, however many resources that serves."""
+
+    host_root: Annotated[values.AbsolutePath, Key("/host", flag=True)] = "/"
+    """Path of the host's root file system in the plugin's container."""
+    kubelet_dir: Annotated[values.AbsolutePath, Key("/data/kubelet/device-plugins", flag=True)] = KUBELET_DIRECTORY
+    """Device plugin directory of the kubelet, which has the default compiled in, whatever its --root-dir is. With
+    another --root-dir, only resources with api: dra require ROOT/device-plugins here."""
+    listen: Annotated[values.Address, Key("10.0.0.7:9478", flag=True)] = "127.0.0.1:9478"
+    """HTTP address of /metrics, /healthz and /readyz. If empty, they are off."""
+    status_listen: Annotated[values.AddressOrNull, Key("127.0.0.1:9479", flag=True)] = None
+    """HTTP address of the page and /status, which name pods and show command lines. If null, the address of listen if
+    it is a loopback address, else 127.0.0.1 with the port of listen; off if listen is empty. If empty, they are off."""
+    allowed_hosts: Annotated[values.HostNames, Key("[phones.example.com, aosp-plugin.kube-system.svc]")] = ()
+    """Host names, other than localhost and those of the two addresses, under which clients reach the HTTP addresses:
+    those of a Service, an Ingress or a Prometheus target. Requests with another name in their Host header are answered
+    with 421."""
+    log_level: Annotated[values.LogLevel, Key("debug", flag=True)] = "info"
+    """Minimum level of log messages."""
+    log_format: Annotated[values.LogFormat, Key("json", flag=True)] = "text"
+    """Format of log messages."""
+    require_devices: Annotated[bool, Key("true", flag=True)] = False
+    """Exit if no device is found at startup, instead of registering zero devices."""
+    cdi_dir: Annotated[values.AbsolutePath, Key("/etc/cdi")] = "/var/run/cdi"
+    """Host directory of CDI spec files, for the CDI strategies of device_list."""
+    pod_resources_socket: Annotated[values.PathOrEmpty, Key("/var/lib/k0s/kubelet/pod-resources/kubelet.sock")] = (
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    """PodResources socket of the kubelet, for the pod of each device and the number of devices that the kubelet has. If
+    empty, both are unknown."""
+    service_account_dir: Annotated[values.AbsolutePath, Key("/etc/aosp-plugin/serviceaccount")] = (
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    )
+    """Directory with the files token and ca.crt, with which the plugin connects to the API server. Only resources with
+    api: dra, node_events and startup_taint require them."""
+    node_events: Annotated[bool, Key("true")] = False
+    """Write Events on the Node when devices are lost, when the kubelet has lost devices or the plugin, when a second
+    plugin of a resource runs, and when that ends. Requires a service account."""
+    startup_taint: Annotated[values.TaintKey, Key("aosp.io/starting")] = ""
+    """Key of the taint that the plugin removes from its Node when all resources are ready. If empty, it removes none.
+    Requires a service account."""
+    feature_file: Annotated[
+        values.FeatureFile, Key("/etc/kubernetes/node-feature-discovery/features.d/aosp-device-plugin")
+    ] = ""
+    """Host file for Node Feature Discovery, with the number and kind of the devices of each resource as labels. If
+    empty, it is not written."""
+    leak_scan_interval: Annotated[values.Interval, Key("300")] = 0.0
+    """Seconds between scans for leaked devices. If 0, leak detection is off."""
+    runbook_url: Annotated[values.Link, Key("https://wiki.example.com/aosp-device-plugin/runbook")] = ""
+    """Address at which operators read docs/runbook.md. If set, the page links each problem to its heading there."""
+    resources: Annotated[
+        tuple[Resource, ...],
+        Meta(min_length=1),
+        Limit("a list of one or more mappings of resource keys"),
+        Key("[{resource_name: example.com/phone, sets: {size: 3}}, {device_prefix: test_binder}]", variable=False),
+    ] = (Resource(),)
+    """The resources, if there are several. A key that an entry omits has its value at the top level."""
+
+    @property
+    def plugins_registry(self) -> str:
+        """The directory in which the kubelet looks for the registration sockets of DRA drivers."""
+        return f"{self._kubelet_root}/plugins_registry"
+
+    def driver_directory(self, driver_name: str) -> str:
+        """Return the directory for the files of a DRA driver, below the kubelet's root directory."""
+        return f"{self._kubelet_root}/plugins/{driver_name}"
+
+    @property
+    def _kubelet_root(self) -> str:
+        """The root directory of the kubelet (``--root-dir``), which contains the device plugin directory."""
+        return posixpath.dirname(values.normalised(self.kubelet_dir)).rstrip("/")
 
 
-def _with_text_keys(value: Any) -> Any:
-    """Return a mapping with its integer keys as text: YAML reads the key of ``7: 0`` as an integer."""
-    if not isinstance(value, dict):
-        return value
-    texts = {shown(name) if type(name) is int else name: part for name, part in value.items()}
-    return texts if len(texts) == len(value) else value
+def status_address(config: Config) -> tuple[str, int] | None:
+    """Return the address of the page and /status; None if they are off.
+
+    It is the address of ``listen`` itself if one server serves everything.
+    """
+    address = listen_address(config.listen)
+    if config.status_listen is not None:
+        return listen_address(config.status_listen)
+    return address if address is None or is_loopback(address[0]) else ("127.0.0.1", address[1])
 
 
-def _items(key: Key, value: Any, source: str) -> Any:
-    """Convert the items of a list that are mappings with keys of their own; everything else stays as it is."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    return [
-        _struct(key, item, f"{source}[{index}]") if isinstance(item, dict) else item for index, item in enumerate(value)
-    ]
+RESOURCE_KEYS = keys_of(Resource)
+"""The keys of a resource. All of these mappings are in the order of help and documentation."""
 
+PROCESS_KEYS = keys_of(Config)
+"""The keys of the process, and ``resources``."""
 
-def _struct(key: Key, values: Mapping[Any, Any], source: str) -> msgspec.Struct:
-    """Convert a mapping with keys of its own; errors name them like keys of the top level."""
-    require_known(values, {name for struct in key.structs for name in keys_of(struct)}, f"{source}.")
-    matching = [struct for struct in key.structs if not values.keys().isdisjoint(keys_of(struct))]
-    if len(matching) != 1:
-        raise rejected(source, values, key.allowed)
-    keys = keys_of(matching[0])
-    for field in msgspec.structs.fields(matching[0]):
-        if field.required and field.name not in values:
-            raise ConfigError(f"{source}.{field.name}: required key is missing; allowed: {keys[field.name].allowed}")
-    return matching[0](**{name: _converted(keys[name], value, f"{source}.{name}") for name, value in values.items()})
+KEYS: Mapping[str, Key] = RESOURCE_KEYS | {name: key for name, key in PROCESS_KEYS.items() if name != "resources"}
+"""The keys that have one value at the top level of a file."""
+
+DEFAULTS: Mapping[str, Any] = {name: getattr(Resource() if name in RESOURCE_KEYS else Config(), name) for name in KEYS}
+"""The default of each of these."""

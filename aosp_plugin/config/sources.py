@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin.config.cross_field import validate_addresses, validate_cross_field
-from aosp_plugin.config.keys import Setting
-from aosp_plugin.config.messages import rejected, require_known, shown, similar
-from aosp_plugin.config.process import DEFAULTS, FILE_VERSION, KEYS, PROCESS_KEYS, Config, status_address
-from aosp_plugin.config.resource import COMMAND_DEFAULTS, PHONE_DEFAULTS, RESOURCE_KEYS, Resource
+from aosp_plugin.config.convert import Setting, rejected, require_known, shown, shown_name, similar
+from aosp_plugin.config.keys import (
+    COMMAND_DEFAULTS,
+    DEFAULTS,
+    KEYS,
+    PHONE_DEFAULTS,
+    PROCESS_KEYS,
+    RESOURCE_KEYS,
+    Config,
+    Resource,
+)
+from aosp_plugin.config.rules import Entry, validate, validate_addresses
 from aosp_plugin.config.values import ProvisionedBy
 from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ENVIRONMENT_PREFIX = "AOSP_PLUGIN_"
-_FILE_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
+    import yaml
+
+FILE_VERSION = "v1"
+
+_PREFIX = "AOSP_PLUGIN_"
+_FILE_VARIABLE = f"{_PREFIX}CONFIG"
+
+_MERGE = "tag:yaml.org,2002:merge"
+_VALUE = "tag:yaml.org,2002:value"
 
 Settings = dict[str, Setting]
-
-_DEFAULTS = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
-_COMMAND_DEFAULTS = {
-    name: Setting(value, f"default with provisioned_by: {ProvisionedBy.COMMAND}")
-    for name, value in COMMAND_DEFAULTS.items()
-}
-_PHONE_DEFAULTS = {name: Setting(value, "default with phones") for name, value in PHONE_DEFAULTS.items()}
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None) -> tuple[Config, Settings]:
@@ -37,20 +45,22 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: str | N
     resources, their keys are named by their position, for example ``resources[0].verify``. Raises ConfigError.
     """
     file = file or environment.get(_FILE_VARIABLE)
-    top_level, entries = from_file(file) if file else ({}, [])
-    overrides = from_environment(environment) | from_flags(flags)
+    top_level, entries = _from_file(file) if file else ({}, [])
+    overrides = _from_environment(environment) | _from_flags(flags)
     common = _with_defaults(top_level | overrides)
-    resources = [_resource_settings(_with_defaults(top_level | entry | overrides)) for entry in entries or [{}]]
     process = {name: setting for name, setting in common.items() if name not in RESOURCE_KEYS}
-    validate_cross_field(resources, file or "")
-    config = Config(**_values(process), resources=tuple(Resource(**_values(settings)) for settings in resources))
-    validate_addresses(process, status_address(config))
+    settings = [_with_defaults(top_level | entry | overrides) for entry in entries or [{}]]
+    resources = [{name: every[name] for name in RESOURCE_KEYS} for every in settings]
+    located = [Entry(Resource(**_values(resource)), _sources(resource)) for resource in resources]
+    validate(located, file or "")
+    config = Config(**_values(process), resources=tuple(entry.resource for entry in located))
+    validate_addresses(config, _sources(process))
     if not entries:
         return config, common
     return config, process | {
         f"resources[{index}].{name}": setting
-        for index, settings in enumerate(resources)
-        for name, setting in settings.items()
+        for index, resource in enumerate(resources)
+        for name, setting in resource.items()
     }
 
 
@@ -77,22 +87,21 @@ def flag(name: str) -> str:
 
 def variable(name: str) -> str:
     """Return the environment variable of a key."""
-    return ENVIRONMENT_PREFIX + name.upper()
+    return _PREFIX + name.upper()
 
 
-def from_flags(flags: Mapping[str, Any]) -> Settings:
-    """Return the settings of flags. Raises ConfigError."""
+def _from_flags(flags: Mapping[str, Any]) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     return {name: KEYS[name].setting(value, f"flag {flag(name)}") for name, value in given.items()}
 
 
-def from_environment(environment: Mapping[str, str]) -> Settings:
+def _from_environment(environment: Mapping[str, str]) -> Settings:
     """Return the settings of AOSP_PLUGIN_* variables. Lists are separated by commas. Raises ConfigError."""
     settings: Settings = {}
     for variable_name, text in environment.items():
-        if variable_name.startswith(ENVIRONMENT_PREFIX) and variable_name != _FILE_VARIABLE:
+        if variable_name.startswith(_PREFIX) and variable_name != _FILE_VARIABLE:
             name = _key_of_variable(variable_name)
-            value = [part for part in text.split(",") if part] if isinstance(DEFAULTS[name], tuple) else text
+            value = [part for part in text.split(",") if part] if KEYS[name].is_list else text
             settings[name] = KEYS[name].setting(value, f"variable {variable_name}")
     return settings
 
@@ -101,7 +110,7 @@ def _key_of_variable(variable_name: str) -> str:
     names = {variable(name): name for name, key in KEYS.items() if key.variable}
     if variable_name in names:
         return names[variable_name]
-    name = variable_name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    name = variable_name.removeprefix(_PREFIX).lower()
     if name in KEYS or name in PROCESS_KEYS:
         raise ConfigError(f"variable {variable_name}: {name} can only be set in the configuration file")
     near = similar(name, names.values())
@@ -109,34 +118,16 @@ def _key_of_variable(variable_name: str) -> str:
     raise ConfigError(f"variable {variable_name}: unknown variable; {hint}")
 
 
-def from_file(path: str) -> tuple[Settings, list[Settings]]:
+def _from_file(path: str) -> tuple[Settings, list[Settings]]:
     """Return the settings of a configuration file: of its top level, and of each resource. Raises ConfigError."""
     document = _document(path)
     require_known(document, KEYS.keys() | PROCESS_KEYS.keys(), f"file {path}: ")
-    has_entries = "resources" in document
-    entries = document.pop("resources", [])
+    entries = document.pop("resources", ())
     top_level = {name: KEYS[name].setting(value, f"file {path}: {name}") for name, value in document.items()}
     source = f"file {path}: resources"
-    if has_entries and not (isinstance(entries, list) and entries):
+    if entries != () and not (isinstance(entries, list) and entries):
         raise rejected(source, entries, PROCESS_KEYS["resources"].allowed)
     return top_level, [_entry(entry, f"{source}[{index}]") for index, entry in enumerate(entries)]
-
-
-def _document(path: str) -> dict[Any, Any]:
-    """Return the mapping in the file, without its version."""
-    from aosp_plugin.config.document import read_document  # noqa: PLC0415 - yaml takes a megabyte of memory
-
-    document = read_document(path)
-    if not isinstance(document, dict):
-        raise ConfigError(f"file {path}: a mapping of keys to values is required, with version: {FILE_VERSION}")
-    if isinstance(document.get("config"), dict):
-        raise ConfigError(f"file {path}: these are values of the chart: the configuration file is what is below config")
-    if "version" not in document:
-        raise ConfigError(f"file {path}: version: required key is missing; allowed: {FILE_VERSION}")
-    version = document.pop("version")
-    if version != FILE_VERSION:
-        raise ConfigError(f"file {path}: version: {shown(version)} is not supported; allowed: {FILE_VERSION}")
-    return document
 
 
 def _entry(entry: Any, place: str) -> Settings:
@@ -151,18 +142,79 @@ def _entry(entry: Any, place: str) -> Settings:
 
 def _with_defaults(settings: Settings) -> Settings:
     """Return the settings with the default of each other key, in the order of the keys."""
+    defaults = {name: Setting(value, "default") for name, value in DEFAULTS.items()}
     phones, by = settings.get("phones"), settings.get("provisioned_by")
-    defaults = _DEFAULTS
     if phones is not None and phones.value is not None:
-        defaults = defaults | _PHONE_DEFAULTS
+        defaults |= {name: Setting(value, "default with phones") for name, value in PHONE_DEFAULTS.items()}
         if by is not None and by.value is ProvisionedBy.COMMAND:
-            defaults = defaults | _COMMAND_DEFAULTS
+            source = f"default with provisioned_by: {by.value}"
+            defaults |= {name: Setting(value, source) for name, value in COMMAND_DEFAULTS.items()}
     return defaults | settings
-
-
-def _resource_settings(settings: Settings) -> Settings:
-    return {name: settings[name] for name in RESOURCE_KEYS}
 
 
 def _values(settings: Settings) -> dict[str, Any]:
     return {name: setting.value for name, setting in settings.items()}
+
+
+def _sources(settings: Settings) -> dict[str, str]:
+    return {name: setting.source for name, setting in settings.items()}
+
+
+def _document(path: str) -> dict[Any, Any]:
+    """Return the mapping in the file, without its version."""
+    document = _read(path)
+    if not isinstance(document, dict):
+        raise ConfigError(f"file {path}: a mapping of keys to values is required, with version: {FILE_VERSION}")
+    if isinstance(document.get("config"), dict):
+        raise ConfigError(f"file {path}: these are values of the chart: the configuration file is what is below config")
+    if "version" not in document:
+        raise ConfigError(f"file {path}: version: required key is missing; allowed: {FILE_VERSION}")
+    version = document.pop("version")
+    if version != FILE_VERSION:
+        raise ConfigError(f"file {path}: version: {shown(version)} is not supported; allowed: {FILE_VERSION}")
+    return document
+
+
+def _read(path: str) -> Any:
+    """Return the content of a YAML file. Raises ConfigError."""
+    import yaml  # noqa: PLC0415 - takes a megabyte of memory
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            loader = yaml.SafeLoader(file)
+            node = loader.get_single_node()
+        _require_unique_keys(loader, node, path)
+        return None if node is None else loader.construct_document(node)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigError(f"file {path} cannot be read: {reason}") from error
+    # In addition to its own errors, PyYAML lets through those of int(), chr() and its tables for 0x_, !!bool x and
+    # !!int "", and RecursionError for [[[[...
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _require_unique_keys(loader: yaml.SafeLoader, root: yaml.Node | None, path: str) -> None:
+    """Raise ConfigError if a mapping has a key twice: PyYAML would use the last one.
+
+    A key that a mapping has itself and also merges by ``<<`` is no duplicate: that is what ``<<`` is for. So the nodes
+    are compared before keys are merged into them.
+    """
+    import yaml  # noqa: PLC0415 - see above
+
+    nodes, visited = [root], set[yaml.Node | None]()
+    for node in nodes:
+        if isinstance(node, yaml.SequenceNode) and node not in visited:
+            nodes += node.value
+        elif isinstance(node, yaml.MappingNode) and node not in visited:
+            nodes += itertools.chain.from_iterable(node.value)
+            lines: dict[Any, int] = {}
+            for key_node in (key_node for key_node, _ in node.value if isinstance(key_node, yaml.ScalarNode)):
+                # The text of << and =, which cannot be constructed by themselves.
+                is_text = key_node.tag in {_MERGE, _VALUE}
+                key = key_node.value if is_text else loader.construct_object(key_node, deep=True)
+                line = key_node.start_mark.line + 1
+                if key in lines:
+                    raise ConfigError(f"file {path}: {shown_name(key)}: duplicate key; lines {lines[key]} and {line}")
+                lines[key] = line
+        visited.add(node)

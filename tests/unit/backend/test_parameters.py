@@ -17,7 +17,6 @@ from aosp_plugin.backend.parameters import (
     Parameters,
     effective_parameters,
     require_free,
-    schema,
 )
 from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.backend import ClaimParameters
@@ -87,7 +86,7 @@ LONG_PATH = "/dev/" + 251 * "x"
         ({"containerPaths": ["/dev/../etc/passwd"]}, "containerPaths: ['/dev/../etc/passwd'] is not allowed; allowed"),
         ({"containerPaths": ["/dev//x"]}, "containerPaths: ['/dev//x'] is not allowed"),
         ({"containerPaths": ["/dev/x", "/dev/x"]}, "containerPaths: ['/dev/x', '/dev/x'] is not allowed"),
-        ({"containerPaths": ["/dev/x\n"]}, 'containerPaths: ["/dev/x\\n"] is not allowed'),
+        ({"containerPaths": ["/dev/x\n"]}, "containerPaths: ['/dev/x\\n'] is not allowed"),
         ({"containerPaths": [LONG_PATH]}, "is not allowed; allowed: a list of up to 64 absolute paths"),
         ({"containerPaths": [f"/dev/{number}" for number in range(65)]}, "is not allowed; allowed: a list of up to 64"),
         ({"containerPaths": None}, "containerPaths: null is not allowed"),
@@ -97,15 +96,15 @@ LONG_PATH = "/dev/" + 251 * "x"
         ),
         ({"containerPaths": ["/dev"]}, "the container runtime or the kubelet provides /dev/console"),
         ({"environment": ["A=1"]}, "environment: ['A=1'] is not allowed; allowed: a mapping of up to 64 names"),
-        ({"environment": {"A": 1}}, "environment: {A: 1} is not allowed"),
+        ({"environment": {"A": 1}}, "environment: {'A': 1} is not allowed"),
         ({"environment": {"A B": "1"}}, "environment: {'A B': '1'} is not allowed"),
         ({"environment": {"": "1"}}, "environment: {'': '1'} is not allowed"),
-        ({"environment": {"A": "1\n2"}}, 'environment: {A: "1\\n2"} is not allowed'),
+        ({"environment": {"A": "1\n2"}}, "environment: {'A': '1\\n2'} is not allowed"),
         ({"environment": {"A": "x" * 4097}}, "is not allowed; allowed: a mapping"),
         ({"environment": {f"A{number}": "" for number in range(65)}}, "is not allowed; allowed: a mapping of up to 64"),
         ({"environment": {VISIBLE: "all"}}, f"environment: the variable {VISIBLE} is not allowed: the plugin sets it"),
         ({"devices": ["/dev/snd/*"]}, "devices: ['/dev/snd/*'] is not allowed; allowed: a list of up to 64 absolute "),
-        ({"devices": [{"path": "/dev/fuse"}]}, "devices: [{path: '/dev/fuse'}] is not allowed"),
+        ({"devices": [{"path": "/dev/fuse"}]}, "devices: [{'path': '/dev/fuse'}] is not allowed"),
         (
             {"devices": ["/dev/null"]},
             "devices: the container path '/dev/null' is not allowed: the container runtime or",
@@ -220,7 +219,7 @@ def test_any_json_has_parameters_or_an_error_on_one_line(content: Any) -> None:
 def test_examples_are_allowed_and_match_the_published_schema() -> None:
     text = configuration_docs.PARAMETERS_TARGET.read_text(encoding="utf-8")
     assert text == configuration_docs.parameters_schema(), "run make docs"
-    assert msgspec.json.decode(text) == schema()
-    assert schema()["additionalProperties"] is False
-    assert schema()["required"] == ["apiVersion", "kind"]
-    assert {*schema()["properties"]} == {"apiVersion", "kind", *PARAMETER_KEYS}
+    schema = msgspec.json.decode(text)
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["apiVersion", "kind"]
+    assert {*schema["properties"]} == {"apiVersion", "kind", *PARAMETER_KEYS}

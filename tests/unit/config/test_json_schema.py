@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from aosp_plugin import config
-from aosp_plugin.config import KEYS, RESOURCE_KEYS, keys_of, schema
+from aosp_plugin.config import KEYS, RESOURCE_KEYS, descriptions
+from hack.configuration_schema import configuration as schema
 from tests.unit.config.tables import INVALID_PAIRS, write
 
 ROOT = Path(__file__).parents[3]
@@ -49,16 +50,17 @@ def test_schema_has_every_key_with_its_description() -> None:
     assert top_level.keys() == {"version", "resources", *KEYS}
     entry = top_level["resources"]["items"]["properties"]
     assert list(entry) == list(RESOURCE_KEYS)
+    texts = descriptions(config.Resource) | descriptions(config.Config)
     for name, key in KEYS.items():
-        assert top_level[name]["description"] == key.help
+        assert top_level[name]["description"] == texts[name]
         assert name not in entry or entry[name] == top_level[name]
         parts = top_level[name].get("anyOf", ())
         if key.is_list and key.structs:
             text, *parts = top_level[name]["items"]["anyOf"]
             assert text == {"type": "string"}
         for struct, part in zip(key.structs, parts, strict=False):
-            descriptions = {inner: value["description"] for inner, value in part["properties"].items()}
-            assert descriptions == {inner: value.help for inner, value in keys_of(struct).items()}
+            shown = {inner: value["description"] for inner, value in part["properties"].items()}
+            assert shown == descriptions(struct)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
@@ -18,11 +19,12 @@ from aosp_plugin.config import (
     Config,
     Resource,
     SharedDevice,
+    descriptions,
     keys_of,
     load,
     shared_device,
+    shown,
 )
-from aosp_plugin.config.messages import shown
 from aosp_plugin.errors import ConfigError
 from tests.unit.config.tables import EXAMPLES, INVALID, INVALID_PAIRS
 
@@ -44,9 +46,9 @@ def test_every_key_has_invalid_values_in_the_tables() -> None:
     ],
 )
 def test_every_key_is_documented(struct: type[msgspec.Struct], name: str) -> None:
-    """Help is a sentence; the default is allowed; the example is allowed and differs from the default."""
+    """The description is a sentence; the default is allowed; the example is allowed and differs from the default."""
     key = keys_of(struct)[name]
-    assert key.help.endswith(".")
+    assert descriptions(struct)[name].endswith(".")
     assert key.allowed
     (field,) = (field for field in msgspec.structs.fields(struct) if field.name == name)
     example = key.setting(yaml.safe_load(key.example), "example").value
@@ -139,18 +141,22 @@ def test_item_of_a_list_is_text_or_a_mapping() -> None:
         (True, "true"),
         (-7, "-7"),
         (0.5, "0.5"),
-        (math.inf, ".inf"),
-        (-math.inf, "-.inf"),
-        (math.nan, ".nan"),
-        ('a "b"\n\x85\u2028\ud800 é', '"a \\"b\\"\\n\\u0085\\u2028\\ud800 é"'),
-        ("it's", "'it''s'"),
-        ({"names": ["a"], 1: None, "a b": ""}, "{names: ['a'], 1: null, 'a b': ''}"),
+        (math.inf, "inf"),
+        ('a "b"\n\x85\u2028\ud800 é', "'a \"b\"\\n\\x85\\u2028\\ud800 é'"),
+        ("it's", '"it\'s"'),
+        ({"names": ["a"], 1: None, "a b": ""}, "{'names': ['a'], 1: null, 'a b': ''}"),
+        (datetime.date(2024, 1, 1), "2024-01-01"),
         ([[[["deep"]]]], "[[[[...]]]]"),
         (list(range(30)), f"[{', '.join(map(str, range(20)))}, ...]"),
-        (b"bytes", "!!binary ..."),
-        ("x" * 1000, "'" + "x" * 499 + "..."),
+        (b"bytes", "b'bytes'"),
         (16**3000, ("0x1" + "0" * 3000)[:500] + "..."),
     ],
 )
-def test_values_are_shown_in_yaml(value: Any, text: str) -> None:
+def test_values_are_shown_on_one_line(value: Any, text: str) -> None:
     assert shown(value) == text
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, {"x" * 400: "y" * 400}, ["x" * 400] * 20, b"x" * 1000])
+def test_long_values_are_cut(value: Any) -> None:
+    assert len(shown(value)) < 510
+    assert "..." in shown(value)
