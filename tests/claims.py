@@ -64,7 +64,7 @@ class DirectoryBackend(Backend):
         self.calls: list[str] = []
         self.parameters: list[Sequence[ClaimParameters]] = []
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
+    def scan(self) -> None:
         """Find nothing new."""
 
     def devices(self) -> Sequence[Device]:

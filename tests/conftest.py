@@ -14,8 +14,6 @@ import pytest
 from hypothesis import settings
 
 from aosp_plugin.framework.events.mount_events import MountEvents
-from aosp_plugin.framework.events.mount_table import MountTable
-from aosp_plugin.framework.events.subscription import Subscription
 from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
 
@@ -65,20 +63,18 @@ def clock() -> Clock:
 
 @pytest.fixture
 def no_mount_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide all changes of the mount table, so that other mounts on this machine cause no scans, and no larger ones."""
-    monkeypatch.setattr(MountTable, "changes", lambda _self, _text: frozenset())
-    monkeypatch.setattr(MountEvents, "unread", lambda _self: False)
-    monkeypatch.setattr(Subscription, "notify_mounts", lambda _self, _points: None)
+    """Hide all changes of the mount table, so that other mounts on this machine cause no scans."""
+    monkeypatch.setattr(MountEvents, "_report", lambda self: self._poll.poll(0))
 
 
 @pytest.fixture
 def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make inotify unavailable, as if the limit of instances on this host were reached."""
 
-    def unavailable() -> None:
+    def unavailable(_notify: object) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.Inotify", unavailable)
+    monkeypatch.setattr("aosp_plugin.framework.events.file_events.Inotify", unavailable)
 
 
 @pytest.fixture

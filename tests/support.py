@@ -22,7 +22,7 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.deviceplugin.supervisor import Timings
+from aosp_plugin.framework.timings import Timings
 
 if TYPE_CHECKING:
     import signal

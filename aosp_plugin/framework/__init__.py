@@ -60,14 +60,13 @@ from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-    from aosp_plugin.framework.deviceplugin.supervisor import Timings
     from aosp_plugin.framework.devices import Device, Devices
     from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents
-    from aosp_plugin.framework.events.subscription import Subscription
     from aosp_plugin.framework.inventory import Inventory, Snapshot
     from aosp_plugin.framework.listed import ListedDevice, ListedDevices
     from aosp_plugin.framework.service.serving import serve, serve_dra
+    from aosp_plugin.framework.timings import Timings
 
 __all__ = [
     "KUBELET_DIRECTORY",
@@ -97,7 +96,6 @@ __all__ = [
     "RegistrationRefusedError",
     "ServiceError",
     "Snapshot",
-    "Subscription",
     "Timings",
     "UnhealthyDeviceError",
     "UnknownDeviceError",
@@ -117,8 +115,7 @@ _MODULES = {
     "ListedDevice": "listed",
     "ListedDevices": "listed",
     "Snapshot": "inventory",
-    "Subscription": "events.subscription",
-    "Timings": "deviceplugin.supervisor",
+    "Timings": "timings",
     "serve": "service.serving",
     "serve_dra": "service.serving",
 }

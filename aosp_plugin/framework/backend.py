@@ -64,7 +64,7 @@ class Backend(ABC):
     ``scan`` shares its result with ``allocate`` and ``prefer`` without a lock. It must therefore build a new value,
     immutable or never changed afterwards, and replace the old one by a single assignment::
 
-        def scan(self, changed=None):
+        def scan(self):
             table = {device.id: device for device in read_host()}  # may take seconds
             self._table = table  # the only assignment of shared state
 
@@ -89,12 +89,8 @@ class Backend(ABC):
     registration."""
 
     @abstractmethod
-    def scan(self, changed: Collection[str] | None = None) -> None:
-        """Read the state of the devices from the host.
-
-        ``changed`` has the paths of the files in ``directories()`` that changed since the last scan, if nothing else
-        can have changed; it may be empty. If one of them is a directory of ``directories()``, all files in it may have
-        changed. None requests a full scan. A backend may always do a full scan.
+    def scan(self) -> None:
+        """Read the state of all devices from the host: after a change of files, and at intervals.
 
         Raises OSError or PluginError (usually BackendError). The devices of the last successful scan then stay
         advertised, and the framework retries.
@@ -110,7 +106,7 @@ class Backend(ABC):
         """
 
     def seconds_until_scan(self) -> float | None:
-        """Return the seconds until a scan is due without a file event, whose ``changed`` is empty; None if none is.
+        """Return the seconds until a scan is due without a file event; None if none is.
 
         For changes that depend on time, such as the removal of a device that has been missing for long enough, and for
         those that ``update_host`` made. Asked after each ``scan`` and each ``update_host``.

@@ -19,7 +19,7 @@ from aosp_plugin.framework.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.sockets import OtherPlugin, SocketDirectory
 
 LOG = logging.getLogger(__name__)
@@ -148,10 +148,7 @@ class DirectoryMonitor:
 
     def _view(self, own_path: str) -> DirectoryView:
         self._files.watch([self._directory.path])
-        self._files.changes()  # the paths are not needed: each view checks the sockets themselves
-        view = DirectoryView(identify(self._directory.kubelet_path), identify(own_path) if own_path else None)
-        self._files.scanned()
-        return view
+        return DirectoryView(identify(self._directory.kubelet_path), identify(own_path) if own_path else None)
 
     async def _run(self, action: str, function: Callable[[], T]) -> T | None:
         """Run a call in the worker thread, and log if it hangs. Return None if ``stop`` is set first.

@@ -73,7 +73,7 @@ class ListedDevices(Backend):
         self._skipped: frozenset[str] = frozenset()
         self._by_id: Mapping[str, ListedDevice] = {}
 
-    def scan(self, changed: Collection[str] | None = None) -> None:  # noqa: ARG002 - every scan is a full one
+    def scan(self) -> None:
         """List the devices. Raises what ``list_devices`` raises."""
         listed = [_as_device(entry) for entry in self._list_devices()]
         by_id: dict[str, ListedDevice] = {}

@@ -22,12 +22,13 @@ from kubelet_standin import Behaviour, Kubelet
 from tests.support import IN_LIFE, PATIENCE, listed, problem, ready, run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
 RESOURCE = "example.com/thing"
+SOON_HANGING = IN_LIFE._replace(hang=0.2)
 
 HOLD_LOCK = """
 import fcntl, sys
@@ -163,12 +164,12 @@ class FragileThings(LockedThings):
     creates_devices = True
     scans = 0
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
+    def scan(self) -> None:
         """Fail once."""
         self.scans += 1
         if self.scans == 2:
             raise OSError(24, "Too many open files")
-        super().scan(changed)
+        super().scan()
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Fail, against the contract of the interface, with another error."""
@@ -214,10 +215,9 @@ async def test_sweep_of_stale_sockets_may_fail_at_the_start(things: LockedThings
 
 
 async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
-    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    things: LockedThings, kubelet_dir: str, tmp_path: Path
 ) -> None:
     """The plugin even registers again with a new kubelet meanwhile."""
-    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
     other_directory = tmp_path / "others"
     other_directory.mkdir()
     others = ListedDevices(
@@ -225,7 +225,7 @@ async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
         lambda: [f"/dev/{name}" for name in os.listdir(other_directory)],
         directories=[str(other_directory)],
     )
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
     async with (
         Kubelet(kubelet_dir, behaviour=Behaviour.OLD) as kubelet,
         run(plugin),
@@ -249,30 +249,28 @@ async def test_scan_that_hangs_leaves_devices_rpcs_and_other_resources_alone(
 
 
 async def test_first_scan_that_hangs_is_refused_by_prepare_and_endured_by_run(
-    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    things: LockedThings, kubelet_dir: str
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
     async with Kubelet(kubelet_dir) as kubelet, locked_by_another_process(things.lock("scan")) as release:
-        refused = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+        refused = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
         with pytest.raises(WorkerTimeoutError, match=r"^device scan timed out after 0\.2 s$"):
             await refused.prepare()
         with contextlib.suppress(WorkerTimeoutError):
             await refused.discard()
-        async with run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+        async with run(DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)):
             await listed(kubelet, 0, RESOURCE)
             release()
             await listed(kubelet, 2, RESOURCE)
 
 
 async def test_plugin_that_hung_at_its_end_releases_its_descriptors_later(
-    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    things: LockedThings, kubelet_dir: str
 ) -> None:
     """Otherwise each reload during a hang would cost a thread and three descriptors."""
-    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
     before = inotify_instances()
     async with locked_by_another_process(things.lock("scan")) as release:
         for _ in range(3):
-            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE, close_timeout=0.1)
+            plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING, close_timeout=0.1)
             with pytest.raises(WorkerTimeoutError):
                 await plugin.prepare()
             await plugin.discard()
@@ -307,13 +305,13 @@ class Updates(Observer):
 
 
 async def test_failed_host_update_is_reported_and_retried_and_delays_no_publishing(
-    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    things: LockedThings, kubelet_dir: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk, for example. It is logged once, and the devices stay as they are found."""
-    monkeypatch.setattr("aosp_plugin.framework.refresher.RETRY_INTERVAL", 0.05)
     things.update_error = OSError(28, "No space left on device")
     observer = Updates()
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE, observer=observer)
+    timings = IN_LIFE._replace(retry=0.05)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=timings, observer=observer)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
         await problem(plugin, "host update failed: [Errno 28] No space left on device")
@@ -328,10 +326,9 @@ async def test_failed_host_update_is_reported_and_retried_and_delays_no_publishi
 
 
 async def test_host_update_that_hangs_keeps_the_result_of_the_scan_published(
-    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    things: LockedThings, kubelet_dir: str
 ) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2)
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=SOON_HANGING)
     async with (
         Kubelet(kubelet_dir) as kubelet,
         locked_by_another_process(things.lock("update")) as release,
@@ -361,28 +358,24 @@ class Fading(ListedDevices):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(RESOURCE, lambda: ["/dev/thing"], directories=[str(directory)])
-        self.scans: list[Collection[str] | None] = []
+        self.scans = 0
         self.scanned_three_times = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
-        """Record the scan."""
-        self.scans.append(changed)
-        super().scan(changed)
-        if len(self.scans) == 3:
+    def scan(self) -> None:
+        """Count the scan."""
+        self.scans += 1
+        super().scan()
+        if self.scans == 3:
             self._loop.call_soon_threadsafe(self.scanned_three_times.set)
 
     def seconds_until_scan(self) -> float | None:
         """Return a short time at first."""
-        return 0.05 if len(self.scans) < 3 else None
+        return 0.05 if self.scans < 3 else None
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_scan_that_is_due_without_an_event_has_no_changed_files(
-    kubelet_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
+async def test_scan_is_due_when_the_backend_says_so(kubelet_dir: str, tmp_path: Path) -> None:
     backend = Fading(tmp_path)
-    async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)):
+    async with run(DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE._replace(safety=3600.0))):
         await asyncio.wait_for(backend.scanned_three_times.wait(), PATIENCE)
-    assert backend.scans[:3] == [None, frozenset(), frozenset()]

@@ -36,16 +36,17 @@ def listing(resource: str, directory: str) -> ListedDevices:
 
 
 async def test_watched_directory_that_hangs_delays_no_other_resource(
-    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem, monkeypatch: pytest.MonkeyPatch
+    kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
     """The plugins share file events. The devices of the suffering resource stay published, and heal after the hang."""
-    monkeypatch.setattr("aosp_plugin.framework.host_calls.SCAN_TIMEOUT", 0.2, raising=False)
     directory = tmp_path / "others"
     directory.mkdir()
     for parent in (hanging_file_system.source, directory):
         (Path(parent) / "a").touch()
     suffering = DevicePlugin(
-        listing(SUFFERING, hanging_file_system.directory), kubelet_dir=kubelet_dir, timings=IN_LIFE
+        listing(SUFFERING, hanging_file_system.directory),
+        kubelet_dir=kubelet_dir,
+        timings=IN_LIFE._replace(hang=0.2),
     )
     other = DevicePlugin(
         listing(OTHER, str(directory)), kubelet_dir=kubelet_dir, timings=IN_LIFE, files=suffering._scanned.files
@@ -121,9 +122,9 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
 ) -> None:
     """Scans and the open stream go on."""
     monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.1)
     file_system, path = kubelet_path
-    plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)
+    backend = listing(SUFFERING, str(device_directory.directory))
+    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(safety=0.1))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 0, SUFFERING)
         await ready(plugin)
@@ -145,7 +146,8 @@ async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
 ) -> None:
     """A reload of the configuration must not wait for it. The kubelet's stream ends; the socket stays for now."""
     file_system, path = kubelet_path
-    plugin = DevicePlugin(listing(SUFFERING, str(device_directory.directory)), kubelet_dir=path, timings=IN_LIFE)
+    backend = listing(SUFFERING, str(device_directory.directory))
+    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(safety=0.1))
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 0, SUFFERING)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.timings import DEFAULT
 from kubelet_standin import DraKubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
 from tests.hanging_fs import HangingFileSystem, available
@@ -24,7 +27,7 @@ OTHER = "tablet.example.com"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report a hang after a moment, and access the directory often."""
     monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2)
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.1)
+    monkeypatch.setattr("tests.dra_drivers.FileEvents", partial(FileEvents, DEFAULT._replace(safety=0.1)))
 
 
 @pytest.fixture

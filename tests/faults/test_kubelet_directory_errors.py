@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.events.file_events import FileEvents
 from kubelet_standin import DraKubelet, Kubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, running_driver
 from tests.hanging_fs import HangingFileSystem, available
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,13 +29,15 @@ ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 
 FAILED = "registration failed, retrying"
 
+OFTEN = IN_LIFE._replace(safety=0.1)
+
 each_error = pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Access the directory often: its recovery causes no file event."""
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 0.1)
+    monkeypatch.setattr("tests.dra_drivers.FileEvents", partial(FileEvents, OFTEN))
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ async def test_device_plugin_registers_after_an_error(
     device_directory.add(0)
     async with Kubelet(directory) as kubelet:
         file_system.fail(call, error)
-        async with running(device_directory, directory) as plugin:
+        async with running(device_directory, directory, timings=OFTEN) as plugin:
             await problem(plugin, FAILED)
             assert os.strerror(error) in plugin.unready or call == "mknod"  # gRPC does not return the error of bind
             file_system.release()
@@ -85,7 +89,7 @@ async def test_device_plugin_registers_beside_a_stale_socket(
     async with Kubelet(directory) as kubelet:
         leave_stale_socket(f"{directory}/{names.next_endpoint(1.0)}")
         file_system.fail(call, error)
-        async with running(device_directory, directory) as plugin:
+        async with running(device_directory, directory, timings=OFTEN) as plugin:
             await listed(kubelet, 1)
             await ready(plugin)
         file_system.release()
@@ -97,7 +101,7 @@ async def test_device_plugin_stays_registered_during_an_error(
     device_directory: DeviceDirectory, file_system: HangingFileSystem, directory: str, call: str, error: int
 ) -> None:
     device_directory.add(0)
-    async with Kubelet(directory) as kubelet, running(device_directory, directory) as plugin:
+    async with Kubelet(directory) as kubelet, running(device_directory, directory, timings=OFTEN) as plugin:
         await listed(kubelet, 1)
         await ready(plugin)
         file_system.fail(call, error)

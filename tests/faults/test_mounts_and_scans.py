@@ -1,7 +1,7 @@
-"""Incremental scans after real file and mount events: the result is that of a full scan.
+"""Real file and mount events: whatever happens to the host, the plugin scans it afterwards.
 
 Random operations, selected by a seed, on a small host: files, directories, links, file systems and bind mounts, at and
-above the places of devices. A failure prints those since the last scan.
+above the places of devices. A failure prints the last ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import random
 import shutil
@@ -20,23 +21,17 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Resource
-from aosp_plugin.framework.errors import PluginError
-from aosp_plugin.framework.events import mount_events
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.events.pacing import Pacing
-from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.refresher import Refresher
-from aosp_plugin.framework.worker import Worker
-from tests.support import Clock
+from aosp_plugin.framework.observer import Observer
+from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from aosp_plugin.framework.events.subscription import Subscription
-
 TIMEOUT = 20
-TTL = 10.0
+EVENTS_ONLY = Timings(safety=3600.0, poll=0.05, retry=0.05)
+"""No scan without an event, except of what is missing or cannot be read."""
 PAIR = ("binder", "hwbinder")
 DEV, RUN = "scanned-dev", "scanned-run"
 PHONES, DIRECTORIES = [f"phone{number}" for number in range(4)], [f"d{number}" for number in range(3)]
@@ -85,6 +80,8 @@ class Operations:
         self._random = random
         self._prefix = host_root
         self.log: list[str] = []
+        self.exposed = False
+        """Whether a directory above the watched ones may have been replaced, which causes no event."""
         for directory in (DEV, RUN, "other", *(f"{RUN}/{name}" for name in DIRECTORIES)):
             assert not os.path.lexists(f"/{directory}")
             os.mkdir(f"{root}/{directory}")
@@ -96,6 +93,8 @@ class Operations:
         follows = any(action in name for action in ("fill", "mount", "bind"))
         if not all(self._is_inside(path if follows else os.path.dirname(path)) for path in (place, other)):
             return
+        tops = {f"{self._root}/{DEV}", f"{self._root}/{RUN}"}
+        self.exposed = self.exposed or not tops.isdisjoint((place, other))
         self.log.append(f"{name.removeprefix('do_')} {place.removeprefix(self._root)} {other.removeprefix(self._root)}")
         with contextlib.suppress(OSError):
             getattr(self, name)(place, other)
@@ -213,170 +212,70 @@ class Operations:
         unmount(f"{self._root}/other")
 
 
-class Backend(BinderBackend):
-    """A backend that watches one more directory."""
+class Scans(Observer):
+    """Sets an event after each scan."""
 
-    barriers = ""
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
 
-    def directories(self) -> frozenset[str]:
-        """Return the directories, and that of the barriers."""
-        return super().directories() | {self.barriers}
-
-
-class AlwaysDue(Pacing):
-    """Withholds files that keep changing, but only from one scan to the next."""
-
-    def _pace(self, _number: int) -> tuple[float, float]:
-        return 0.0, 0.0
+    def scanned(self, _result: str, _seconds: float) -> None:
+        """Set the event."""
+        self.ended.set()
 
 
-class World:
-    """A host and two backends. The refresher scans one of them after events; the other one scans everything."""
-
-    def __init__(self, root: str, barriers: Path, sets: NamedSets | None, *, below_a_root: bool) -> None:
-        """``below_a_root``: the plugin has the host at ``root``, so that the paths of both differ."""
-        barriers.mkdir()
-        self._mount_barrier = f"{root}/barrier"
-        os.mkdir(self._mount_barrier)
-        prefix = "" if below_a_root else root
-        keys: dict[str, Any] = {"device_prefix": "phone", "verify": Verify.FILE, "shared_devices": (), "sets": sets}
-        resource = Resource(device_dir=f"{prefix}/{DEV}", missing_device_ttl=TTL, **keys)
-        self.clock = Clock()
-        self.full, self.incremental = (
-            Backend(Host(root if below_a_root else "/"), resource, cdi_dir="/none", clock=self.clock) for _ in range(2)
-        )
-        self.incremental.barriers = str(barriers)
-        self._events = FileEvents()
-        self._worker = Worker("test")
-        subscription = self._subscription = self._events.subscribe(AlwaysDue())
-        self._refresher = Refresher(self.incremental, Inventory(), subscription, self._worker, asyncio.Event())
-        self._barrier = barriers / "barrier"
-        self._passed, self._mounts_passed = asyncio.Event(), asyncio.Event()
-        self._record(subscription)
-        self._record_mounts(self._events.subscribe())
-
-    def _record_mounts(self, last: Subscription) -> None:
-        """Set ``_mounts_passed`` when the mount of the barrier is reported to the last subscription."""
-        loop = asyncio.get_running_loop()
-
-        def recorded(points: Collection[str] | None) -> None:
-            if points is None or self._mount_barrier in points:
-                loop.call_soon_threadsafe(self._mounts_passed.set)
-
-        last.notify_mounts = recorded  # type: ignore[method-assign]
-
-    def _record(self, subscription: Subscription) -> None:
-        """Set ``_passed`` when the event of the barrier is reported: all events before it have been reported then."""
-        loop, notify = asyncio.get_running_loop(), subscription.notify
-
-        def recorded(path: str | None = None) -> None:
-            notify(path)
-            if path == str(self._barrier):
-                loop.call_soon_threadsafe(self._passed.set)
-
-        subscription.notify = recorded  # type: ignore[method-assign]
-
-    async def scan(self) -> None:
-        """Scan after the events that have been reported so far; again if files that keep changing were withheld."""
-        await self._refresher.scan(TIMEOUT)
-        while self._subscription.due() is not None:
-            await self._refresher.scan(TIMEOUT)
-
-    async def scan_all_events(self) -> None:
-        """Scan once, after all events have been reported."""
-        self._passed.clear()
-        self._mounts_passed.clear()
-        self._barrier.touch()
-        self._barrier.unlink()
-        mount("none", self._mount_barrier, "tmpfs")
-        async with asyncio.timeout(TIMEOUT):
-            await self._passed.wait()
-            await self._mounts_passed.wait()
-        self._mounts_passed.clear()
-        unmount(self._mount_barrier)
-        async with asyncio.timeout(TIMEOUT):
-            await self._mounts_passed.wait()
-        await self.scan()
-
-    async def scan_both(self) -> bool:
-        """Scan with both backends after all events; return False if both fail: the device directory leads to itself."""
-        try:
-            await self.scan_all_events()
-        except OSError:
-            with pytest.raises(OSError, match="Too many levels of symbolic links"):
-                self.full.scan()
-            return False
-        self.full.scan()
-        return True
-
-    def close(self) -> None:
-        """End the threads."""
-        self._events.close()
-        self._worker.close()
+Devices = dict[str, Any]
 
 
-@pytest.fixture
-def world_of(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
-    """Return a function that creates a world, in which no reading of the mount table waits for the end of a burst."""
-    monkeypatch.setattr(mount_events, "PAUSE", 0.0)
-    worlds = []
+def existing(backend: BinderBackend) -> Devices:
+    """Return the binder devices that exist, by device."""
+    return {name: found for name, found in backend.binder_devices().items() if found}
 
-    def create(sets: NamedSets | None, *, below_a_root: bool) -> World:
-        worlds.append(World(root, tmp_path / "barriers", sets, below_a_root=below_a_root))
-        return worlds[-1]
 
-    yield create
-    for world in worlds:
-        world.close()
+def scanned(backend: BinderBackend) -> Devices | None:
+    """Scan, and return what exists; None if the device directory leads to itself."""
+    try:
+        backend.scan()
+    except OSError as error:
+        assert error.errno == errno.ELOOP  # noqa: PT017 - any other error is one of the test
+        return None
+    return existing(backend)
 
 
 @pytest.mark.parametrize("below_a_root", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_scan_after_events_has_the_result_of_a_full_scan(
-    root: str, world_of: Callable[..., World], seed: int, layout: str, *, below_a_root: bool
-) -> None:
-    """This includes the history of each device: what is missing, replaced or expired."""
+async def test_every_change_of_the_host_is_noticed(root: str, seed: int, layout: str, *, below_a_root: bool) -> None:
+    """``below_a_root``: the plugin has the host at ``root``, so that the paths of both differ."""
     choices = random.Random(f"{seed} {layout} {below_a_root}")  # noqa: S311 - repeatable
-    operations = Operations(root, choices, "" if below_a_root else root)
-    world = world_of(LAYOUTS[layout], below_a_root=below_a_root)
-    await world.scan()
-    world.full.scan()
-    for _ in range(BURSTS):
-        operations.log.clear()
-        for _ in range(choices.choice([1, 1, 2, 3, 5, 8])):
-            operations.run()
-        if not await world.scan_both():
-            continue
-        log = "\n".join(operations.log)
-        assert list(world.incremental.devices()) == list(world.full.devices()), log
-        assert world.incremental.binder_devices() == world.full.binder_devices(), log
-        world.clock.now += choices.choice([0.0, 0.0, 1.0, TTL])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("seed", range(SEEDS))
-async def test_nothing_is_missed_if_events_arrive_during_scans(
-    root: str, world_of: Callable[..., World], seed: int, layout: str
-) -> None:
-    """The history depends on what the scans have seen, so only the devices that exist are compared."""
-    choices = random.Random(f"{seed} {layout}")  # noqa: S311 - repeatable, except for the scheduling of the threads
-    operations = Operations(root, choices, root)
-    world = world_of(LAYOUTS[layout], below_a_root=False)
-    await world.scan()
-    world.full.scan()
-    for _ in range(BURSTS):
-        operations.log.clear()
-        scan = asyncio.create_task(world.scan())
-        for _ in range(choices.choice([1, 2, 3, 5, 8])):
-            await asyncio.sleep(0)
-            operations.run()
-        with contextlib.suppress(OSError, PluginError):  # the next scan is a full one
-            await scan
-        if not await world.scan_both():
-            continue
-        existing = [
-            {name: found for name, found in backend.binder_devices().items() if found}
-            for backend in (world.incremental, world.full)
-        ]
-        assert existing[0] == existing[1], "\n".join(operations.log)
+    prefix = "" if below_a_root else root
+    operations = Operations(root, choices, prefix)
+    keys: dict[str, Any] = {"device_prefix": "phone", "verify": Verify.FILE, "shared_devices": ()}
+    resource = Resource(device_dir=f"{prefix}/{DEV}", sets=LAYOUTS[layout], **keys)
+    full, followed = (BinderBackend(Host(root if below_a_root else "/"), resource, cdi_dir="/none") for _ in range(2))
+    stop = asyncio.Event()
+    scans = Scans()
+    loop = ScanLoop(followed, stop, observer=scans, timings=EVENTS_ONLY)
+    await loop.prepare()
+    running = asyncio.create_task(loop.run())
+    try:
+        for _ in range(BURSTS):
+            operations.log.clear()
+            for _ in range(choices.choice([1, 1, 2, 3, 5, 8])):
+                await asyncio.sleep(0)
+                operations.run()
+            if operations.exposed:
+                loop.trigger()
+                operations.exposed = False
+            if (expected := scanned(full)) is None:
+                continue
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    while existing(followed) != expected:
+                        await scans.ended.wait()
+                        scans.ended.clear()
+            except TimeoutError:
+                assert existing(followed) == expected, "\n".join(operations.log)
+    finally:
+        stop.set()
+        await running
+        await loop.close(close_backend=True)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import os, sys
-from aosp_plugin.framework import ListedDevices, host_calls, serve
+from aosp_plugin.framework import DevicePlugin, ListedDevices, Timings, serve
 
-host_calls.SCAN_TIMEOUT = 0.5
+DevicePlugin.__init__.__kwdefaults__["timings"] = Timings(hang=0.5)
 kubelet_dir, what, directory = sys.argv[1:]
 
 class Thing(ListedDevices):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -314,27 +313,6 @@ async def test_a_tenth_of_the_claims_is_asked_for_in_each_round(node: Node) -> N
         await reconciler.round()
         assert len(node.source.requests) == 50
         files.close()
-
-
-async def test_files_count_as_scanned_after_the_work(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a mount during the work would not repeat it."""
-    order: list[str] = []
-    async with reconciled(node) as running:
-        await prepare(node, running.claims, "a", "phone1")
-        host, files = running.claims.host, running.reconciler._files
-
-        def record(name: str, function: Callable[[], None]) -> None:
-            order.append(name)
-            function()
-
-        for work in ("repair", "restore_files"):
-            monkeypatch.setattr(host, work, partial(record, "work", getattr(host, work)))
-        monkeypatch.setattr(files, "scanned", partial(record, "scanned", files.scanned))
-        running.reconciler.trigger()
-        await until(lambda: "scanned" in order)
-        (node.cdi / "other").touch()
-        await until(lambda: order.count("scanned") >= 2)
-    assert order[:4] == ["work", "scanned"] * 2
 
 
 async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: Node) -> None:

@@ -155,7 +155,7 @@ async def test_status_follows_registration_leaks_and_polling(
             report = await daemon.report()
             assert (report["resources"][0]["registered"], report["resources"][0]["problem"]) == (True, "")
             assert report["watching"] == "inotify"
-            plugin._refresher._files.polling = True  # as if inotify had become unavailable
+            plugin._scanned._changes.polling = True  # as if inotify had become unavailable
             assert (await daemon.report())["watching"] == "polling"
 
 

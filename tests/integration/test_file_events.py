@@ -20,10 +20,9 @@ import pytest
 import pytest_asyncio
 
 from aosp_plugin.framework.events import inotify
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.events.pacing import MAX_CHANGED_PATHS
-from aosp_plugin.framework.events.polling_log import POLL_INTERVAL
-from aosp_plugin.framework.events.subscription import SAFETY_INTERVAL, Subscription
+from aosp_plugin.framework.events.file_events import FileEvents, Subscription
+from aosp_plugin.framework.events.inotify import DirectoryWatch
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -61,10 +60,18 @@ async def no_change(subscription: Subscription, *directories: Path, barrier: Pat
     """Check that no change is pending: events arrive in order, and one in the directory ``barrier`` arrives last."""
     subscription.watch([str(path) for path in (*directories, barrier)])
     assert not subscription.changed.is_set()
-    subscription.changes()
-    (barrier / "barrier").touch()
-    await change(subscription)
-    assert subscription.changes() == frozenset({str(barrier / "barrier")})
+    files: list[str] = []
+    on_event = DirectoryWatch.on_event
+
+    def record(watch: DirectoryWatch, event: Any) -> None:
+        files.append(os.fsdecode(event.name))
+        on_event(watch, event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectoryWatch, "on_event", record)
+        (barrier / "barrier").touch()
+        await change(subscription)
+    assert files == ["barrier"]
 
 
 def subscribe(events: FileEvents, *directories: Path) -> Subscription:
@@ -77,7 +84,7 @@ def subscribe(events: FileEvents, *directories: Path) -> Subscription:
 async def test_created_removed_and_moved_files_are_changes(events: FileEvents, directory: Path) -> None:
     outside = directory.parent / "outside"
     subscription = subscribe(events, directory)
-    assert subscription.interval == SAFETY_INTERVAL
+    assert subscription.interval == DEFAULT.safety
     (directory / "a").touch()
     await change(subscription)
     (directory / "link").symlink_to("nowhere")
@@ -113,10 +120,10 @@ async def test_recreated_directory_is_watched_at_the_next_call(events: FileEvent
     os.rmdir(directory)
     await change(subscription)
     subscription.watch([str(directory)])
-    assert subscription.interval == POLL_INTERVAL
+    assert subscription.interval == DEFAULT.poll
     os.mkdir(directory)
     subscription.watch([str(directory)])
-    assert subscription.interval == SAFETY_INTERVAL
+    assert subscription.interval == DEFAULT.safety
     subscription.changed.clear()
     (directory / "a").touch()
     await change(subscription)
@@ -133,7 +140,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
     await change(subscription)
     os.mkdir(directory)
     async with asyncio.timeout(TIMEOUT):  # the end of the watch arrives after the event of the removal
-        while not subscription._directories.watches[str(directory)]._removed:
+        while not subscription._watches[str(directory)]._removed:
             await subscription.changed.wait()
             subscription.changed.clear()
     subscription.watch([str(directory)])
@@ -146,7 +153,7 @@ async def test_recreated_directory_with_the_same_inode_number_is_watched(
 async def test_end_of_a_watch_is_a_change_of_its_own(events: FileEvents, directory: Path) -> None:
     """It arrives after the event with its cause, when the scan for that event may be running already."""
     subscription = subscribe(events, directory)
-    watch = subscription._directories.watches[str(directory)]
+    watch = subscription._watches[str(directory)]
     watch.stop()
     watch.on_watch_deleted(watch._descriptor)
     await change(subscription)
@@ -163,7 +170,7 @@ async def test_replaced_directory_is_no_longer_watched(events: FileEvents, direc
     await change(subscription)
     os.mkdir(directory)
     subscription.watch([str(directory)])
-    assert subscription.interval == SAFETY_INTERVAL
+    assert subscription.interval == DEFAULT.safety
     subscription.changed.clear()
     (moved / "a").touch()
     await no_change(subscription, directory, barrier=tmp_path)
@@ -192,14 +199,14 @@ async def test_missing_directory_is_polled_until_it_exists(
     """A file in its place is no directory. This is no fault of inotify, and is not logged."""
     later = directory / "later"
     subscription = subscribe(events, directory, later)
-    assert subscription.interval == POLL_INTERVAL
+    assert subscription.interval == DEFAULT.poll
     later.touch()
     subscription.watch([str(directory), str(later)])
-    assert subscription.interval == POLL_INTERVAL
+    assert subscription.interval == DEFAULT.poll
     later.unlink()
     later.mkdir()
     subscription.watch([str(directory), str(later)])
-    assert subscription.interval == SAFETY_INTERVAL
+    assert subscription.interval == DEFAULT.safety
     subscription.changed.clear()
     (later / "a").touch()
     await change(subscription)
@@ -215,7 +222,7 @@ async def test_subscriptions_to_the_same_directory_are_independent(
     await change(ending)
     await change(lasting)
     ending.watch([])
-    assert ending.interval == SAFETY_INTERVAL
+    assert ending.interval == DEFAULT.safety
     (directory / "b").touch()
     await change(lasting)
     await no_change(ending, barrier=tmp_path)
@@ -231,21 +238,6 @@ async def test_each_subscription_has_an_inotify_instance_from_its_first_director
     subscribe(events, directory, directory.parent)
     subscribe(events, directory)
     assert fds()["anon_inode:inotify"] == before + 2
-
-
-@pytest.mark.usefixtures("no_mount_events")
-async def test_too_many_changed_files_count_as_any_file(events: FileEvents, directory: Path) -> None:
-    """A scan that hangs must not cost memory for each event."""
-    subscription = subscribe(events, directory)
-    subscription.changes()
-    for number in range(MAX_CHANGED_PATHS):
-        subscription.notify(f"{directory}/{number}")
-    assert len(subscription.changes() or ()) == MAX_CHANGED_PATHS
-    for number in range(MAX_CHANGED_PATHS + 1):
-        subscription.notify(f"{directory}/{number}")
-    assert subscription.changes() is None
-    subscription.notify(f"{directory}/1")
-    assert subscription.changes() == frozenset({f"{directory}/1"})
 
 
 async def test_closed_subscription_frees_its_thread_and_is_not_notified(events: FileEvents, directory: Path) -> None:
@@ -289,7 +281,7 @@ async def test_close_ends_threads_and_files_and_changes(directory: Path) -> None
     threads, files = set(threading.enumerate()), fds()
     events = FileEvents()
     subscription = subscribe(events, directory)
-    assert len(set(threading.enumerate()) - threads) == 2  # one for mounts, and one for inotify
+    assert len(set(threading.enumerate()) - threads) == 1
     assert fds() - files
     subscription.changed.clear()
     events.close()
@@ -347,15 +339,15 @@ async def test_directories_are_polled_until_inotify_is_available(
     with no_more_files():
         for _ in range(3):
             subscription.watch([str(directory)])
-            assert subscription.interval == POLL_INTERVAL
+            assert subscription.interval == DEFAULT.poll
     (warning,) = caplog.records
     assert warning.levelno == logging.WARNING
     assert warning.getMessage() == "inotify unavailable, falling back to polling"
-    assert vars(warning)["interval"] == POLL_INTERVAL
+    assert vars(warning)["interval"] == DEFAULT.poll
     assert "limit reached" in vars(warning)["error"]
     for _ in range(2):
         subscription.watch([str(directory)])
-        assert subscription.interval == SAFETY_INTERVAL
+        assert subscription.interval == DEFAULT.safety
     assert not events.polling
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     (directory / "a").touch()
@@ -434,7 +426,7 @@ def test_exhausted_host_limits_cause_polling_until_they_are_raised(directory: Pa
     """
     assert in_process(script, what, str(directory), wrapper=OWN_LIMITS) == {
         "logged": [["WARNING", error], ["INFO", ""]],
-        "intervals": [POLL_INTERVAL] * 3 + [SAFETY_INTERVAL],
+        "intervals": [DEFAULT.poll] * 3 + [DEFAULT.safety],
     }
 
 
@@ -465,95 +457,47 @@ def test_mount_over_a_watched_directory_is_a_change(directory: Path) -> None:
         asyncio.run(main())
         print(json.dumps({"logged": logged, "intervals": intervals}))
     """
-    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": [], "intervals": [SAFETY_INTERVAL] * 3}
+    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": [], "intervals": [DEFAULT.safety] * 3}
     assert os.listdir(directory) == ["below"]
 
 
-def test_mount_is_a_change_of_its_mount_point(directory: Path) -> None:
-    """Each container mounts something, and only what concerns the watched directories is to be scanned.
-
-    A file system that replaces another one is watched, even if the kernel gives it the same mount ID and device number.
-    """
+def test_file_system_that_replaces_another_one_is_watched(directory: Path) -> None:
+    """Even if the kernel gives it the same mount ID and device number."""
     script = """
         async def main():
             top, = sys.argv[1:]
-            watched = [top, top + "/phone0", top + "/phone1"]
-            for path in (*watched[1:], top + "-other"):
-                os.mkdir(path)
+            phone = top + "/phone0"
+            os.mkdir(phone)
             events = FileEvents()
             subscription = events.subscribe()
+            watch(subscription, top, phone)
 
-            async def report(command):
+            async def scanned_after(command):
                 subprocess.run(["sh", "-ec", command], cwd=top, check=True)
-                paths = set()
-                while not paths or not subscription._settled:
-                    await changed(subscription)
-                    watch(subscription, *watched)
-                    if (found := subscription.changes()) is None:
-                        return None
-                    paths |= found
-                    subscription.scanned()
-                return sorted(os.path.relpath(path, top) for path in paths)
+                await changed(subscription)
+                while not subscription.changed.is_set():
+                    watch(subscription, top, phone)
+                    try:
+                        await asyncio.wait_for(subscription.changed.wait(), 0.2)
+                    except TimeoutError:
+                        return
+                    subscription.changed.clear()
 
-            while events._mounts.unread():
-                await asyncio.sleep(0)
-            watch(subscription, *watched)
-            subscription.changes()
-            subscription.scanned()
-            reported = [
-                await report("mount -t tmpfs none ../dev-other; mount -t tmpfs none phone0"),
-                await report("mkdir phone0/a"),
-                await report("umount phone0; mount -t tmpfs none phone0"),
-                await report("mkdir phone0/b"),
-                await report("umount phone0"),
-                await report("touch file && mount --bind /dev/null file"),
-                await report("mount -t tmpfs none .."),
-            ]
+            await scanned_after("mount -t tmpfs none phone0")
+            os.mkdir(phone + "/a")
+            await changed(subscription)
+            await scanned_after("umount phone0; mount -t tmpfs none phone0")
+            os.mkdir(phone + "/b")
+            await changed(subscription)
+            await scanned_after("umount phone0")
+            await scanned_after("touch file && mount --bind /dev/null file")
+            await scanned_after("mount -t tmpfs none ..")
             events.close()
-            print(json.dumps({"reported": reported, "logged": logged, "intervals": sorted(set(intervals))}))
+            print(json.dumps({"logged": logged}))
 
         asyncio.run(main())
     """
-    answer = in_process(script, str(directory), wrapper=OWN_MOUNTS)
-    expected = [["phone0"], ["phone0/a"], ["phone0"], ["phone0/b"], ["phone0"], ["file"], None]
-    assert answer["reported"] == expected
-    assert answer["logged"] == []
-
-
-@pytest.mark.usefixtures("no_mount_events")
-async def test_directory_in_a_watched_one_is_checked_after_an_event_only(
-    events: FileEvents, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one for each of 1,000 phones, a call for each would cost more than the scan."""
-    checked: list[str] = []
-    identity = inotify._identity
-
-    def check(path: str) -> tuple[int, int] | None:
-        checked.append(path)
-        return identity(path)
-
-    monkeypatch.setattr(inotify, "_identity", check)
-    paths = [str(directory), *(str(directory / f"phone{number}") for number in range(3))]
-    for path in paths[1:]:
-        os.mkdir(path)
-    subscription = events.subscribe()
-    subscription.watch(paths)
-    subscription.changes()
-    subscription.scanned()
-    checked.clear()
-    subscription.watch(paths)
-    assert checked == [str(directory)]
-    os.rename(paths[1], f"{directory}/former")
-    os.mkdir(paths[1])
-    async with asyncio.timeout(TIMEOUT):
-        while paths[1] not in checked:
-            await subscription.changed.wait()
-            subscription.changed.clear()
-            subscription.watch(paths)
-    assert not {paths[2], paths[3]} & {*checked}
-    checked.clear()
-    subscription.watch(paths, check_all=True)
-    assert {*checked} == {*paths}  # some twice: the event of the new directory may arrive after that of the former one
+    assert in_process(script, str(directory), wrapper=OWN_MOUNTS) == {"logged": []}
 
 
 UNREADABLE = """
@@ -591,7 +535,7 @@ def unreadable(path: str) -> dict[str, Any]:
 def test_unreadable_directory_is_polled_with_one_warning_and_no_leftovers(kubelet_dir: str) -> None:
     """Attempts to watch it are repeated every second for the life of the process."""
     assert unreadable(kubelet_dir) == {
-        "intervals": [POLL_INTERVAL] * 3,
+        "intervals": [DEFAULT.poll] * 3,
         "logged": [["WARNING", f"[Errno 13] inotify: permission denied: '{kubelet_dir}'"]],
         "held": 0,
         "changed_at_the_end": False,

@@ -293,19 +293,15 @@ async def test_recovery_by_events_or_by_polling_alone(
     device_directory: DeviceDirectory,
     kubelet_dir: str,
     healed: Damaged,
-    monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     *,
     inotify: bool,
 ) -> None:
     """With inotify, nothing waits for the next periodic scan."""
-    subscription = "aosp_plugin.framework.events.subscription"
-    monkeypatch.setattr(f"{subscription}.POLL_INTERVAL", 3600.0 if inotify else 0.05)
-    if inotify:
-        monkeypatch.setattr(f"{subscription}.SAFETY_INTERVAL", 3600.0)
-    else:
+    timings = IN_LIFE._replace(poll=3600.0, safety=3600.0) if inotify else IN_LIFE._replace(poll=0.05)
+    if not inotify:
         request.getfixturevalue("no_inotify")
-    async with running(device_directory, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir, timings=timings) as plugin:
         await problem(plugin, "there is no")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:

@@ -17,11 +17,13 @@ from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, run, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
 
 RESOURCE = "example.com/thing"
+
+NO_PERIODIC_SCANS = IN_LIFE._replace(safety=3600.0)
 
 
 class Things(ListedDevices):
@@ -36,11 +38,11 @@ class Things(ListedDevices):
         """Return the devices, one of them unhealthy."""
         return [device._replace(reason="worn") if device.id == "thing2" else device for device in super().devices()]
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
+    def scan(self) -> None:
         """Scan, or fail on request."""
         if self.failure is not None:
             raise self.failure
-        super().scan(changed)
+        super().scan()
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +50,7 @@ async def served(
     kubelet_dir: str, things: Things
 ) -> AsyncIterator[tuple[DevicePluginAsyncStub, Kubelet, DevicePlugin]]:
     """Run a plugin with a kubelet inside the context; yield a stub, the kubelet and the plugin."""
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=NO_PERIODIC_SCANS)
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         try:
@@ -83,9 +85,8 @@ async def test_default_backend_has_no_options(kubelet_dir: str) -> None:
         assert await stub.GetDevicePluginOptions(pb.Empty()) == pb.DevicePluginOptions()
 
 
-async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event reports that a full disk has space again. The retry is a full scan."""
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
+async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str) -> None:
+    """No event reports that a full disk has space again."""
     things = Things()
     async with served(kubelet_dir, things) as (_, kubelet, plugin):
         things.failure = OSError(28, "No space left on device")
@@ -97,13 +98,11 @@ async def test_failed_scan_is_retried_without_an_event(kubelet_dir: str, monkeyp
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_missing_device_is_removed_at_its_time_without_an_event(
-    kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.SAFETY_INTERVAL", 3600.0)
+async def test_missing_device_is_removed_at_its_time_without_an_event(kubelet_dir: str) -> None:
     paths = ["/dev/thing0", "/dev/thing1"]
     backend = ListedDevices(RESOURCE, lambda: paths, directories=[], missing_device_ttl=0.5)
-    async with Kubelet(kubelet_dir) as kubelet, run(DevicePlugin(backend, kubelet_dir=kubelet_dir)) as plugin:
+    plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=NO_PERIODIC_SCANS)
+    async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 2)
         del paths[1]
         plugin.rescan()

@@ -20,12 +20,11 @@ from aosp_plugin.binder.discovery.health import Reason, Verify
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.errors import BackendError, RegistrationRefusedError
-from aosp_plugin.framework import DevicePlugin, ListedDevices, host_calls, refresher
+from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.errors import AllocationError
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.events.pacing import QUIET
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.heartbeat import Heartbeat
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.deviceplugin.supervisor import Timings
     from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.timings import Timings
 
 pytestmark = pytest.mark.usefixtures("no_mount_events")
 
@@ -144,7 +143,7 @@ def binder(devices: DeviceDirectory) -> Backend:
 @contextlib.asynccontextmanager
 async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIFE) -> AsyncIterator[Observed]:
     """Run a plugin with metrics and heartbeat. Its errors are in the task."""
-    files, heartbeat = FileEvents(), Heartbeat()
+    files, heartbeat = FileEvents(timings), Heartbeat()
     metrics = Metrics(States(tuple(Reason), polling=lambda: files.polling))
     plugin = DevicePlugin(
         backend, kubelet_dir=kubelet_dir, timings=timings, files=files, observer=metrics.observer(RESOURCE)
@@ -162,10 +161,10 @@ async def observed(backend: Backend, kubelet_dir: str, timings: Timings = IN_LIF
 
 @contextlib.asynccontextmanager
 async def registered(
-    backend: Backend, kubelet: Kubelet, count: int, log: LogLines | None = None
+    backend: Backend, kubelet: Kubelet, count: int, log: LogLines | None = None, timings: Timings = IN_LIFE
 ) -> AsyncIterator[Observed]:
     """Run a plugin, from when the kubelet has ``count`` devices of it. Earlier log lines are dropped."""
-    async with observed(backend, kubelet.directory) as observer:
+    async with observed(backend, kubelet.directory, timings) as observer:
         await listed(kubelet, count)
         await ready(observer.plugin)
         if log:
@@ -248,7 +247,7 @@ async def test_each_device_change_is_a_scan_a_message_and_an_update(
         assert observer.values("devices", "health") == {"healthy": 3}
         assert observer.value("update_latency_seconds_count") == 1
         latency = observer.value("update_latency_seconds_sum")
-        assert latency >= QUIET
+        assert latency >= IN_LIFE.quiet
         device_directory.remove(0)
         await listed(kubelet, 2)
         assert observer.values("devices", "reason") == {"": 2, "missing": 1}
@@ -260,11 +259,10 @@ async def test_each_device_change_is_a_scan_a_message_and_an_update(
 
 @pytest.mark.usefixtures("no_inotify")
 async def test_polling_is_reported_and_has_no_update_latency(
-    device_directory: DeviceDirectory, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+    device_directory: DeviceDirectory, kubelet: Kubelet
 ) -> None:
     """Without inotify the time of a change is unknown."""
-    monkeypatch.setattr("aosp_plugin.framework.events.subscription.POLL_INTERVAL", 0.05)
-    async with registered(binder(device_directory), kubelet, 0) as observer:
+    async with registered(binder(device_directory), kubelet, 0, timings=IN_LIFE._replace(poll=0.05)) as observer:
         device_directory.add(0)
         await listed(kubelet, 1)
         assert observer.polling() == 1
@@ -547,9 +545,8 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
 
     (directory / "a").touch()
     backend = ListedDevices(RESOURCE, list_devices, directories=[str(directory)])
-    async with registered(backend, kubelet, 1, log) as observer:
-        scans = count_calls(monkeypatch, observer.plugin._refresher._observer, "scanned")
-        monkeypatch.setattr(refresher, "RETRY_INTERVAL", 3600.0)
+    async with registered(backend, kubelet, 1, log, IN_LIFE._replace(retry=3600.0)) as observer:
+        scans = count_calls(monkeypatch, observer.plugin._scanned._observer, "scanned")
         errors.append(OSError(5, "gone"))
         (directory / "b").touch()
         await scans(1)
@@ -570,18 +567,16 @@ async def test_failing_scan_makes_the_plugin_unhealthy(
         assert observer.value("update_latency_seconds_count") == 1
 
 
-async def test_hanging_scan_is_reported_and_leaves_the_devices_published(
-    kubelet: Kubelet, log: LogLines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_scan_is_reported_and_leaves_the_devices_published(kubelet: Kubelet, log: LogLines) -> None:
     """It is logged once, also at the start: the plugin then registers without devices."""
-    monkeypatch.setattr(host_calls, "SCAN_TIMEOUT", 0.05)
     proceed = threading.Event()
 
     def list_devices() -> list[str]:
         proceed.wait()
         return ["/dev/a"]
 
-    async with observed(ListedDevices(RESOURCE, list_devices), kubelet.directory) as observer:
+    timings = IN_LIFE._replace(hang=0.05)
+    async with observed(ListedDevices(RESOURCE, list_devices), kubelet.directory, timings) as observer:
         for devices in (0, 1):
             await listed(kubelet, devices)
             await until(lambda: observer.plugin.unready.startswith("device scan has been hanging for "))

@@ -13,12 +13,11 @@ import pytest
 from aosp_plugin.backend import BinderBackend
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.events import pacing
 from kubelet_standin import Behaviour, Container, Kubelet, Pod
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, running, sockets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
 
     from aosp_plugin.framework import DevicePlugin
     from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginAsyncStub
@@ -214,8 +213,8 @@ async def test_scan_without_changes_sends_and_logs_nothing(
     """Each message makes the kubelet write a checkpoint."""
     scanned, scan, loop = asyncio.Event(), BinderBackend.scan, asyncio.get_running_loop()
 
-    def signalling_scan(backend: BinderBackend, changed: Collection[str] | None = None) -> None:
-        scan(backend, changed)
+    def signalling_scan(backend: BinderBackend) -> None:
+        scan(backend)
         loop.call_soon_threadsafe(scanned.set)
 
     caplog.set_level("INFO")
@@ -228,12 +227,14 @@ async def test_scan_without_changes_sends_and_logs_nothing(
 
 
 @pytest.mark.usefixtures("no_mount_events")
-async def test_burst_of_changes_is_one_message(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "QUIET", 0.2)
-    connection.devices.add(0)
-    connection.devices.add(1)
-    await listed(connection.kubelet, 2)
-    assert connection.kubelet.resource(RESOURCE).messages == 2
+async def test_burst_of_changes_is_one_message(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
+    timings = IN_LIFE._replace(quiet=0.2, longest_delay=PATIENCE)
+    async with Kubelet(kubelet_dir) as kubelet, running(device_directory, kubelet_dir, timings=timings):
+        await listed(kubelet, 0)
+        device_directory.add(0)
+        device_directory.add(1)
+        await listed(kubelet, 2)
+        assert kubelet.resource(RESOURCE).messages == 2
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.OLD, Behaviour.NEW])

@@ -28,7 +28,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 GUARD_TIMEOUT = 5.0
-"""Seconds that a call may take. Less than ``framework.refresher.SCAN_TIMEOUT``, so that a scan survives one hang."""
+"""Seconds that a call may take. Less than ``framework.timings.Timings.hang``, so that a scan survives one hang."""
 
 SLOW_CALL = 0.5
 """Seconds after which a call counts as slow. All slow calls on one file system may take ``GUARD_TIMEOUT`` together,

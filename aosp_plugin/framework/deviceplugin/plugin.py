@@ -10,9 +10,10 @@ from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
-from aosp_plugin.framework.deviceplugin.supervisor import Supervisor, Timings
+from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.scanned_backend import CLOSE_TIMEOUT, ScannedBackend
+from aosp_plugin.framework.scan_loop import CLOSE_TIMEOUT, ScanLoop
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
@@ -34,7 +35,7 @@ class DevicePlugin:
         backend: Backend,
         *,
         kubelet_dir: str = KUBELET_DIRECTORY,
-        timings: Timings = Timings(),
+        timings: Timings = DEFAULT,
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         close_timeout: float = CLOSE_TIMEOUT,
@@ -46,8 +47,9 @@ class DevicePlugin:
         self.resource_name = backend.resource_name
         """The extended resource that the plugin serves."""
         self._stop = asyncio.Event()
-        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, close_timeout=close_timeout)
-        self._refresher = self._scanned.refresher
+        self._scanned = ScanLoop(
+            backend, self._stop, files=files, observer=observer, timings=timings, close_timeout=close_timeout
+        )
         self._kubelet_files = self._scanned.files.subscribe()
         self.inventory = self._scanned.inventory
         self._observer = observer
@@ -79,7 +81,7 @@ class DevicePlugin:
 
     def rescan(self) -> None:
         """Request a full scan without a file event."""
-        self._refresher.trigger()
+        self._scanned.trigger()
 
     def reregister(self, reason: DisconnectReason) -> None:
         """End the current registration and register again, with ``reason`` in the log; no effect if not registered.
@@ -127,7 +129,7 @@ class DevicePlugin:
         truncated = self.inventory.snapshot.truncated
         problems = [
             self._supervisor.problem or self.confirmation.problem,
-            self._refresher.problem,
+            self._scanned.problem,
             f"{truncated} devices do not fit into the kubelet's 4 MiB message limit" if truncated else "",
         ]
         return "; ".join(problem for problem in problems if problem)
@@ -141,7 +143,7 @@ class DevicePlugin:
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without registration or any other effect on the host.
 
-        Either ``run`` or ``discard`` has to follow. Raises what ``ScannedBackend.prepare`` raises.
+        Either ``run`` or ``discard`` has to follow. Raises what ``ScanLoop.prepare`` raises.
         """
         with working_for(self.resource_name):
             await self._scanned.prepare(require_devices=require_devices)
@@ -168,7 +170,7 @@ class DevicePlugin:
         """Leave kubelet and host to a later plugin, or take the host back; the new registration does the same."""
         if overridden:
             self._supervisor.silence()
-        self._refresher.hold(held=overridden)
+        self._scanned.hold(held=overridden)
 
     def _replace_traces(self) -> None:
         """Publish the devices again, and update the host: another plugin may have done so last, before it ended."""
@@ -179,7 +181,7 @@ class DevicePlugin:
         """Refresh and supervise until ``stop`` is set, or one of them fails."""
         async with asyncio.TaskGroup() as tasks:
             others = [
-                tasks.create_task(self._refresher.run()),
+                tasks.create_task(self._scanned.run()),
                 tasks.create_task(self._other_plugins.run()),
             ]
             await self._supervisor.run()

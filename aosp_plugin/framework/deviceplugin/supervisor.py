@@ -15,7 +15,7 @@ import os
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aosp_plugin.framework import backoff
 from aosp_plugin.framework.aio import background_task, wait_any
@@ -27,6 +27,7 @@ from aosp_plugin.framework.directory_monitor import DirectoryMonitor
 from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 from aosp_plugin.framework.socket_server import serving
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,29 +35,13 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
     from aosp_plugin.framework.directory_monitor import DirectoryView
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.sockets import OtherPlugin, SocketIdentity
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
-
-
-class Timings(NamedTuple):
-    """Timeouts in seconds."""
-
-    register: float = 20.0
-    """For Register: a kubelet takes up to 10 s to dial back before it answers, and has no deadline itself."""
-    stream: float = 10.0
-    """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and do not report a failure."""
-    stable: float = 5.0
-    """After which a registration that fails does not count as one more failure in a row."""
-    stop: float = 1.0
-    """For pending requests when the server stops."""
-    other_plugins: float = 5.0
-    """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
-    a file event."""
 
 
 class DisconnectReason(enum.StrEnum):
@@ -84,7 +69,7 @@ class Supervisor:
         worker: Worker,
         stop: asyncio.Event,
         rescan: Callable[[], None],
-        timings: Timings = Timings(),
+        timings: Timings = DEFAULT,
         rng: random.Random | None = None,
         observer: Observer = NULL_OBSERVER,
     ) -> None:

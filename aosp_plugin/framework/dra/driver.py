@@ -20,7 +20,8 @@ from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.scanned_backend import ScannedBackend
+from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.credentials import Credentials
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 RESTORE_TIMEOUT = 10.0
 """Seconds for restoring the claims before the kubelet is served. The kubelet's requests wait for it anyway."""
 
-SCAN_QUIET = 0.1
-"""Seconds without a file event after which a scan starts. Each claim that is prepared or unprepared causes events, and
-scans between the preparations of many claims would take longer than these do, in the same worker thread."""
+SCAN_TIMINGS = DEFAULT._replace(quiet=0.1, longest_delay=0.25)
+"""Each claim that is prepared or unprepared causes events, and scans between the preparations of many claims would take
+longer than these do, in the same worker thread."""
 
 REGISTRATION_TIME = 5.0
 """Seconds after which devices are published although the kubelet has not registered the driver, which takes it about
@@ -83,7 +84,7 @@ class DraDriver:
         """The extended resource for which pods may ask instead of a claim, and from which the driver has its name."""
         self.driver_name = names.driver_name(backend.resource_name)
         self._stop = asyncio.Event()
-        self._scanned = ScannedBackend(backend, self._stop, files=files, observer=observer, quiet=SCAN_QUIET)
+        self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=SCAN_TIMINGS)
         self.inventory = self._scanned.inventory
         self.confirmation = Confirmation()
         self.confirmation.unavailable("the devices are in ResourceSlices")
@@ -146,7 +147,7 @@ class DraDriver:
         problems = [
             self._service.problem,
             self._publisher.problem or unconfirmed,
-            self._scanned.refresher.problem,
+            self._scanned.problem,
             self._reconciler.problem,
         ]
         return "; ".join(problem for problem in problems if problem)
@@ -176,13 +177,13 @@ class DraDriver:
 
     def rescan(self) -> None:
         """Request a full scan without a file event, and a comparison with the API server."""
-        self._scanned.refresher.trigger()
+        self._scanned.trigger()
         self._compare()
 
     async def prepare(self, *, require_devices: bool = False) -> None:
         """Scan the devices for the first time, without any other effect.
 
-        Either ``run`` or ``discard`` has to follow. Raises what ``ScannedBackend.prepare`` raises.
+        Either ``run`` or ``discard`` has to follow. Raises what ``ScanLoop.prepare`` raises.
         """
         with working_for(self.resource_name):
             await self._scanned.prepare(require_devices=require_devices)
@@ -215,7 +216,7 @@ class DraDriver:
         """Serve until ``stop`` is set, or a task fails."""
         async with asyncio.TaskGroup() as tasks:
             others = [
-                tasks.create_task(self._scanned.refresher.run()),
+                tasks.create_task(self._scanned.run()),
                 tasks.create_task(self._publish()),
                 tasks.create_task(self._reconciler.run()),
                 tasks.create_task(self._report_health()),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.dra.health import PreparedHealth
     from aosp_plugin.framework.dra.interfaces import ClaimHandler
     from aosp_plugin.framework.dra.observer import DraObserver
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.sockets import SocketIdentity
 
 LOG = logging.getLogger(__name__)

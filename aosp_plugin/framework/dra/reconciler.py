@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.dra.claim_source import ClaimSource
     from aosp_plugin.framework.dra.claims import Claims
     from aosp_plugin.framework.dra.records import ClaimRecord
-    from aosp_plugin.framework.events.subscription import Subscription
+    from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.worker import Worker
 
 LOG = logging.getLogger(__name__)
@@ -177,16 +177,13 @@ class Reconciler:
     def _repair(self) -> None:
         self._watch()
         self._claims.host.repair()
-        self._files.scanned()
 
     def _restore_files(self) -> None:
         self._watch()
         self._claims.host.restore_files()
-        self._files.scanned()
 
     def _watch(self) -> None:
         self._files.watch(self._claims.host.directories)
-        self._files.changes()
 
     def _set_failure(self, uid: str, failure: str) -> None:
         """Log a failure of a claim, or (empty UID) of everything, once, and its end once."""

@@ -37,12 +37,14 @@ class Inotify:
     hangs because the directory does, no event of this instance is reported.
     """
 
-    def __init__(self) -> None:
-        """Start the thread. Raises OSError if the host's limit of instances, or the process's of files, is reached.
+    def __init__(self, notify: Callable[[], None]) -> None:
+        """``notify`` is called in the thread of this object after each change, and after the loss of events.
 
-        watchdog opens three descriptors. If it cannot open the last ones, it does not close the first one: each attempt
-        would take one more descriptor from a process that has hardly any.
+        Raises OSError if the host's limit of instances, or the process's of files, is reached. watchdog opens three
+        descriptors. If it cannot open the last ones, it does not close the first one: each attempt would take one more
+        descriptor from a process that has hardly any.
         """
+        self._notify = notify
         self._instance = InotifyFD.__new__(InotifyFD)
         try:
             self._instance.__init__()  # type: ignore[misc]
@@ -53,14 +55,9 @@ class Inotify:
             raise
         self._instance.start()
 
-    def watch(self, path: str, notify: Callable[[str | None], None]) -> DirectoryWatch:
-        """Watch a directory.
-
-        ``notify`` is called in the thread of this object, with the path of the file that was created, deleted or moved,
-        with ``path`` if the directory itself was, or its file system was unmounted, and with None if events were lost.
-        Raises OSError if the directory cannot be watched.
-        """
-        return DirectoryWatch(self._instance, path, notify)
+    def watch(self, path: str) -> DirectoryWatch:
+        """Watch which files are created, deleted or moved in a directory. Raises OSError if that is not possible."""
+        return DirectoryWatch(self._instance, path, self._notify)
 
     def close(self) -> None:
         """End the thread; ``notify`` is not called afterwards."""
@@ -71,7 +68,7 @@ class Inotify:
 class DirectoryWatch:
     """One watched directory."""
 
-    def __init__(self, instance: InotifyFD, path: str, notify: Callable[[str | None], None]) -> None:
+    def __init__(self, instance: InotifyFD, path: str, notify: Callable[[], None]) -> None:
         """Start to watch. Raises OSError."""
         self._instance = instance
         self._path = path
@@ -92,18 +89,18 @@ class DirectoryWatch:
         if not self._removed:
             self._instance.remove_callbacks([(self._descriptor, CallbackId(id(self)))])
 
-    def on_event(self, event: InotifyEvent) -> None:
-        """Handle an event of a file in the directory, or of the directory itself, which has no name."""
-        self._notify(os.path.join(self._path, os.fsdecode(event.name)) if event.name else self._path)
+    def on_event(self, _event: InotifyEvent) -> None:
+        """Handle an event of a file in the directory, or of the directory itself."""
+        self._notify()
 
     def on_watch_deleted(self, _descriptor: WatchDescriptor) -> None:
         """Handle the end of the watch: the directory was removed, or its file system unmounted."""
         self._removed = True
-        self._notify(self._path)
+        self._notify()
 
     def on_queue_overflow(self) -> None:
         """Handle the loss of events (fs.inotify.max_queued_events)."""
-        self._notify(None)
+        self._notify()
 
 
 def _identity(path: str) -> tuple[int, int] | None:

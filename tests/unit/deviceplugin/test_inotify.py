@@ -64,7 +64,7 @@ for free in (1, 2):
     for _ in range(free):
         os.close(held.pop())
     try:
-        Inotify()
+        Inotify(print)
     except OSError:
         held += (now_free := use_up())
         print(free, len(now_free))

@@ -213,6 +213,13 @@ def events_in_code() -> dict[Event, set[str]]:
                     events.setdefault(event, set()).update(
                         str(key.value) for key in keys if isinstance(key, ast.Constant) and key.value != "resource"
                     )
+                case ast.Call(
+                    func=ast.Name(id="Problem"),
+                    args=[ast.Name(id="LOG"), ast.Constant(begins), ast.Constant(ends), *levels],
+                ):
+                    level = ast.unparse(levels[0]).rpartition(".")[2].lower() if levels else "warning"
+                    for event in (Event(level, str(begins)), Event("info", str(ends))):
+                        events.setdefault(event, set())
     return events
 
 

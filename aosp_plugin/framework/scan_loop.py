@@ -1,0 +1,332 @@
+"""Keeps the inventory of a resource current: a scan of the whole host after each change, and at intervals.
+
+A file event, a mount event or a timer wakes the loop. It scans, publishes the result, and lets the backend update the
+host. Nothing is remembered from one scan to the next: whatever was missed is found by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from aosp_plugin.framework.aio import background_task, debounce, wait_any
+from aosp_plugin.framework.devices import valid_devices
+from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
+from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
+from aosp_plugin.framework.problem import Problem
+from aosp_plugin.framework.service.termination import EXIT_WITHIN
+from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.devices import Devices
+    from aosp_plugin.framework.events.file_events import Subscription
+    from aosp_plugin.framework.inventory import Snapshot
+    from aosp_plugin.framework.observer import Observer
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+REST = 3
+"""The pause after a scan, as a multiple of what it took: a device that flaps costs a quarter of a processor at most."""
+
+CLOSE_TIMEOUT = EXIT_WITHIN - 1.0
+"""Seconds for ``Backend.close`` and the call before it, which leaves a second for the rest of the end of a process."""
+
+
+class _HostCall:
+    """One kind of call of a backend on the host: a failure, a hang and their end are logged once each."""
+
+    def __init__(self, label: str, failure: Problem, hang: Problem) -> None:
+        self.label = label
+        self.failure = failure
+        self.hang = hang
+        self.hanging_since = 0.0
+
+    @property
+    def problem(self) -> str:
+        """What hangs or has failed; empty if nothing. May be read in any thread."""
+        if self.hang.text:
+            return f"{self.hang.text} for {time.monotonic() - self.hanging_since:.0f} s"
+        return self.failure.text
+
+    def hangs(self, since: float) -> bool:
+        """Note that the call has not returned; return whether that is new."""
+        if self.hang.text:
+            return False
+        self.hanging_since = since
+        self.hang.set(f"{self.label} has been hanging", duration_ms=milliseconds(time.monotonic() - since))
+        return True
+
+    def returned(self, error: Exception | None = None) -> None:
+        """Note that the call has returned, or failed."""
+        if self.hang.text:
+            self.hang.set("", duration_ms=milliseconds(time.monotonic() - self.hanging_since))
+        if error is None:
+            self.failure.set("")
+        else:
+            self.failure.set(f"{self.label} failed: {error}", error=str(error))
+
+
+class ScanLoop:
+    """Scans a backend in a worker thread of its own. For one event loop."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        stop: asyncio.Event,
+        *,
+        files: FileEvents | None = None,
+        observer: Observer = NULL_OBSERVER,
+        timings: Timings = DEFAULT,
+        close_timeout: float = CLOSE_TIMEOUT,
+    ) -> None:
+        """``stop`` ends ``run``. The caller that creates ``files`` also closes it.
+
+        ``close_timeout``: seconds for ``close``.
+        """
+        self.backend = backend
+        self.worker = Worker(backend.resource_name)
+        self.inventory = Inventory()
+        self.files = files if files is not None else FileEvents(timings)
+        self._own_files = files is None
+        self._subscriptions: list[Subscription] = []
+        self._changes = self.subscribe()
+        self._stop = stop
+        self._observer = observer
+        self._timings = timings
+        self._close_timeout = close_timeout
+        self._prepared = False
+        self._held = False
+        self._due = 0.0
+        self._first_change: float | None = None
+        self._scanning = _HostCall(
+            "device scan",
+            Problem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
+            Problem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
+        )
+        self._updating = _HostCall(
+            "host update",
+            Problem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
+            Problem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
+        )
+        self._truncated = Problem(
+            LOG,
+            "device list truncated at the kubelet's 4 MiB limit",
+            "device list no longer truncated",
+            logging.ERROR,
+        )
+        self._skipped: Mapping[str, str] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why the inventory or the host may be outdated; empty if both are current. May be read in any thread."""
+        calls = (self._scanning, self._updating)
+        hanging = [] if any(call.hang.text for call in calls) else [self.worker.hanging(self._timings.hang)]
+        return "; ".join(filter(None, [*hanging, *(call.problem for call in calls)]))
+
+    def subscribe(self) -> Subscription:
+        """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
+        subscription = self.files.subscribe()
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def trigger(self) -> None:
+        """Request a scan without a change."""
+        self._changes.notify()
+
+    def hold(self, *, held: bool) -> None:
+        """Scan, but leave the host to another plugin of the resource while ``held``."""
+        self._held = held
+        self.trigger()
+
+    async def prepare(self, *, require_devices: bool = False) -> None:
+        """Scan the devices for the first time, without any other effect on the host.
+
+        Raises what makes the devices impossible to serve: OSError and PluginError of the scan, WorkerTimeoutError if it
+        takes more than ``Timings.hang``, and BackendError if it finds no device although ``require_devices`` is set and
+        the backend does not create devices.
+        """
+        await self.scan(self._timings.hang)
+        self._prepared = True
+        if require_devices and not self.backend.creates_devices:
+            self._check_devices()
+
+    async def start(self, *, require_devices: bool) -> None:
+        """Scan and update the host before the first registration, and scan again if that changed something.
+
+        So the devices are published all at once, and none that the failed update of the host makes unusable. Only the
+        first scan can keep the plugin from serving: another plugin may have been stopped for it.
+        """
+        if not self._prepared:
+            with contextlib.suppress(WorkerTimeoutError):  # the scan hangs, which is logged
+                await self.prepare(require_devices=require_devices)
+        if self._prepared:
+            await self.update_host(self._timings.hang)
+            if self.backend.creates_devices or self.backend.seconds_until_scan() == 0.0:
+                with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
+                    await self.scan(self._timings.hang)
+                if require_devices:
+                    self._check_devices()
+
+    async def run(self) -> None:
+        """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
+        while not self._stop.is_set():
+            await self._until_due()
+            if self._stop.is_set():
+                return
+            started = time.monotonic()
+            with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
+                await self.scan()
+                await self.update_host()
+            rest = REST * (time.monotonic() - started)
+            await wait_any(self._stop, timeout=min(rest, self._timings.retry))
+
+    async def scan(self, timeout: float | None = None) -> None:
+        """Scan once, and publish the result. Raises OSError and PluginError; WorkerTimeoutError after ``timeout``."""
+        started = time.monotonic()
+        self._due = started
+        self._first_change = self._first_change or self._changes.first_change()
+        outcome: Literal["ok", "failed"] = "failed"
+        try:
+            devices, skipped = await self._call(self._scanning, self._scan, timeout)
+            outcome = "ok"
+        finally:
+            seconds = time.monotonic() - started
+            self._observer.scanned(outcome, seconds)
+            self._set_due(scanned=outcome == "ok")
+        self._log_skipped(skipped)
+        since, self._first_change = self._first_change, None
+        if self.inventory.publish(devices):
+            self._observer.published(self.inventory.snapshot, since)
+            self._log_change(self.inventory.snapshot, seconds)
+
+    async def update_host(self, timeout: float | None = None) -> None:
+        """Let the backend update the host after a scan, unless it belongs to another plugin.
+
+        A failure is logged and retried, and is part of ``problem``.
+        """
+        if self._held:
+            return
+        result: Literal["ok", "failed"] = "failed"
+        try:
+            await self._call(self._updating, self.backend.update_host, timeout)
+            result = "ok"
+        except (OSError, PluginError):
+            pass
+        finally:
+            self._observer.host_updated(result)
+            self._set_due(scanned=True)
+
+    async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
+        """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
+
+        It runs in the worker thread, after the call that runs there now. What has not ended in time, because a call
+        hangs or the processors are busy, is logged and left: the file events are released when it ends. Raises the
+        first error.
+        """
+        self.files.unsubscribe(*self._subscriptions)
+        if self._own_files:
+            self.files.close()
+        close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
+        closing = [self.worker.run(close, self._close_timeout, label="close"), *others]
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        self.worker.close(self._close_subscriptions)
+        for error in results:
+            if isinstance(error, WorkerTimeoutError):
+                LOG.warning("close is overdue, leaving it", extra={"error": str(error)})
+            elif isinstance(error, BaseException):
+                raise error
+
+    async def _until_due(self) -> None:
+        """Wait until a scan is due, after changes or without any, or ``stop`` is set."""
+        timeout = max(0.0, self._due - time.monotonic())
+        await wait_any(self._changes.changed, self._stop, timeout=timeout)
+        if self._changes.changed.is_set():
+            await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
+
+    def _scan(self) -> tuple[Devices, Mapping[str, str]]:
+        """Scan; return the valid devices, and why others are skipped. Runs in the worker thread.
+
+        Directories are watched before they are scanned, so that no change is missed. If the scan has found further
+        ones, because links lead into them, another scan follows.
+        """
+        directories = self.backend.directories()
+        self._changes.watch(directories)
+        self.backend.scan()
+        if not self.backend.directories() <= directories:
+            self._changes.notify()
+        return valid_devices(self.backend.devices())
+
+    async def _call(self, kind: _HostCall, function: Callable[[], T], timeout: float | None) -> T:
+        """Run a call in the worker thread, and return its result. Raises its error, and WorkerTimeoutError."""
+        started = time.monotonic()
+        async with background_task(self.worker.run(function, timeout, label=kind.label)) as call:
+            done, _ = await asyncio.wait({call}, timeout=self._timings.hang)
+            if not done:
+                self._hangs(kind, started)
+            try:
+                result = await call
+            except WorkerTimeoutError:
+                self._hangs(kind, started)
+                raise
+            except (OSError, PluginError) as error:
+                kind.returned(error)
+                raise
+        kind.returned()
+        return result
+
+    def _hangs(self, kind: _HostCall, since: float) -> None:
+        if kind.hangs(since) and kind is self._scanning:
+            self._observer.scanned("hung", time.monotonic() - since)
+
+    def _set_due(self, *, scanned: bool) -> None:
+        """Set when the next scan without a change is due. The backend is asked only if the last scan succeeded."""
+        pauses = [self._changes.interval]
+        if not scanned or self.problem:
+            pauses.append(self._timings.retry)
+        elif (seconds := self.backend.seconds_until_scan()) is not None:
+            pauses.append(max(seconds, 0.0))
+        self._due = time.monotonic() + min(pauses)
+
+    def _check_devices(self) -> None:
+        if not self.inventory.snapshot.devices:
+            scanned = f" matches {self.backend.scanned_files}" if self.backend.scanned_files else " found"
+            raise BackendError(f"no device of {self.backend.resource_name}{scanned}, and require_devices is set")
+
+    def _close_all(self) -> None:
+        self._close_subscriptions()
+        self.backend.close()
+
+    def _close_subscriptions(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    def _log_skipped(self, problems: Mapping[str, str]) -> None:
+        """Log each new reason why a device is skipped."""
+        for device_id, problem in problems.items():
+            if self._skipped.get(device_id) != problem:
+                LOG.warning("device skipped", extra={"device": device_id, "reason": problem})
+        self._skipped = problems
+
+    def _log_change(self, snapshot: Snapshot, seconds: float) -> None:
+        reasons = collections.Counter(device.reason for device in snapshot.unhealthy)
+        counts = {
+            "revision": snapshot.revision,
+            "devices": len(snapshot.devices),
+            "healthy": snapshot.healthy,
+            "unhealthy": ",".join(f"{reason}:{count}" for reason, count in sorted(reasons.items())),
+        }
+        LOG.info("devices changed", extra={**counts, "duration_ms": milliseconds(seconds)})
+        truncated = snapshot.truncated
+        self._truncated.set(f"{truncated} devices" if truncated else "", truncated=truncated, **counts)

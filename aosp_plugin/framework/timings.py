@@ -1,0 +1,37 @@
+"""All durations of the framework, in seconds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Timings(NamedTuple):
+    """Durations in seconds. Tests replace some of them; a plugin has no reason to."""
+
+    quiet: float = 0.01
+    """Without a change of the host before a scan: one cause often changes several files."""
+    longest_delay: float = 0.1
+    """From the first change to its scan, however many follow."""
+    safety: float = 60.0
+    """Between two scans without a change, for changes that the kernel does not report."""
+    poll: float = 1.0
+    """The same while a directory cannot be watched."""
+    retry: float = 1.0
+    """From a failed scan or host update to the next one: no event reports that disk space or descriptors are free."""
+    hang: float = 10.0
+    """After which a call on the host that has not returned counts as hanging."""
+
+    register: float = 20.0
+    """For Register: a kubelet takes up to 10 s to dial back before it answers, and has no deadline itself."""
+    stream: float = 10.0
+    """For ListAndWatch after Register: old kubelets dial only then, for up to 10 s, and do not report a failure."""
+    stable: float = 5.0
+    """After which a registration that fails does not count as one more failure in a row."""
+    stop: float = 1.0
+    """For pending requests when the server stops."""
+    other_plugins: float = 5.0
+    """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
+    a file event."""
+
+
+DEFAULT = Timings()

@@ -1,0 +1,188 @@
+"""Which scans follow changes of files, triggers and timers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.framework.errors import BackendError
+from aosp_plugin.framework.listed import ListedDevice, ListedDevices
+from aosp_plugin.framework.scan_loop import ScanLoop
+from aosp_plugin.framework.timings import Timings
+from tests.support import PATIENCE, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("no_mount_events")
+
+NEVER = 3600.0
+EVENTS_ONLY = Timings(safety=NEVER, retry=NEVER)
+"""No scan without a change."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    directory = tmp_path / "dev"
+    directory.mkdir()
+    return directory
+
+
+class RecordingBackend(ListedDevices):
+    """The files of a directory as devices; counts the scans."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            "example.com/file", lambda: [f"/dev/{path.name}" for path in directory.iterdir()], missing_device_ttl=0
+        )
+        self.watched = frozenset({str(directory)})
+        self.scans = 0
+        self.updated = asyncio.Event()
+        self.before_scan: Callable[[], None] = lambda: None
+        """Called once, by the next scan."""
+        self.scanned = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def directories(self) -> frozenset[str]:
+        """Return the directories that a test set."""
+        return self.watched
+
+    def scan(self) -> None:
+        """Count the scan."""
+        self.scans += 1
+        before_scan, self.before_scan = self.before_scan, lambda: None
+        try:
+            before_scan()
+            super().scan()
+        finally:
+            self._loop.call_soon_threadsafe(self.scanned.set)
+
+    def update_host(self) -> None:
+        """Set the event."""
+        self._loop.call_soon_threadsafe(self.updated.set)
+
+    async def next_scan(self) -> None:
+        """Wait for a scan."""
+        await asyncio.wait_for(self.scanned.wait(), PATIENCE)
+        self.scanned.clear()
+
+
+@contextlib.asynccontextmanager
+async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) -> AsyncIterator[ScanLoop]:
+    """Run the loop inside the context, after its first scan."""
+    stop = asyncio.Event()
+    loop = ScanLoop(backend, stop, timings=timings)
+    await loop.prepare()
+    backend.scanned.clear()
+    running = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, PATIENCE)
+        await loop.close(close_backend=True)
+
+
+def ids(loop: ScanLoop) -> set[str]:
+    """Return the published IDs."""
+    return {device.id for device in loop.inventory.snapshot.devices}
+
+
+async def published(loop: ScanLoop, *expected: str) -> None:
+    """Wait until these devices are published."""
+    await until(lambda: ids(loop) == set(expected))
+
+
+async def test_changes_and_triggers_cause_scans(directory: Path) -> None:
+    backend = RecordingBackend(directory)
+    async with scanning(backend) as loop:
+        (directory / "a").touch()
+        await published(loop, "a")
+        (directory / "a").unlink()
+        await published(loop)
+        backend.scanned.clear()
+        loop.trigger()
+        await backend.next_scan()
+
+
+async def test_change_during_a_scan_is_followed_by_another_one(directory: Path) -> None:
+    backend = RecordingBackend(directory)
+    async with scanning(backend) as loop:
+        listed = backend._list_devices
+
+        def list_before_a_change() -> list[str | ListedDevice]:
+            backend._list_devices = listed
+            found = [*listed()]
+            (directory / "later").touch()
+            return found
+
+        backend._list_devices = list_before_a_change
+        (directory / "a").touch()
+        await published(loop, "a", "later")
+
+
+async def test_scan_that_finds_a_directory_is_followed_by_another(directory: Path, tmp_path: Path) -> None:
+    """What was in it before it was watched may have changed since."""
+    backend = RecordingBackend(directory)
+    further = tmp_path / "further"
+    further.mkdir()
+    async with scanning(backend) as loop:
+        backend.before_scan = lambda: setattr(backend, "watched", frozenset({str(directory), str(further)}))
+        loop.trigger()
+        await backend.next_scan()
+        await backend.next_scan()
+        (further / "a").touch()
+        await backend.next_scan()
+
+
+async def test_host_is_left_to_another_plugin_that_has_taken_over(directory: Path) -> None:
+    backend = RecordingBackend(directory)
+    async with scanning(backend) as loop:
+        loop.hold(held=True)
+        await backend.next_scan()
+        (directory / "a").touch()
+        await published(loop, "a")
+        assert not backend.updated.is_set()
+        loop.hold(held=False)
+        await asyncio.wait_for(backend.updated.wait(), PATIENCE)
+
+
+async def test_failed_scan_is_repeated_and_has_lost_no_change(directory: Path) -> None:
+    def fail() -> None:
+        raise BackendError("broken for the test")
+
+    backend = RecordingBackend(directory)
+    async with scanning(backend, Timings(safety=NEVER, retry=0.05)) as loop:
+        backend.before_scan = fail
+        (directory / "a").touch()
+        await published(loop, "a")
+        await until(lambda: not loop.problem)
+
+
+async def test_scan_is_repeated_without_a_change(directory: Path) -> None:
+    """For changes that the kernel does not report."""
+    backend = RecordingBackend(directory)
+    async with scanning(backend, Timings(safety=0.05)):
+        await backend.next_scan()
+        await backend.next_scan()
+
+
+async def test_changes_without_end_do_not_put_off_the_scan(directory: Path) -> None:
+    """A device that flaps: the host is never quiet."""
+    backend = RecordingBackend(directory)
+    async with scanning(backend, Timings(quiet=NEVER, longest_delay=0.1, safety=NEVER)) as loop:
+        (directory / "a").touch()
+        await published(loop, "a")
+
+
+async def test_rest_after_a_scan_ends_with_the_loop(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aosp_plugin.framework.scan_loop.REST", 10**9)
+    backend = RecordingBackend(directory)
+    async with scanning(backend) as loop:
+        loop.trigger()
+        await backend.next_scan()
