@@ -1,0 +1,509 @@
+"""Rules across keys: conflicts within a resource, between resources, and what is no conflict."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aosp_plugin.binder.discovery.health import Verify
+from aosp_plugin.config import (
+    Api,
+    Config,
+    Phones,
+    Provision,
+    ProvisionedBy,
+    Recreate,
+    as_yaml,
+    load,
+    status_address,
+)
+from aosp_plugin.errors import ConfigError
+from tests.unit.config.tables import loaded, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PHONES = "phones: {count: 1, directory: /srv/phones}\n"
+LEAKED = "is not allowed: all containers would get the binder devices of all phones, which are in "
+ANYWHERE = (
+    "is not allowed with phones (F: phones): it can lead to any directory of the host, also to that of the phones"
+)
+OWN_DEVICES = "is not allowed: containers have their binder devices at"
+RESERVED = "is not allowed: a container has its binder devices at the host's path, too, where the container runtime or"
+TWO = "resources:\n- {resource_name: a.io/x, device_prefix: x, provision: %s}\n- {device_prefix: y, provision: %s}"
+PAIR = "resources: [{resource_name: a.io/xx, %s}, {resource_name: a.io/yy, %s}]"
+STATUS_ADDRESS = ": the page and /status cannot have the address … beside … (listen): set status_listen to another port"
+
+CONFLICTS = [
+    # Recreation and replicas
+    (
+        "recreate: on-start\nreplicas: 2",
+        "replicas: 2 replicas require recreate: never, not on-start (F: recreate): the",
+    ),
+    ("phones: {count: 1}\nreplicas: 2", "replicas: 2 replicas require recreate: never, not on-start (default with ph"),
+    # Addresses
+    ("listen: '0.0.0.0:9478'", f"listen{STATUS_ADDRESS}"),
+    ("listen: '[::]:9478'", f"listen{STATUS_ADDRESS}"),
+    *(
+        (f"listen: '{listen}'\nstatus_listen: '{status}'", f"listen; F: status_listen{STATUS_ADDRESS}")
+        for listen, status in (
+            ("0.0.0.0:80", "10.1.2.3:80"),
+            ("10.1.2.3:80", "0.0.0.0:80"),
+            ("[fd00::1]:80", "[::]:80"),
+            ("0.0.0.0:80", "[::]:80"),
+            ("0.0.0.0:80", "localhost:80"),
+        )
+    ),
+    # Provisioned devices
+    (
+        "sets: {names: [binder]}\nresources: [{provision: {count: 3}}]",
+        "resources[0].provision: provisioned binder devices have numbers, and the device sets have names (F: sets)",
+    ),
+    *(
+        (
+            f"{key}: {{count: 3, directory: {path}}}",
+            f"{key}.directory: '{path}' is not allowed: the runtime gives a priv",
+        )
+        for key in ("provision", "phones")
+        for path in ("/dev", "/dev/binderfs", "//dev/./x/", "/run/../dev/x", "/")
+    ),
+    *(
+        (
+            f"{key}: {{count: 1, directory: {path}}}",
+            f"{key}.directory: '{path}' {RESERVED} the kubelet provides {other}",
+        )
+        for key in ("provision", "phones")
+        for path, other in (("/proc/phones", "/proc"), ("/etc", "/etc/hostname"))
+    ),
+    (
+        "device_dir: /srv\nprovision: {count: 3}",
+        "device_dir: device_dir has no effect with provision (F: provision), …: remove one of the two keys, or set it",
+    ),
+    (
+        f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: 10}}",
+        "provision: 'x…x100' is not a valid device name (F: device_prefix): …at most 63",
+    ),
+    *(
+        (
+            f"provision: {{count: {n}, max: {n}}}",
+            f"provision: max {n} is too small …; allowed: {n + 1} or more, or no max",
+        )
+        for n in (1, 9)
+    ),
+    (
+        TWO % ("{count: 5, max: 10}", "{count: 5, max: 10}"),
+        "resources[0].provision; F: resources[1].provision: max 10 is too small for the binderfs /run/aosp-binderfs",
+    ),
+    *(
+        (TWO % ("{count: 5, max: 10}", other), "…the binderfs /run/aosp-binderfs/devices has one max; set it in each")
+        for other in ("{count: 4}", "{count: 4, max: 99, directory: //run/aosp-binderfs/devices/}")
+    ),
+    # Names
+    ("sets: {names: [binder, hwbinder], pattern: '{set}{name}'}", "sets: the pattern is ambiguous for the names"),
+    (
+        "device_list: [cdi-cri]\nresource_name: a.io/x",
+        "device_list: the resource name 'a.io/x' is not a valid CDI kind (F: resource_name): ",
+    ),
+    (
+        "resource_name: a.example/b\napi: dra",
+        "api: the resource name 'a.example/b' is not a valid CDI kind (F: resourc",
+    ),
+    *(
+        (
+            f"resource_name: {name}\napi: dra",
+            f"api: dra does not support the resource name '{name}' (F: resource_name): {why}",
+        )
+        for name, why in (
+            ("aosp.io/Phone", "the driver name Phone.aosp.io must consist of lower case letters"),
+            ("aosp.io/my_phone", "the driver name my_phone.aosp.io must consist of lower case letters"),
+            (f"aosp.io/{'p' * 56}", f"the driver name {'p' * 56}.aosp.io has 64 characters; the limit is 63"),
+        )
+    ),
+    # DRA
+    ("replicas: 2\napi: dra", "replicas: 2 replicas are not allowed with api: dra (F: api), …; allowed: 1"),
+    (
+        "device_list: [cdi-cri]\napi: dra",
+        "device_list: device_list has no effect with api: dra (F: api), …: remove one",
+    ),
+    # Phones
+    *(
+        (
+            f"provisioned_by: command\nphones: {{count: 1}}\n{key}: {value}",
+            f"provisioned_by: command is not possible with {key}: {value} (F: {key}): …{when}; use provisioned_by: ",
+        )
+        for key, value, when in (
+            ("recreate", "on-start", "each container starts"),
+            ("api", "dra", "a claim is prepared"),
+        )
+    ),
+    (
+        "provisioned_by: provisioner\nphones: {count: 1}\napi: dra",
+        "provisioned_by: provisioner is not possible with api: dra (F: api): the plugin mounts a phone when a claim",
+    ),
+    *(
+        (
+            f"phones: {{count: 1}}\n{key}: {value}",
+            f"{key}: {key} has no effect with phones (F: phones), whose binder devices the plugin makes: remove one",
+        )
+        for key, value in (
+            ("device_dir", "/srv"),
+            ("device_prefix", "x"),
+            ("sets", "{size: 3}"),
+            ("provision", "{count: 3}"),
+        )
+    ),
+    *(
+        (f"{PHONES}{key}: {value}", f"{key}: '/… {LEAKED}/srv/phones (F: phones.directory)")
+        for key, value in (
+            ("shared_mounts", "[/srv/phones:/phones]"),
+            ("shared_mounts", "[/data:/data, '/:/host']"),
+            ("shared_mounts", "[/srv//phones/phone0:/neighbour]"),
+            ("shared_devices", "[{path: /srv/phones/phone0/binder, container_path: /dev/neighbour}]"),
+            ("shared_devices", "[/srv/*/phone0/binder]"),
+            ("spread_devices", "[/srv/phones/phone*/binder]"),
+        )
+    ),
+    *(  # through a link that hosts have
+        (f"phones: {{count: 1, directory: {directory}}}\n{shared}", f"…{LEAKED}")
+        for directory, shared in (
+            ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run:/host']"),
+            ("/run/aosp-binderfs/phones", "shared_mounts: ['/var/run/aosp-binderfs:/host']"),
+            ("/run/aosp-binderfs/phones", "shared_mounts: ['/var//run/./aosp-binderfs/phones/phone1:/host']"),
+            ("/run/aosp-binderfs/phones", "shared_devices: ['/var/r?n/aosp-binderfs/phones/*/binder']"),
+            ("/var/run/phones", "shared_mounts: ['/run:/host']"),
+            ("/var/run/phones", "shared_mounts: ['/var/run/phones:/host']"),
+            ("/run/lock/phones", "shared_mounts: ['/var/lock:/host']"),
+        )
+    ),
+    *(
+        (
+            f"phones: {{count: 1}}\n{key}: ['{path}']",
+            f"{key}: '/… {ANYWHERE}; allowed: a path without .., outside /proc",
+        )
+        for key, path in (
+            ("shared_mounts", "/proc:/host/proc"),
+            ("shared_mounts", "/proc/1/root/run:/host"),
+            ("shared_mounts", "/proc/self/cwd:/host"),
+            ("shared_mounts", "/dev/fd/7:/host"),
+            ("shared_mounts", "/var/lock/../aosp-binderfs:/host"),
+            ("shared_devices", "/pro?/1/root/run/aosp-binderfs/phones/*/binder"),
+            ("spread_devices", "/proc/1/root/run/aosp-binderfs/phones/*/binder"),
+        )
+    ),
+    # Container paths that the runtime or the kubelet provides
+    *(
+        (
+            f"{key}: ['{path if key == 'container_paths' else f'/host/x:{path}'}']",
+            f"{key}: the container path '/…' is not allowed: the container runtime or the kubelet provides /",
+        )
+        for key in ("container_paths", "shared_devices", "shared_mounts")
+        for path in (
+            *("/", "//", "/dev", "/dev/", "/dev/..", "/proc", "/proc/self", "/sys", "/sys/fs", "/sys/fs/cgroup/unit"),
+            *("/dev/null", "/dev/pts/0", "/dev/shm", "/dev/termination-log", "/dev/fd/3", "/etc", "/etc/hosts"),
+            "/var/run/secrets",
+        )
+    ),
+    # Container paths that conflict with each other
+    *(
+        (
+            f"container_paths: [{path}]",
+            f"container_paths; default: the container paths '{first}' and '{second}' {relation}",
+        )
+        for path, first, second, relation in (
+            ("/dev/binderfs", "/dev/binderfs", "/dev/binderfs", "are the same"),
+            ("/dev/binderfs/binder", "/dev/binderfs/binder", "/dev/binderfs", "lie in each other"),
+            ("/dev/ashmem", "/dev/ashmem", "/dev/ashmem", "are the same"),
+            ("/dev//ashmem/.", "/dev/ashmem", "/dev/ashmem", "are the same"),
+        )
+    ),
+    ("container_paths: [/dev/a, /dev/a/b]", "container_paths: the container paths '/dev/a' and '/dev/a/b' lie in each"),
+    (
+        "shared_devices: [/dev/a, /dev/b:/dev/x/../a/]",
+        "shared_devices: the container paths '/dev/a' and '/dev/a' are the same",
+    ),
+    (
+        "shared_devices: [/dev/fuse:/dev/binderfs/fuse]",
+        "shared_devices; default: the container paths '/dev/binderfs/fuse' and '/dev/binderfs' lie in each other",
+    ),
+    ("shared_mounts: [/a, /b:/a]", "shared_mounts: the container paths '/a' and '/a' are the same"),
+    ("shared_mounts: [/a:/x, /b:/x/b]", "shared_mounts: the container paths '/x' and '/x/b' lie in each other"),
+    ("shared_mounts: [binderfs:/b/c, /x:/b]", "shared_mounts: the container paths '/b/c' and '/b' lie in each other"),
+    (
+        "shared_mounts: [/x:/opt]\ncontainer_paths: [/opt/binder]",
+        "container_paths; F: shared_mounts: the container paths '/opt/binder' and '/opt' lie in each other",
+    ),
+    (
+        "shared_devices: [/dev/dri/*]\nspread_devices: [/dev/dri/renderD*]",
+        "shared_devices; F: spread_devices: the container paths '/dev/dri/*' and '/dev/dri/renderD*' overlap",
+    ),
+    (
+        "shared_devices: [/dev/dri/card*, /dev/x:/dev/dri/card0]",
+        "shared_devices: the container paths '/dev/dri/card*' and '/dev/dri/card0' overlap",
+    ),
+    (
+        "shared_devices: [{path: /dev/a, container_path: /dev/b}, /dev/b]",
+        "shared_devices: the container paths '/dev/b' and '/dev/b' are the same",
+    ),
+    (
+        "shared_mounts: [/dev/dri]\nspread_devices: [/dev/dri/renderD*]",
+        "spread_devices; F: shared_mounts: the container paths '/dev/dri/renderD*' and '/dev/dri' lie in each other",
+    ),
+    # Container paths of the binder devices themselves
+    *(
+        (keys, f"…{OWN_DEVICES} {devices}")
+        for keys, devices in (
+            ("container_paths: [/dev/aosp_binder1]", "/dev/aosp_binderN"),
+            ("container_paths: [//dev/./aosp_binder007]", "/dev/aosp_binderN"),
+            ("shared_devices: [/dev/fuse:/dev/aosp_binder1]", "/dev/aosp_binderN"),
+            ("shared_mounts: [/x:/dev/aosp_binder1/x]", "/dev/aosp_binderN"),
+            ("device_prefix: binder\nsets: {size: 3}\ncontainer_paths: [/dev/binder0]", "/dev/binderN"),
+            ("sets: {names: [binder]}\ncontainer_paths: [/dev/phone1/binder]", "/dev/{set}/{name}"),
+            ("sets: {names: [binder]}\ncontainer_paths: [/dev/phone1/binder/x]", "/dev/{set}/{name}"),
+            (
+                "sets: {names: [binder], pattern: 'p{set}-{name}'}\ncontainer_paths: [/dev/p1-binder]",
+                "/dev/p{set}-{name}",
+            ),
+            ("provision: {count: 3}\nshared_mounts: [/x:/run/aosp-binderfs]", "/run/aosp-binderfs/devices"),
+            ("device_dir: /srv/binders\ncontainer_paths: [/srv/binders/a]", "/srv/binders"),
+        )
+    ),
+    # Patterns
+    *(
+        (f"container_paths: [/dev/hwbinder]\n{key}: ['{pattern}']", f"…{key}…'{pattern}'{error}")
+        for key in ("shared_devices", "spread_devices")
+        for pattern, error in (
+            ("/dev/*", "…the kubelet provides /dev/console"),
+            ("/dev/t*", "…the kubelet provides /dev/tty"),
+            ("/dev/*/renderD*", "…the kubelet provides /dev/console"),
+            ("/*", "…the kubelet provides /proc"),
+            ("/proc/self/fd/*", "…the kubelet provides /proc"),
+            ("/sys/class/*", " is not allowed: no devices are below /sys"),
+            ("/dev/dri/**", " is not allowed: ** is not supported; use * per part"),
+            ("/dev/aosp_*", f" {OWN_DEVICES} /dev/aosp_binderN"),
+            ("/dev/binderfs/*", " and '/dev/binderfs' lie in each other"),
+            ("/dev/hwbin?er", " overlap"),
+        )
+    ),
+    (
+        "shared_devices: ['/dev/dri/*:/dev/x']",
+        "shared_devices: the pattern '/dev/dri/*' cannot have the container path '",
+    ),
+    (
+        "shared_devices: [{path: '/dev/a?', container_path: /dev/x}]",
+        "shared_devices: the pattern '/dev/a?' cannot have the container path '/dev/x': each device that matches has",
+    ),
+    # Two resources
+    (
+        "resources:\n- {resource_name: a.io/x, device_prefix: x}\n- {device_prefix: y, resource_name: a.io/x}\n",
+        "resources[0] and resources[1]: both have the resource_name 'a.io/x' (F: resources[0].resource_name; F: resour",
+    ),
+    *(
+        (PAIR % pair, f"resources[0] and resources[1]: a.io/xx and a.io/yy both match {devices} (")
+        for first, second, devices in (
+            ("api: device-plugin", "verify: char", "aosp_binder* in /dev"),
+            ("api: dra", "api: device-plugin", "aosp_binder* in /dev"),
+            ("device_prefix: aosp", "verify: char", "aosp_binder* in /dev"),
+            ("device_prefix: x", "device_prefix: x_", "x_* in /dev"),
+            ("device_dir: /a/b", "device_dir: //a/./c/../b/", "aosp_binder* in /a/b"),
+            ("provision: {count: 1}", "provision: {count: 1}", "aosp_binder* in /run/aosp-binderfs/devices"),
+            ("provision: {count: 1, directory: /d}", "device_dir: /d", "aosp_binder* in /d"),
+        )
+        for pair in ((first, second), (second, first))
+    ),
+    (
+        f"{(PAIR % ('device_prefix: x', 'device_prefix: y'))[:-1]}, {{device_prefix: x1}}]",
+        "resources[0] and resources[2]: a.io/xx and aosp.io/binder both match x1* in /dev",
+    ),
+    *(
+        (PAIR % pair, "resources[0] and resources[1]: the binder devices are in …: give the phones of each resource a ")
+        for pair in (
+            ("phones: {count: 1}", "phones: {count: 1}"),
+            ("phones: {count: 1}", "phones: {count: 1}, api: dra"),
+            ("phones: {count: 1, directory: /srv/a}", "phones: {count: 1, directory: /srv/a/b}"),
+            ("phones: {count: 1, directory: /srv}", "device_dir: /srv/phone0, sets: {names: [binder]}"),
+            ("provision: {count: 1, directory: /srv}", "phones: {count: 1, directory: /srv/}"),
+        )
+    ),
+    (
+        "api: dra\nresources: [{resource_name: bb.io/aa, device_prefix: x}, {resource_name: io/aa.bb}]",
+        "resources[0] and resources[1]: the names bb.io/aa and io/aa.bb both lead to the DRA driver aa.bb.io (F: reso",
+    ),
+    (
+        PAIR % ("container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/b1]"),
+        "resources[1].container_paths: the container path '/dev/b1'",
+    ),
+]
+
+ALLOWED = [
+    "phones: {count: 1}\nreplicas: 2\nrecreate: never",
+    "device_dir: /dev/\nprovision: {count: 3}",
+    "resources: [{provision: {count: 3}}, {resource_name: a.io/b, device_dir: /srv}]",
+    f"device_prefix: {'x' * 61}\nprovision: {{count: 91, first: 9}}",
+    "provision: {count: 9, max: 10}",
+    TWO % ("{count: 4, max: 10}", "{count: 5, max: 10}"),
+    TWO % ("{count: 5, max: 6}", "{count: 5, directory: /x}"),
+    "provisioned_by: command\nrecreate: on-start",
+    "provisioned_by: command\napi: dra",
+    f"{PHONES}shared_mounts: [/srv/phones2:/srv/phones2, binderfs:/dev/binderfs, /var/lib/x:/x, /var/runs:/y]",
+    f"{PHONES}isolation: strict\nshared_mounts: [/srv:/srv]",
+    *(f"resource_name: {name}" for name in ("aosp.io/Phone", "aosp.io/my_phone", f"aosp.io/{'p' * 56}", "a.io/b")),
+    *(
+        f"container_paths: ['{path}']\nshared_devices: ['/host/x:{path}x']\nshared_mounts: ['/proc:{path}y']"
+        for path in ("/dev/nullx", "/dev/dri/null", "/sys/kernel/debug", "/procs", "/etc/phone")
+    ),
+    "device_prefix: binder\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
+    "sets: {names: [binder, hwbinder], pattern: '{set}/{name}'}\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
+    "sets: {names: [binder, hwbinder], pattern: '{name}{set}'}\ncontainer_paths: [/dev/binder, /dev/hwbinder]",
+    "device_dir: /dev/binderfs\ndevice_prefix: binder\ncontainer_paths: [/dev/binder]",
+    "isolation: strict\ncontainer_paths: [/dev/binderfs/binder]",
+    "shared_mounts: [/a:/x, /b:/xy]",
+    "shared_devices: [/dev/null:/dev/dri/card0, /dev/null:/dev/dri/card1]",
+    # One of the matches may be required, or come first.
+    "shared_devices: [/dev/dma_heap/*, {path: /dev/dma_heap/system, required: true}]",
+    "spread_devices: [/dev/dri/renderD*, /dev/dri/renderD128, '/dev/dri/render[A-Z]*']",
+    PAIR % ("device_prefix: x, container_paths: [/dev/x]", "device_prefix: b, container_paths: [/dev/x]"),
+    PAIR % ("phones: {count: 1, directory: /srv/x}", "phones: {count: 1, directory: /srv/xy}"),
+    PAIR % ("api: dra, phones: {count: 1}", "phones: {count: 1, directory: /run/others}"),
+    *(
+        PAIR % ("verify: char", second)
+        for second in (
+            "device_prefix: aosp_bindex",
+            "device_prefix: hwaosp_binder",
+            "device_dir: /dev/binderfs",
+            "provision: {count: 1}",
+            "sets: {names: [binder]}",
+        )
+    ),
+    "api: dra\nresources: [{resource_name: bb.io/aa, device_prefix: x}, {resource_name: io/aa.bb, api: device-plugin}]",
+]
+
+
+@pytest.mark.parametrize(("text", "error"), CONFLICTS)
+def test_conflict_names_the_keys(text: str, error: str, file: Path) -> None:
+    """The error begins with the key to change; F is the file, and … any text."""
+    with pytest.raises(ConfigError) as raised:
+        loaded(file, text)
+    message = str(raised.value).replace(f"file {file}", "F").removeprefix("F: ")
+    assert re.match(".*".join(map(re.escape, error.split("…"))), message), message
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_no_conflict(text: str, file: Path) -> None:
+    assert loaded(file, text).resources
+
+
+def test_effective_values_are_compared(file: Path) -> None:
+    """A variable or flag can cause a conflict, and can resolve it."""
+    recreated = write(file, "version: v1\nrecreate: on-start\nreplicas: 2\n")
+    assert load({}, {"AOSP_PLUGIN_RECREATE": "never"}, recreated)[0].resources[0].replicas == 2
+    for flags, environment, text, error in (
+        ({}, {"AOSP_PLUGIN_REPLICAS": "2"}, "recreate: on-start", "variable AOSP_PLUGIN_REPLICAS: 2 replicas require"),
+        ({"device_dir": "/srv"}, {}, "provision: {count: 3}", "flag --device-dir: device_dir has no effect with prov"),
+        (
+            {},
+            {"AOSP_PLUGIN_API": "dra"},
+            "replicas: 2",
+            f"file {file}: replicas: 2 replicas are not allowed with api: ",
+        ),
+        (
+            {"resource_name": "b.io/z"},
+            {},
+            "resources: [{resource_name: a.io/x, device_prefix: x}, {device_prefix: y}]",
+            f"file {file}: resources[0] and resources[1]: both have the resource_name 'b.io/z' (flag --resource-name);",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(error)}"):
+            load(flags, environment, write(file, f"version: v1\n{text}\n"))
+
+
+@pytest.mark.parametrize(
+    ("listen", "status_listen", "address"),
+    [
+        ("127.0.0.1:80", None, ("127.0.0.1", 80)),
+        ("localhost:80", None, ("localhost", 80)),
+        ("[::1]:80", None, ("::1", 80)),
+        ("10.1.2.3:80", None, ("127.0.0.1", 80)),
+        ("", None, None),
+        ("10.1.2.3:80", "", None),
+        ("10.1.2.3:80", "10.1.2.3:80", ("10.1.2.3", 80)),
+        ("0.0.0.0:80", "", None),
+        ("0.0.0.0:80", "0.0.0.0:80", ("0.0.0.0", 80)),  # noqa: S104
+        ("0.0.0.0:80", "127.0.0.1:81", ("127.0.0.1", 81)),
+        ("0.0.0.0:80", "[::1]:80", ("::1", 80)),
+        ("0.0.0.0:0", None, ("127.0.0.1", 0)),
+        ("", "127.0.0.1:81", ("127.0.0.1", 81)),
+    ],
+)
+def test_status_is_on_loopback_unless_configured(
+    listen: str, status_listen: str | None, address: tuple[str, int] | None, file: Path
+) -> None:
+    text = f"listen: '{listen}'" + ("" if status_listen is None else f"\nstatus_listen: '{status_listen}'")
+    assert status_address(loaded(file, text)) == address
+
+
+def test_a_count_of_phones_is_a_whole_configuration(file: Path) -> None:
+    (resource,) = loaded(file, "phones: {count: 120}").resources
+    assert resource.phones == Phones(count=120, directory="/run/aosp-binderfs/phones")
+    assert resource.scan_directory == "/run/aosp-binderfs/phones"
+    assert resource.resource_name == "aosp.io/phone"
+    assert resource.verify is Verify.BINDER
+    assert resource.recreate is Recreate.ON_START
+    assert resource.container_paths == ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
+
+
+def test_values_that_are_set_take_precedence_over_the_defaults_with_phones(file: Path) -> None:
+    path = write(file, "version: v1\nphones: {count: 1}\nverify: probe\nrecreate: on-start\n")
+    config, settings = load({"resource_name": "a.io/x"}, {"AOSP_PLUGIN_RECREATE": "never"}, path)
+    (resource,) = config.resources
+    assert (resource.resource_name, resource.verify) == ("a.io/x", Verify.PROBE)
+    assert resource.recreate is Recreate.NEVER
+    assert settings["container_paths"].source == "default with phones"
+
+
+def test_phones_of_the_command_are_not_recreated_by_default(file: Path) -> None:
+    text = "provisioned_by: command\nresources: [{phones: {count: 1}}, {device_prefix: x, provision: {count: 1}}]"
+    first, second = loaded(file, text).resources
+    assert (first.provisioned_by, first.recreate, first.verify) == (
+        ProvisionedBy.COMMAND,
+        Recreate.NEVER,
+        Verify.BINDER,
+    )
+    assert (second.provisioned_by, second.recreate) == (ProvisionedBy.COMMAND, Recreate.NEVER)
+    _, settings = load({}, {"AOSP_PLUGIN_PROVISIONED_BY": "command"}, write(file, "version: v1\nphones: {count: 1}\n"))
+    assert settings["recreate"].source == "default with provisioned_by: command"
+
+
+def test_only_the_resource_with_phones_has_their_defaults(file: Path) -> None:
+    first, second = loaded(file, "resources: [{phones: {count: 1}}, {device_prefix: x}]").resources
+    assert (first.resource_name, first.recreate) == ("aosp.io/phone", Recreate.ON_START)
+    assert (second.resource_name, second.recreate, second.container_paths) == ("aosp.io/binder", Recreate.NEVER, ())
+
+
+def test_provisioned_devices_are_found_in_their_directory(file: Path) -> None:
+    (resource,) = loaded(file, "sets: {size: 3}\nprovision: {count: 3, directory: /devices}").resources
+    assert resource.provision == Provision(count=3, directory="/devices")
+    assert resource.scan_directory == "/devices"
+
+
+def test_phones_found_and_provisioned_devices_may_be_served_by_dra(file: Path) -> None:
+    others = "{device_prefix: x}, {resource_name: example.com/other, provision: {count: 1}}"
+    path = write(file, f"version: v1\nresources: [{{phones: {{count: 1}}}}, {others}]\n")
+    config, settings = load({}, {"AOSP_PLUGIN_API": "dra"}, path)
+    assert {resource.api for resource in config.resources} == {Api.DRA}
+    assert load({}, {}, write(file, as_yaml(settings)))[0] == config
+
+
+@pytest.mark.parametrize(
+    ("kubelet_dir", "root"),
+    [
+        ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet"),
+        ("/var/lib/k0s/kubelet//device-plugins/", "/var/lib/k0s/kubelet"),
+        ("/device-plugins", ""),
+    ],
+)
+def test_directories_of_dra_are_beside_the_device_plugin_directory(kubelet_dir: str, root: str) -> None:
+    config = Config(kubelet_dir=kubelet_dir)
+    assert config.plugins_registry == f"{root}/plugins_registry"
+    assert config.driver_directory("phone.aosp.io") == f"{root}/plugins/phone.aosp.io"
