@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN_VENV ?= .venv-run
-PROTO := $(addprefix aosp_plugin/framework/api/,deviceplugin.proto podresources.proto)
-MESSAGES := $(addprefix aosp_plugin/framework/api/,dra.proto dra_health.proto objects.proto pluginregistration.proto)
 REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
   "requires Python 3.11 or newer: make PYTHON=...")'
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
@@ -19,11 +17,13 @@ help: ## Print this list
 	@echo
 	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel, test-apiserver and test-cluster to the items that CI runs."
 
-$(VENV)/.installed: pyproject.toml requirements-dev.txt
+DISTRIBUTIONS := . kubelet_standin
+
+$(VENV)/.installed: $(addsuffix /pyproject.toml,$(DISTRIBUTIONS)) requirements-dev.txt
 	@$(REQUIRE_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP_INSTALL) --requirement requirements-dev.txt
-	$(BIN)/$(PIP_INSTALL) --no-deps --editable .
+	$(BIN)/$(PIP_INSTALL) --no-deps $(addprefix --editable ./,$(DISTRIBUTIONS))
 	@touch $@
 
 # An environment with the plugin's own dependencies only.
@@ -180,9 +180,7 @@ release-twice: release ## Build a release again in build/release-again, and comp
 	@diff $(OUTPUT)/SHA256SUMS build/release-again/SHA256SUMS && echo "both builds have the same digests"
 
 proto: $(VENV)/.installed ## Regenerate the code for the kubelet's .proto files
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
-	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc $(PROTO)
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --mypy_out=. --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy $(MESSAGES)
+	$(BIN)/python -m hack.proto
 
 lock: $(VENV)/.installed ## Update the locked dependencies
 	$(BIN)/$(PIP_INSTALL) uv

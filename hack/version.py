@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Set the version of the project: ``make version VERSION=1.2.3``.
 
-The source of the version is ``__version__`` in aosp_plugin/__init__.py, from which pyproject.toml takes it. The chart,
-manifests and documents repeat it; this module knows where, writes a new version to all of these places, and a test
-compares them. For a release, it also gives the entries below "Unreleased" in CHANGELOG.md the version and a date.
+The source of the version is ``__version__`` in aosp_plugin/__init__.py, from which pyproject.toml takes it. The other
+distributions, the chart, manifests and documents repeat it; this module knows where, writes a new version to all of
+these places, and a test compares them. For a release, it also gives the entries below "Unreleased" in CHANGELOG.md the
+version and a date.
 
 A version is ``1.2.3`` or ``1.2.3-rc.1``: Semantic Versioning, which Helm requires. Python packages have the form of
 PEP 440, ``1.2.3rc1``.
@@ -31,13 +32,16 @@ _SEMVER = r"\d+\.\d+\.\d+(?:-rc\.\d+)?"
 _PEP440 = r"\d+\.\d+\.\d+(?:rc\d+)?"
 
 # Each has the text before the version as its only group.
-_PYTHON_NAME = re.compile(rf"\b(aosp_device_plugin-){_PEP440}")
+_PYTHON_NAME = re.compile(rf"\b((?:aosp_device_plugin|kubelet_standin)-){_PEP440}")
 _PLACES = (
     # Images, archives and the chart.
     ("", re.compile(rf"\b(aosp-device-plugin[:-]){_SEMVER}")),
     # The program's own output.
     ("", re.compile(rf"\b(aosp-plugin(?:, version)? ){_SEMVER}")),
-    ("aosp_plugin/__init__.py", re.compile(rf'^(__version__ = "){_SEMVER}', re.MULTILINE)),
+    *(
+        (f"{package}/__init__.py", re.compile(rf'^(__version__ = "){_SEMVER}', re.MULTILINE))
+        for package in ("aosp_plugin", "kubelet_standin")
+    ),
     ("Dockerfile", re.compile(rf"^(ARG VERSION=){_SEMVER}", re.MULTILINE)),
     ("deploy/chart/Chart.yaml", re.compile(rf"^((?:version|appVersion): ){_SEMVER}", re.MULTILINE)),
 )

@@ -5,8 +5,8 @@ register, follows their ListAndWatch streams, admits pods and keeps the checkpoi
 :class:`Behaviour` selects. The plugin can be any program that serves the device plugin API v1beta1 on a unix socket.
 There are three ways to use it:
 
-- ``aosp-plugin kubelet DIR`` runs it as a command, for plugins in any language: it prints a line for each event and
-  reads commands from standard input. See ``docs/testing-plugins.md``.
+- ``kubelet-standin DIR`` runs it as a command, for plugins in any language: it prints a line for each event and
+  reads commands from standard input. See the README.
 - :mod:`kubelet_standin.pytest_plugin` has pytest fixtures, which pytest loads by itself.
 - The class itself::
 
@@ -15,7 +15,7 @@ There are three ways to use it:
 
     import grpc
 
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
+    from kubelet_standin.api import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
     from kubelet_standin import Container, Kubelet, Pod
 
     GPU = "example.com/gpu"
@@ -112,6 +112,8 @@ if TYPE_CHECKING:
     )
     from kubelet_standin.registration import Registration
     from kubelet_standin.resources import ResourceView
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AdmissionError",

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.behaviour import Behaviour
 from kubelet_standin.pods import ContainerAllocation, DeviceSpec, Mount
 

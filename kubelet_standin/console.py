@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import errno
 import inspect
 import json
 import os
@@ -19,11 +20,10 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.errors import KubeletDirectoryError
-from aosp_plugin.framework.worker import Worker
+from kubelet_standin.aio import background_task
 from kubelet_standin.directory import socket_path
 from kubelet_standin.events import Event
 from kubelet_standin.faults import Faults
@@ -154,25 +154,36 @@ class Console:
 async def _execute_input(console: Console) -> None:
     """Execute the lines of standard input, until its end.
 
-    It may be a file or a terminal, which event loops cannot poll alike, so a thread reads it. It has no buffer, because
-    the interpreter cannot exit while a thread holds the buffer's lock.
+    It may be a file or a terminal, which event loops cannot poll alike, so a thread reads it.
     """
-    with open(0, "rb", buffering=0, closefd=False) as stdin:  # noqa: ASYNC230 - does not block
-        worker = Worker("stdin")
-        while line := await worker.run(stdin.readline):
-            await console.execute(line.decode(errors="replace"))
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def read() -> None:
+        # Without a buffer, because the interpreter cannot exit while a thread holds the buffer's lock.
+        with (
+            open(0, "rb", buffering=0, closefd=False) as stdin,
+            contextlib.suppress(RuntimeError),
+        ):  # the loop is closed
+            for line in stdin:
+                loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, b"")
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    while line := await lines.get():
+        await console.execute(line.decode(errors="replace"))
 
 
 def _require_no_listener(directory: str) -> None:
-    """Raise KubeletDirectoryError if a kubelet listens in the directory: a start would remove its sockets."""
+    """Raise OSError if a kubelet listens in the directory: a start would remove its sockets."""
     path = socket_path(os.path.abspath(directory))
     with socket.socket(socket.AF_UNIX) as client:
         if client.connect_ex(path) == 0:
-            raise KubeletDirectoryError(f"a kubelet already listens on {path}")
+            raise OSError(errno.EADDRINUSE, "a kubelet already listens", path)
 
 
 async def run(directory: str, behaviour: Behaviour, *, pod_resources: str = "", as_json: bool) -> None:
-    """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises KubeletDirectoryError and OSError.
+    """Run a kubelet in ``directory`` until ``quit`` or a signal. Raises OSError.
 
     ``pod_resources`` is the path of a socket for the podresources API; empty for none.
     """

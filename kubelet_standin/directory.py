@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.errors import KubeletDirectoryError
 from kubelet_standin import checkpoint as cp
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 def socket_path(directory: str) -> str:
-    """Return the path of kubelet.sock; KubeletDirectoryError if it is too long for a unix socket."""
+    """Return the path of kubelet.sock; OSError if it is too long for a unix socket."""
     path = os.path.join(directory, SOCKET_NAME)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise KubeletDirectoryError(
-            f"{path} is longer than {MAX_SOCKET_PATH} bytes, the limit for unix sockets; "
-            "use a shorter directory, such as tempfile.mkdtemp(dir='/tmp')"
+        raise OSError(
+            errno.ENAMETOOLONG,
+            f"longer than {MAX_SOCKET_PATH} bytes, the limit for unix sockets; "
+            "use a shorter directory, such as tempfile.mkdtemp(dir='/tmp')",
+            path,
         )
     return path
 

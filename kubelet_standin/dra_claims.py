@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from aosp_plugin.framework.api import dra_pb2 as pb
+from kubelet_standin.api import dra_pb2 as pb
 from kubelet_standin.dra_drivers import DriverError
 
 if TYPE_CHECKING:

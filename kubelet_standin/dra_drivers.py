@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.api import dra_health_pb2 as health_pb
-from aosp_plugin.framework.sockets import open_channel
+from kubelet_standin.aio import background_task
+from kubelet_standin.api import dra_health_pb2 as health_pb
 from kubelet_standin.dra_versions import DRA_SERVICES, HEALTH_V1ALPHA1
+from kubelet_standin.sockets import open_channel
 
 if TYPE_CHECKING:
     import random

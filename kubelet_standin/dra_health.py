@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.api import dra_health_pb2 as pb
+from kubelet_standin.api import dra_health_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
-from aosp_plugin.framework.api import pluginregistration_pb2 as pb
-from aosp_plugin.framework.sockets import open_channel
+from kubelet_standin.api import pluginregistration_pb2 as pb
 from kubelet_standin.dra_drivers import DriverError
 from kubelet_standin.dra_settings import DraRegistration
+from kubelet_standin.sockets import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

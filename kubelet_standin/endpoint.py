@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 import grpc
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.api.deviceplugin_pb2_grpc import DevicePluginStub
 
 PRE_START_TIMEOUT: Final = 30.0
 """Seconds (pkg/kubelet/cm/devicemanager/types.go)."""

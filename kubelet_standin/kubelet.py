@@ -69,7 +69,7 @@ class Kubelet:
           for 10,000 devices).
         - ``on_event`` is called with each :class:`~kubelet_standin.events.Event`, on the event loop.
 
-        Raises KubeletDirectoryError if the directory's path is too long for a socket.
+        Raises OSError if the directory's path is too long for a socket.
         """
         self.directory = os.path.abspath(directory)
         self.behaviour = behaviour

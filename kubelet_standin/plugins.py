@@ -19,7 +19,7 @@ from kubelet_standin.tracking import Tracker, tracker_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+    from kubelet_standin.api import deviceplugin_pb2 as pb
     from kubelet_standin.behaviour import Behaviour
     from kubelet_standin.events import Emit
     from kubelet_standin.faults import Faults

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from aosp_plugin.framework.api import podresources_pb2 as pb
-from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.sockets import socket_address
+from kubelet_standin.api import podresources_pb2 as pb
+from kubelet_standin.api import podresources_pb2_grpc as rpc
 from kubelet_standin.resources import HEALTHY
+from kubelet_standin.sockets import socket_address
 
 if TYPE_CHECKING:
     import os

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
-from aosp_plugin.framework.resource_names import is_extended_resource_name
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,6 +22,13 @@ SUPPORTED_VERSION: Final = "v1beta1"
 PENDING: Final = "pending"
 ACCEPTED: Final = "ok"
 CANCELLED: Final = "cancelled"
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAME: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_QUOTA_PREFIX: Final = "requests."
+_MAX_DOMAIN_LENGTH: Final = 253
+_MAX_NAME_LENGTH: Final = 63
 
 
 @dataclass
@@ -37,6 +44,24 @@ class Registration:
     """``pending``, ``ok``, ``cancelled`` (the caller gave up or the kubelet stopped), or the error text."""
     dial_error: str | None = None
     """Why the plugin could not be dialled after the answer (``Behaviour.OLD``); the plugin does not learn it."""
+
+
+def is_extended_resource_name(name: str) -> bool:
+    """Return whether a kubelet accepts a resource of this name, such as ``example.com/gpu``.
+
+    pkg/apis/core/v1/helper/helpers.go ``IsExtendedResourceName``: a name in a domain outside kubernetes.io that is
+    still a qualified name after a quota has put ``requests.`` in front, which leaves 244 characters for the domain.
+    """
+    domain, slash, rest = name.partition("/")
+    return (
+        bool(slash)
+        and "kubernetes.io/" not in name
+        and not name.startswith(_QUOTA_PREFIX)
+        and len(_QUOTA_PREFIX + domain) <= _MAX_DOMAIN_LENGTH
+        and _DOMAIN.fullmatch(domain) is not None
+        and len(rest) <= _MAX_NAME_LENGTH
+        and _NAME.fullmatch(rest) is not None
+    )
 
 
 def registration_error(version: str, resource_name: str) -> str | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
-    from aosp_plugin.framework.api import deviceplugin_pb2 as pb
+    from kubelet_standin.api import deviceplugin_pb2 as pb
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"

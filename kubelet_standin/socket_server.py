@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
+from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin.directory import SOCKET_NAME, alias
 
 if TYPE_CHECKING:

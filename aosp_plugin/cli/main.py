@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aosp_plugin import __version__, config
-from aosp_plugin.cli.kubelet import kubelet, stand_in_kubelet
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import leaves
 
@@ -230,14 +229,16 @@ def demo(devices: int | None, *, stay: bool, seed: int, port: int) -> None:
     Without --stay, the demo shows step by step what the plugin does, with single binder devices. With --stay, it runs
     a host with phones until q, Ctrl-C or SIGTERM, and prints the address of the plugin's page.
     """
-    with stand_in_kubelet():
+    try:
         from aosp_plugin.cli.demo import stay as permanent  # noqa: PLC0415
         from aosp_plugin.cli.demo import steps  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in {"aosp_plugin.cli.demo", "kubelet_standin"}:
+            raise
+        message = "the demo is not part of the image; elsewhere it requires the stand-in kubelet, kubelet-standin"
+        raise click.ClickException(message) from error
 
     sys.exit(asyncio.run(permanent.stay(devices or 120, seed, port) if stay else steps.demo(devices or 1000)))
-
-
-cli.add_command(kubelet)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

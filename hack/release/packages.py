@@ -1,11 +1,12 @@
-"""The Python packages: wheel and source distribution."""
+"""The Python packages: a wheel and a source distribution of each distribution."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hack.release import source
 from hack.release.errors import ReleaseError, run
@@ -18,19 +19,27 @@ BACKEND = "build/packaging/bin/python"
 """An environment with the locked versions of deploy/build-requirements.txt; ``make release`` makes it."""
 
 
+DISTRIBUTIONS: Final = (".", "kubelet_standin")
+"""The directories with a pyproject.toml."""
+
+
 def build(project: Project, output: Path, source_url: str) -> None:
-    """Build both packages from the files under version control. Raises ReleaseError."""
+    """Build all packages from the files under version control. Raises ReleaseError."""
     backend = project.root / BACKEND
     python = str(backend) if backend.exists() else sys.executable
     with tempfile.TemporaryDirectory(prefix="aosp-release-") as directory:
         source.export(project, Path(directory))
-        settings = Path(directory, "pyproject.toml")
-        settings.write_text(with_urls(settings.read_text(encoding="utf-8"), source_url), encoding="utf-8")
-        readme = Path(directory, "README.md")
-        text = absolute(readme.read_text(encoding="utf-8"), source_url, f"v{project.version}")
-        readme.write_text(text, encoding="utf-8")
         command = (python, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel")
-        run(*command, "--directory", str(output.resolve()), cwd=Path(directory))
+        for name in DISTRIBUTIONS:
+            distribution = Path(directory, name)
+            settings = distribution / "pyproject.toml"
+            settings.write_text(with_urls(settings.read_text(encoding="utf-8"), source_url), encoding="utf-8")
+            readme = distribution / "README.md"
+            text = absolute(readme.read_text(encoding="utf-8"), source_url, f"v{project.version}", name)
+            readme.write_text(text, encoding="utf-8")
+            if name != ".":
+                shutil.copy2(Path(directory, "LICENSE"), distribution)
+            run(*command, "--directory", str(output.resolve()), cwd=distribution)
 
 
 def with_urls(settings: str, source_url: str) -> str:

@@ -4,29 +4,28 @@
 ResourceSlices, ResourceClaims, DeviceClasses and others (``kinds``). It has GET, LIST with field selectors and pages,
 WATCH with bookmarks, POST, PUT, PATCH, DELETE with preconditions, and DELETE of a collection, and answers as
 kube-apiserver does: 404, 409 for a conflict, 410 after :meth:`ApiServer.compact`, 422 for a ResourceSlice that breaks a
-limit. The same checks run with it and with kube-apiserver (``tests/api_contract``).
+limit. The same checks run with it and with kube-apiserver.
 
 ::
 
     import asyncio
 
-    from aosp_plugin.framework.apiserver import paths
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.apiserver.credentials import StaticCredentials
     from kubelet_standin.apiserver import ApiServer, Throttle
 
+    SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
     async def main():
-        async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:   # or your driver
-            server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
-            node = await client.get(paths.object_path(paths.NODES, "worker"))
+        async with ApiServer() as server:
+            server.objects.create("/api/v1/nodes", {"metadata": {"name": "worker"}})
+            ...                                                       # your driver is a client of server.url
 
             throttled = server.faults.add(Throttle(retry_after=1.0), verb="create", resource="resourceslices", times=2)
             ...                                                       # the driver publishes its slices
-            await server.wait_for(lambda s: s.objects.list(paths.RESOURCE_SLICES))
+            await server.wait_for(lambda s: s.objects.list(SLICES))
             assert throttled.hits == 2
 
-            server.objects.delete_collection(paths.RESOURCE_SLICES, "spec.nodeName=worker")     # a kubelet starts
-            await server.wait_for(lambda s: s.objects.list(paths.RESOURCE_SLICES))
+            server.objects.delete_collection(SLICES, "spec.nodeName=worker")     # a kubelet starts
+            await server.wait_for(lambda s: s.objects.list(SLICES))
             assert server.count("update", "resourceslices") == 0      # nothing was written in vain
 
     asyncio.run(main())

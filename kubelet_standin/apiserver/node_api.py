@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from aosp_plugin.framework.apiserver import paths
 from kubelet_standin.dra_claims import DraClaim
 
 if TYPE_CHECKING:
     import ssl
 
+API = "/apis/resource.k8s.io/v1"
 TIMEOUT = 10.0
 """Seconds for each request."""
 
@@ -39,11 +39,11 @@ class NodeApi:
     async def wipe(self, driver: str) -> None:
         """Delete the ResourceSlices of a driver on the node, or with an empty name those of all drivers."""
         selector = f"spec.nodeName={self._node}" + (f",spec.driver={driver}" if driver else "")
-        await self._request("DELETE", paths.RESOURCE_SLICES, {"fieldSelector": selector})
+        await self._request("DELETE", f"{API}/resourceslices", {"fieldSelector": selector})
 
     async def fetch(self, namespace: str, name: str) -> DraClaim:
         """Return a claim. Raises ClaimsError if it is not allocated."""
-        path = paths.object_path(paths.resource_claims(namespace), name)
+        path = f"{API}/namespaces/{namespace}/resourceclaims/{name}"
         return DraClaim.from_object(await self._request("GET", path, {}))
 
     async def _request(self, method: str, path: str, query: dict[str, str]) -> Any:

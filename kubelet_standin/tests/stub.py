@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.api import deviceplugin_pb2_grpc as rpc
 from kubelet_standin import Behaviour, Kubelet
+from kubelet_standin.api import deviceplugin_pb2 as pb
+from kubelet_standin.api import deviceplugin_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

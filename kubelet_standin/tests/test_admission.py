@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
+from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.tests.stub import (
     OTHER,
     PRE_STARTS,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from kubelet_standin import Behaviour, ContainerAllocation, DeviceSpec, Mount
 from kubelet_standin.allocation import (
     AllocationRequest,
@@ -19,6 +18,7 @@ from kubelet_standin.allocation import (
     sample,
     start_selection,
 )
+from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import CheckpointEntry
 from kubelet_standin.resources import ResourceState
 

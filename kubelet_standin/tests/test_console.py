@@ -1,4 +1,4 @@
-"""``aosp-plugin kubelet``: the stand-in kubelet as a command."""
+"""``kubelet-standin``: the stand-in kubelet as a command."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 import pytest
 
-from aosp_plugin.framework.api import podresources_pb2, podresources_pb2_grpc
 from kubelet_standin import ContainerAllocation, DeviceSpec, Event, Faults, Kubelet, Mount, console
+from kubelet_standin.api import podresources_pb2, podresources_pb2_grpc
 from kubelet_standin.tests.stub import (
     OTHER,
     PATIENCE,
@@ -30,11 +30,11 @@ from kubelet_standin.tests.stub import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMAND = [sys.executable, "-m", "aosp_plugin", "kubelet"]
+COMMAND = [sys.executable, "-m", "kubelet_standin"]
 
 
 class Process:
-    """``aosp-plugin kubelet --json`` as a process."""
+    """``kubelet-standin --json`` as a process."""
 
     def __init__(self, directory: str, *flags: str, **options: Any) -> None:
         self.command = [*COMMAND, directory, "--json", *flags]
@@ -135,7 +135,7 @@ async def test_process_refuses_a_directory_in_use(kubelet: Kubelet) -> None:
     """A start would remove the sockets of the kubelet that listens in the directory."""
     process = await asyncio.create_subprocess_exec(*COMMAND, kubelet.directory, stderr=asyncio.subprocess.PIPE)
     _, error = await process.communicate()
-    assert error.decode() == f"aosp-plugin: a kubelet already listens on {kubelet.socket_path}\n"
+    assert error.decode() == f"kubelet-standin: {kubelet.socket_path}: a kubelet already listens\n"
     assert process.returncode == 1
     assert kubelet.running
 

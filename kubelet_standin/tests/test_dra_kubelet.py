@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from aosp_plugin.framework.api import dra_health_pb2 as health_pb
-from aosp_plugin.framework.api import dra_pb2 as pb
-from aosp_plugin.framework.api import pluginregistration_pb2 as registration_pb
-from aosp_plugin.framework.apiserver import paths
 from kubelet_standin import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
+from kubelet_standin.api import dra_health_pb2 as health_pb
+from kubelet_standin.api import dra_pb2 as pb
+from kubelet_standin.api import pluginregistration_pb2 as registration_pb
 from kubelet_standin.apiserver import ApiServer
-from kubelet_standin.apiserver.node_api import NodeApi
+from kubelet_standin.apiserver.node_api import API, NodeApi
 from kubelet_standin.dra_health import HealthCache
 from kubelet_standin.dra_kubelet import ClaimsError
 from kubelet_standin.registry_watcher import RegistryWatcher
@@ -438,21 +437,21 @@ async def test_requests_reach_an_api_server(kubelet_dir: str, plugin: Plugin) ->
         for name, node in (("ours", "worker"), ("theirs", "other")):
             pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
             spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "d"}]}
-            server.objects.create(paths.RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
+            server.objects.create(f"{API}/resourceslices", {"metadata": {"name": name}, "spec": spec})
         results = [{"request": "r", "driver": DRIVER, "pool": "worker", "device": "d"}]
         claim = {
             "metadata": {"name": "claim"},
             "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
             "status": {"allocation": {"devices": {"results": results}}},
         }
-        created = server.objects.create(paths.resource_claims("default"), claim)
+        created = server.objects.create(f"{API}/namespaces/default/resourceclaims", claim)
         api = NodeApi(server.url, "worker")
         async with (
             plugin.serving(f"{kubelet_dir}/gpu.sock"),
             DraKubelet(kubelet_dir, timings=FAST, wipe=api.wipe, fetch=api.fetch) as kubelet,
         ):
-            await server.wait_for(lambda s: len(s.objects.list(paths.RESOURCE_SLICES)) == 1)
-            (left,) = server.objects.list(paths.RESOURCE_SLICES)
+            await server.wait_for(lambda s: len(s.objects.list(f"{API}/resourceslices")) == 1)
+            (left,) = server.objects.list(f"{API}/resourceslices")
             assert left["metadata"]["name"] == "theirs"
             await kubelet.wait_for(lambda k: k.connected(DRIVER), PATIENCE)
             await kubelet.prepare(a_pod("a"))

@@ -16,9 +16,9 @@ import grpc
 import pytest
 
 import kubelet_standin
-from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
 from kubelet_standin import socket_server as kubelet_server
+from kubelet_standin.api import deviceplugin_pb2 as pb
 from kubelet_standin.checkpoint import Checkpoint, decode
 from kubelet_standin.tests.stub import (
     OTHER,

@@ -47,6 +47,14 @@ async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, 
         assert (await client.list(paths.NODES)).items == []
 
 
+async def test_a_pod_finds_an_api_server_with_an_ipv6_address(tmp_path: Path) -> None:
+    async with ApiServer(tls=True, host="::1") as server:
+        server.write_service_account(str(tmp_path))
+        async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
+            assert (await client.list(paths.NODES)).items == []
+        assert server.url.startswith("https://[::1]:")
+
+
 async def test_a_token_that_was_not_replaced_is_sent_once(server: ApiServer, client: ApiClient) -> None:
     server.access.expire("first")
     with pytest.raises(UnauthorizedError, match="the token is invalid or expired"):

@@ -57,7 +57,8 @@ async def test_options_are_the_same_by_rpc_and_in_register(connection: Connectio
     options = await connection.stub.GetDevicePluginOptions(pb.Empty())
     assert options.get_preferred_allocation_available
     assert not options.pre_start_required
-    assert connection.kubelet.registrations[-1].options == options
+    registered = connection.kubelet.registrations[-1].options
+    assert registered.SerializeToString() == options.SerializeToString()
 
 
 async def test_each_container_of_a_request_gets_its_own_response(connection: Connection) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aosp_plugin.binder.discovery.health import Reason
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "k*/*.md", "tests/**/*.md") for path in ROOT.glob(pattern))
 
 
 def anchors(path: Path) -> set[str]:

@@ -275,8 +275,9 @@ def test_files_that_are_not_committed_are_named(root: Path, output: Path) -> Non
     assert commit["annotations"] == {"changed": ["new.txt"]}
 
 
-def test_the_public_repository_is_added_to_the_metadata() -> None:
-    settings = (source.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("distribution", packages.DISTRIBUTIONS)
+def test_the_public_repository_is_added_to_the_metadata(distribution: str) -> None:
+    settings = (source.ROOT / distribution / "pyproject.toml").read_text(encoding="utf-8")
     urls = tomllib.loads(packages.with_urls(settings, URL))["project"]["urls"]
     assert urls["Source"] == URL
     assert packages.with_urls(settings, "") == settings
@@ -288,6 +289,7 @@ def test_relative_links_lead_to_the_files_of_the_tag() -> None:
         f"[a]({URL}/blob/v0.2.0/docs/a.md#b) ![p]({URL}/raw/v0.2.0/docs/p.png) [h](#heading) [web](https://example.com/x)"
     )
     assert absolute(text, "", "v0.2.0") == text
+    assert absolute("[a](../docs/a.md#b)", URL, "v0.2.0", "tool") == f"[a]({URL}/blob/v0.2.0/docs/a.md#b)"
 
 
 def test_checksums_are_those_that_sha256sum_checks(output: Path) -> None:

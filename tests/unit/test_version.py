@@ -19,6 +19,7 @@ WHEEL = "aosp_device_plugin-0.1.0-py3-none-any.whl"
 
 FILES = {
     "aosp_plugin/__init__.py": '__version__ = "0.1.0"\n',
+    "kubelet_standin/__init__.py": '__version__ = "0.1.0"\n\n__all__ = []\n',
     "deploy/chart/Chart.yaml": "apiVersion: v2\nversion: 0.1.0\nappVersion: 0.1.0\nkubeVersion: '>=1.22.0-0'\n",
     "docs/install.md": f"Import {ARCHIVE} and {WHEEL}.\n",
     "pod.yaml": f"image: {IMAGE}  # another image: busybox:0.1.0\n",

@@ -1,0 +1,66 @@
+"""``kubelet-standin``: the stand-in kubelet as a command, for device plugins in any language."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from kubelet_standin import __version__
+
+DESCRIPTION = """\
+Run a stand-in kubelet, to test device plugins.
+
+A device plugin in any language registers at DIR/kubelet.sock. DIR is created if it does not exist. Each event is
+printed as a line. The kubelet runs until quit, Ctrl-C or SIGTERM.
+
+Commands are read from standard input, also from scripts:
+
+admit POD RESOURCE=COUNT ...   Admit a pod with one container (Allocate).
+run POD                        Start its container (PreStartContainer).
+remove POD                     End a pod; its devices become free.
+restart [lose-checkpoint]      Restart the kubelet, with or without its memory.
+stop, start                    Stop the kubelet as if it was killed; start it.
+devices RESOURCE               Show the health of each device.
+wait RESOURCE COUNT [SECONDS]  Wait until so many devices are allocatable.
+break FAULT [VALUE], repair    Inject a fault; remove all faults.
+drop [RESOURCE]                Cancel the ListAndWatch streams.
+quit                           Stop the kubelet and exit.
+"""
+
+
+def main() -> int:
+    """Run the command, and return its exit code: 0 success, 1 failure. Invalid usage ends the process with 2."""
+    parser = argparse.ArgumentParser(
+        prog="kubelet-standin", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", metavar="DIR", help="the plugin directory of the kubelet")
+    parser.add_argument(
+        "--behaviour",
+        choices=["old", "early", "sweeping", "buggy", "new"],
+        default="new",
+        help="the kubelet version to behave like: 1.20, 1.25, 1.26 to 1.32, 1.33 to 1.36, or 1.37; default: new",
+    )
+    parser.add_argument("--pod-resources", metavar="PATH", default="", help="serve the podresources API at this socket")
+    parser.add_argument("--json", action="store_true", help="print events as JSON objects")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    options = parser.parse_args()
+
+    # gRPC's C core logs on its own ("Got goaway") unless this is set before it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from kubelet_standin import Behaviour, console  # noqa: PLC0415 - the variable has to be set first
+
+    behaviour = Behaviour[options.behaviour.upper()]
+    run = console.run(options.directory, behaviour, pod_resources=options.pod_resources, as_json=options.json)
+    try:
+        asyncio.run(run)
+    except OSError as error:
+        text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"kubelet-standin: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
