@@ -8,8 +8,8 @@ REQUIRE_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) a
 PIP_INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests test-unit test-pythons test-faults test-browser test-deploy test-kubelet test-kernel test-bench \
-  test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
+.PHONY: help demo test lint types layers tests test-unit test-pythons test-tools test-faults test-browser test-deploy test-kubelet test-kernel \
+  test-bench test-apiserver test-cluster test-cluster-broken cluster cluster-stop chaos chaos-claims chaos-cluster fuzz bench bench-dra bench-fleet \
   bench-scheduler bench-storm matrix docs chart version release release-twice test-workflows proto lock image audit clean
 
 help: ## Print this list
@@ -59,6 +59,10 @@ tests: $(VENV)/.installed ## Run the test suite with coverage
 test-unit: export PYTHONDONTWRITEBYTECODE :=
 test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a minute or two
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/unit
+
+test-tools: export PYTHONDONTWRITEBYTECODE :=
+test-tools: $(VENV)/.installed ## Test the stand-in kubelet, and the tools in hack and tests
+	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests
 
 PYTHONS ?=
 test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"

@@ -23,8 +23,8 @@ from hack import debian_python
 from tests.e2e.common import packages
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = ("lint", "types", "layers", "tests")
-"""What ``make test`` consists of; tests/unit/test_pythons.py compares them."""
+TARGETS = ("lint", "types", "layers", "tests", "test-tools")
+"""What ``make test`` consists of, and ``make test-tools``; tests/tools/test_pythons.py compares them."""
 
 _numbers = itertools.count(1)
 

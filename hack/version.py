@@ -82,7 +82,7 @@ def texts(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True)
     for name in filter(None, listed.stdout.split("\0")):
         path = root / name
-        if name != str(CHANGELOG) and not name.startswith("tests/unit/") and path.is_file():
+        if name != str(CHANGELOG) and not name.startswith(("tests/unit/", "tests/tools/")) and path.is_file():
             try:
                 yield name, path.read_text(encoding="utf-8")
             except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """The tables of docs/compatibility.md that no cell of the matrix covers: what they call tested is what the tests run.
 
-``tests/unit/matrix`` checks the tables of the matrix.
+``tests/tools/matrix`` checks the tables of the matrix.
 """
 
 from __future__ import annotations

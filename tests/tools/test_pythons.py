@@ -45,7 +45,7 @@ def test_the_reported_version_is_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pythons, "ROOT", tmp_path)
-    (tmp_path / "Makefile").write_text(".venv-3.11/.installed lint types layers tests:\n")
+    (tmp_path / "Makefile").write_text(".venv-3.11/.installed lint types layers tests test-tools:\n")
     python = tmp_path / ".venv-3.11/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho 3.11.99\n")
@@ -65,7 +65,7 @@ def test_an_environment_that_cannot_be_made_is_a_failure(
 
 def test_the_targets_are_those_of_make_test() -> None:
     (targets,) = re.findall(r"^test: (.*?) ##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert tuple(targets.split()) == TARGETS
+    assert (*targets.split(), "test-tools") == TARGETS
 
 
 def test_a_version_that_is_not_installed_is_skipped_and_an_error_if_all_are_required() -> None:
