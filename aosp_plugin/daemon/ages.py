@@ -57,7 +57,7 @@ class ResourceAges(Observer):
     def published(self, snapshot: Snapshot, _since: float | None) -> None:
         """Record which devices have become unhealthy, or are gone."""
         self._snapshot, now, before = snapshot, self._clock(), self.since.unhealthy
-        unadvertised = snapshot.devices[len(snapshot.devices) - snapshot.truncated :]
+        unadvertised = [*snapshot.devices.values()][len(snapshot.devices) - snapshot.truncated :]
         unhealthy = {device.id: before.get(device.id, now) for device in (*snapshot.unhealthy, *unadvertised)}
         self.since = self.since._replace(unhealthy=unhealthy, gone=self._gone(now))
 
@@ -120,4 +120,4 @@ class ResourceAges(Observer):
         before, snapshot = self.since.gone, self._snapshot
         if snapshot is None or not self._owners:
             return {}
-        return {device_id: before.get(device_id, now) for device_id in self._owners.keys() - snapshot.devices.known}
+        return {device_id: before.get(device_id, now) for device_id in self._owners.keys() - snapshot.devices.keys()}

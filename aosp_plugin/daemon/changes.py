@@ -103,11 +103,11 @@ class ResourceChanges(Observer):
             if reasons.get(device_id) != reason:
                 unhealthy.setdefault(reason, []).append(device_id)
         ended = [device_id for device_id in reasons if device_id not in self._reasons]
-        known, known_before = snapshot.devices.known, before.devices.known
+        known, known_before = snapshot.devices, before.devices
         healthy = [device_id for device_id in ended if device_id in known]
         if len(before.devices) != len(snapshot.devices) or len(healthy) < len(ended) or not (unhealthy or ended):
-            self._devices(Event.REMOVED, "no longer listed", [i for i in before.devices.ids if i not in known])
-            self._devices(Event.ADDED, "new", [i for i in snapshot.devices.ids if i not in known_before])
+            self._devices(Event.REMOVED, "no longer listed", [i for i in known_before if i not in known])
+            self._devices(Event.ADDED, "new", [i for i in known if i not in known_before])
         for reason, device_ids in unhealthy.items():
             self._devices(Event.UNHEALTHY, f"unhealthy: {reason}", device_ids)
         self._devices(Event.HEALTHY, "healthy again", healthy)

@@ -49,7 +49,7 @@ class LostDevices:
         if before is None:
             return DeviceChanges({}, (), 0)
         reasons = {device.id: device.reason for device in snapshot.unhealthy}
-        reasons |= dict.fromkeys(before.devices.known - snapshot.devices.known, REMOVED)
+        reasons |= dict.fromkeys(before.devices.keys() - snapshot.devices.keys(), REMOVED)
         lost = {
             device_id: reason
             for device_id, reason in reasons.items()

@@ -128,7 +128,7 @@ def labels(feature: Feature, snapshot: Snapshot) -> list[str]:
     """Return the lines of a resource. Reads the host."""
     found = driver_kind(feature.host, [each for group in feature.backend.binder_devices().values() for each in group])
     if feature.server.driver is not None and not found.driver and snapshot.devices:  # no claim has a phone yet
-        driver = feature.backend.attributes(snapshot.devices[0].id).get("driver", "")
+        driver = feature.backend.attributes(next(iter(snapshot.devices))).get("driver", "")
         found = DriverKind(found.kind or "binderfs" * bool(driver), str(driver))
     values = {
         "count": str(len(snapshot.devices)),

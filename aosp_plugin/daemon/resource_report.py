@@ -129,7 +129,7 @@ def _listed_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]
     leaked = {holder.binder_device for holder in _leaked(status)}
     binder_devices, spread_devices = status.binder_devices(), status.spread_devices()
     published = len(status.snapshot.devices) - status.snapshot.truncated
-    for position, device in enumerate(status.snapshot.devices):
+    for position, device in enumerate(status.snapshot.devices.values()):
         reason, detail = device.reason, device.detail
         if not reason and position >= published:
             reason, detail = TRUNCATED, f"{TRUNCATED}: not in the kubelet's list because of its 4 MiB message limit"
@@ -146,7 +146,7 @@ def _gone_devices(status: ResourceStatus, owners: Mapping[str, Sequence[Owner]])
     """Report the devices that are allocated to pods but no longer exist; none before the first scan."""
     if not status.snapshot.revision or not owners:
         return
-    for device_id in sorted(owners.keys() - status.snapshot.devices.known, key=natural_key):
+    for device_id in sorted(owners.keys() - status.snapshot.devices.keys(), key=natural_key):
         detail = f"{GONE}: allocated to a pod, but the device no longer exists"
         since = status.since.gone.get(device_id)
         pods, allocated = _pods(owners, device_id), status.since.allocated.get(device_id)

@@ -15,7 +15,6 @@ from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service import logs, systemd
 from aosp_plugin.framework.service.heartbeat import Heartbeat
-from aosp_plugin.framework.service.malloc import limit_arenas
 from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.worker import Worker
 
@@ -36,7 +35,6 @@ async def serve(load: Callable[[], Config]) -> None:
     Raises an ExceptionGroup of everything that failed: PluginError, HostError or OSError if the plugin cannot start, or
     can never register; any other error is a bug.
     """
-    limit_arenas()
     gc.freeze()  # modules stay loaded, see also ``__main__``
     await Daemon(load).run()
 

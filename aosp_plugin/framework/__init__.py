@@ -60,7 +60,7 @@ from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
-    from aosp_plugin.framework.devices import Device, Devices
+    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.inventory import Inventory, Snapshot
@@ -79,7 +79,6 @@ __all__ = [
     "Device",
     "DeviceNode",
     "DevicePlugin",
-    "Devices",
     "DraDirectories",
     "DraDriver",
     "FileEvents",
@@ -107,7 +106,6 @@ __all__ = [
 _MODULES = {
     "Device": "devices",
     "DevicePlugin": "deviceplugin.plugin",
-    "Devices": "devices",
     "DraDirectories": "dra.driver",
     "DraDriver": "dra.driver",
     "FileEvents": "events.file_events",

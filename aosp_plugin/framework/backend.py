@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aosp_plugin.framework.deviceplugin import answers
 from aosp_plugin.framework.edits import ContainerEdits
 from aosp_plugin.framework.errors import InvalidRequestError
 
@@ -49,14 +48,13 @@ class Backend(ABC):
     ``retain``, ``close``
     ``devices``, ``directories``                         the worker thread, after a successful ``scan``
     ``seconds_until_scan``                               the event loop, after a successful ``scan``
-    ``allocate``, ``allocate_encoded``, ``prefer``       threads of the gRPC server, also several at once, at any time,
-                                                         also while the worker thread runs another method
-    ``attributes``                                       the event loop, at any time likewise
+    ``allocate``, ``prefer``, ``attributes``             the event loop, at any time, also while the worker thread runs
+                                                         another method
     ==================================================== ==============================================================
 
-    The methods in the last four rows answer from memory within a millisecond or so, without a system call on files of
-    the host. The event loop serves every resource of the process, and the kubelet waits for its answer in the loop that
-    starts its pods.
+    The methods in the last three rows answer from memory within a millisecond or so, without a system call on files of
+    the host. The event loop serves every resource of the process, and the kubelet waits for the answer before it starts
+    any other pod.
 
     A method that hangs in the worker thread delays the others of that resource: its devices stay published as they are,
     and PreStartContainer fails after its deadline. Nothing else is affected.
@@ -129,13 +127,6 @@ class Backend(ABC):
         ask for the same ID again, and never reports that a device is released. Raises AllocationError.
         """
 
-    def allocate_encoded(self, ids: Sequence[str]) -> bytes:
-        """Return what ``allocate`` returns, as a ContainerAllocateResponse of the device plugin API.
-
-        For backends that join parts which they have encoded before (``deviceplugin.answers``). Raises AllocationError.
-        """
-        return answers.encode(self.allocate(ids))
-
     def directories(self) -> frozenset[str]:
         """Return the directories, as paths of this process, in which a change of files requires a scan."""
         return frozenset()
@@ -152,7 +143,7 @@ class Backend(ABC):
     def pre_start(self, ids: Sequence[str]) -> None:  # noqa: B027 - a default, not an abstract method
         """Prepare the devices ``ids`` for a container that is about to start. Idempotent. Raises AllocationError.
 
-        The kubelet gets DEADLINE_EXCEEDED after ``servicer.PRE_START_TIMEOUT``. The call goes on nevertheless, and the
+        The kubelet gets DEADLINE_EXCEEDED after ``Timings.pre_start``. The call goes on nevertheless, and the
         kubelet asks for the same devices again.
         """
 

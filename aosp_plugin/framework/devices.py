@@ -143,13 +143,11 @@ def id_problem(device_id: str) -> str | None:
     return None
 
 
-def valid_devices(devices: Sequence[Device]) -> tuple[Devices, Mapping[str, str]]:
+def valid_devices(devices: Iterable[Device]) -> tuple[list[Device], dict[str, str]]:
     """Return the devices with valid and unique IDs, and the reason why its device is skipped for each other ID.
 
-    Of several devices with the same ID, the first one stays. ``Devices`` have valid IDs already.
+    Of several devices with the same ID, the first one stays.
     """
-    if isinstance(devices, Devices):
-        return devices, {}
     valid: dict[str, Device] = {}
     problems: dict[str, str] = {}
     for device in devices:
@@ -158,4 +156,4 @@ def valid_devices(devices: Sequence[Device]) -> tuple[Devices, Mapping[str, str]
             problems[device.id] = problem
         else:
             valid[device.id] = device
-    return Devices.of(valid.values()), problems
+    return [*valid.values()], problems

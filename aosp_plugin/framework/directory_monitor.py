@@ -136,10 +136,6 @@ class DirectoryMonitor:
         except OSError as error:
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
-    async def answers(self, path: str) -> None:
-        """Return when the directory of ``path`` answers, even if ``stop`` is set."""
-        await self._worker.run(partial(os.path.lexists, path), label=ACCESS)
-
     async def close(self) -> None:
         """End the file events and the thread, now or when its last call returns."""
         with contextlib.suppress(WorkerTimeoutError):

@@ -9,51 +9,56 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.deviceplugin.encoding import chunks, fitting
-from aosp_plugin.framework.devices import Devices
+from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from aosp_plugin.framework.deviceplugin.encoding import Chunk
     from aosp_plugin.framework.devices import Device
 
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes that the kubelet accepts in one message: gRPC's default, never raised (pkg/kubelet/cm/devicemanager). One byte
 more ends the stream, and with it every device of the resource."""
 
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+"""The two states that the kubelet knows (pkg/apis/deviceplugin/v1beta1/constants.go)."""
+
+GROWTH = 4
+"""Bytes by which the message of a device grows at most when it becomes unhealthy."""
+
 
 class Snapshot:
     """All devices at one moment. Immutable; may be read in any thread."""
 
-    def __init__(
-        self, revision: int, devices: Sequence[Device], limit: int = MESSAGE_LIMIT, previous: Snapshot | None = None
-    ) -> None:
-        """``limit`` is in bytes; unchanged encoded parts of ``previous``, an earlier snapshot, are reused."""
+    def __init__(self, revision: int, devices: Iterable[Device], limit: int = MESSAGE_LIMIT) -> None:
+        """Take devices whose IDs are valid and unique, see ``valid_devices``. ``limit`` is in bytes."""
         self.revision = revision
-        self.devices = Devices.of(devices)
-        self.chunks: Sequence[Chunk] = chunks(self.devices, previous.chunks if previous is not None else ())
-        self.message, self._advertised = fitting(self.chunks, limit)
+        self.devices: Mapping[str, Device] = {device.id: device for device in devices}
+        """All devices by ID, in their order."""
+        response = _response(self.devices.values())
+        self.truncated = 0
+        """Number of devices at the end of the list that did not fit into the message."""
+        if response.ByteSize() + GROWTH * len(self.devices) > limit:
+            advertised = _fitting(self.devices.values(), limit)
+            self.truncated = len(self.devices) - advertised
+            del response.devices[advertised:]
+        self.message: bytes = response.SerializeToString()
         """The encoded ListAndWatchResponse, shared by all streams."""
 
     @cached_property
     def unhealthy(self) -> Sequence[Device]:
         """The unhealthy devices in their order, including those that did not fit into the message."""
-        return [device for device in self.devices.among(self.devices.ids).values() if device.reason]
-
-    @property
-    def truncated(self) -> int:
-        """Number of devices at the end of the list that did not fit into the message."""
-        return len(self.devices) - self._advertised
+        return [device for device in self.devices.values() if device.reason]
 
     @cached_property
     def reasons(self) -> Mapping[str, int]:
         """Number of devices in the message by reason; healthy devices have an empty one."""
-        special = self.devices.among(self.devices.ids[: self._advertised]).values()
-        counts = Counter(device.reason for device in special)
-        counts[""] += self._advertised - len(special)
+        advertised = islice(self.devices.values(), len(self.devices) - self.truncated)
+        counts = Counter({"": 0})
+        counts.update(device.reason for device in advertised)
         return counts
 
     @property
@@ -62,29 +67,53 @@ class Snapshot:
         return self.reasons[""]
 
 
+def _response(devices: Iterable[Device], health: str = "") -> pb.ListAndWatchResponse:
+    """Return the message for devices, with their health or this one."""
+    response = pb.ListAndWatchResponse()
+    add = response.devices.add
+    for device in devices:
+        message = add()  # and then each field: keywords take twice as long
+        message.ID = device.id
+        message.health = health or (UNHEALTHY if device.reason else HEALTHY)
+        if device.numa_nodes:  # without them, there is no topology
+            message.topology.nodes.extend([pb.NUMANode(ID=node) for node in device.numa_nodes])
+    return response
+
+
+def _fitting(devices: Iterable[Device], limit: int) -> int:
+    """Return how many of the devices fit into ``limit`` bytes.
+
+    Each device counts with its size when unhealthy, so that a change of health never displaces another device.
+    """
+    count = 0
+    for device in devices:
+        limit -= _response([device], UNHEALTHY).ByteSize()
+        if limit < 0:
+            break
+        count += 1
+    return count
+
+
 class Inventory:
     """The current snapshot. Belongs to one event loop; ``snapshot`` may be read in any thread."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot(0, ())
-        self.listeners: set[Callable[[], None]] = set()
-        """Called in the event loop when there is a new snapshot; they must return at once."""
         self._superseded = asyncio.Event()
 
-    def publish(self, devices: Sequence[Device]) -> bool:
+    def publish(self, devices: Iterable[Device]) -> bool:
         """Make ``devices`` the current snapshot; return False if the current one has the same devices already."""
-        before, devices = self.snapshot, Devices.of(devices)
-        if before.revision and devices == before.devices:
+        before = self.snapshot
+        by_id = {device.id: device for device in devices}
+        if before.revision and by_id == before.devices:
             return False
-        self._replace(Snapshot(before.revision + 1, devices, previous=before))
+        self._replace(by_id)
         return True
 
     def republish(self) -> None:
         """Send the devices again on all streams, unless they are still unknown."""
-        before = self.snapshot
-        if not before.revision:
-            return
-        self._replace(Snapshot(before.revision + 1, before.devices, previous=before))
+        if self.snapshot.revision:
+            self._replace(self.snapshot.devices)
 
     def superseded(self, revision: int) -> asyncio.Event:
         """Return an event that is set as soon as the current snapshot is newer than ``revision``."""
@@ -94,9 +123,7 @@ class Inventory:
         newer.set()
         return newer
 
-    def _replace(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+    def _replace(self, devices: Mapping[str, Device]) -> None:
+        self.snapshot = Snapshot(self.snapshot.revision + 1, devices.values())
         self._superseded.set()
         self._superseded = asyncio.Event()
-        for listener in self.listeners:
-            listener()

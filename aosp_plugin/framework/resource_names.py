@@ -37,7 +37,7 @@ def socket_name(resource_name: str) -> str:
     """Return the prefix of the names of a resource's sockets.
 
     A resource name may have 308 characters and a socket's path 107 bytes, of which the kubelet's directory and the
-    numbers take 61. A long name is therefore cut, and a digest of the whole name is added.
+    numbers take 62. A long name is therefore cut, and a digest of the whole name is added.
     """
     name = resource_name.replace("/", "_")
     if len(name) > MAX_STEM_LENGTH:

@@ -25,10 +25,10 @@ from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.devices import Devices
+    from aosp_plugin.framework.devices import Device
     from aosp_plugin.framework.events.file_events import Subscription
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.observer import Observer
@@ -255,7 +255,7 @@ class ScanLoop:
         if self._changes.changed.is_set():
             await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
 
-    def _scan(self) -> tuple[Devices, Mapping[str, str]]:
+    def _scan(self) -> tuple[Sequence[Device], Mapping[str, str]]:
         """Scan; return the valid devices, and why others are skipped. Runs in the worker thread.
 
         Directories are watched before they are scanned, so that no change is missed. If the scan has found further

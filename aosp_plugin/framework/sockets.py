@@ -148,8 +148,8 @@ class SocketDirectory:
 
     @property
     def longest_name(self) -> str:
-        """The longest name that a socket may have."""
-        return self._name(4194304, 10**13)
+        """The longest name that a socket may have: that of a socket that does not serve yet."""
+        return f".{self._name(4194304, 10**13)}"
 
     def next_endpoint(self, now: float) -> str:
         """Return a socket name that was never used before: a kubelet confuses registrations that share a name.

@@ -21,6 +21,8 @@ class Timings(NamedTuple):
     hang: float = 10.0
     """After which a call on the host that has not returned counts as hanging."""
 
+    pre_start: float = 10.0
+    """For ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
     register: float = 20.0
     """For Register: a kubelet takes up to 10 s to dial back before it answers, and has no deadline itself."""
     stream: float = 10.0

@@ -122,11 +122,10 @@ def allocation(*ids: str) -> pb.AllocateRequest:
 
 
 async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc(
-    things: LockedThings, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
+    things: LockedThings, kubelet_dir: str
 ) -> None:
     """Another process holds a lock. The preparation that started is finished, and done again at the next request."""
-    monkeypatch.setattr("aosp_plugin.framework.deviceplugin.servicer.PRE_START_TIMEOUT", 0.2, raising=False)
-    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE)
+    plugin = DevicePlugin(things, kubelet_dir=kubelet_dir, timings=IN_LIFE._replace(pre_start=1.0))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 2, RESOURCE)
         async with connected(kubelet) as stub, locked_by_another_process(things.lock("pre_start")) as release:
@@ -139,7 +138,6 @@ async def test_pre_start_that_hangs_exceeds_its_deadline_and_delays_no_other_rpc
             assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert kubelet.resource(RESOURCE).allocatable == 2
             release()
-            monkeypatch.setattr("aosp_plugin.framework.deviceplugin.servicer.PRE_START_TIMEOUT", PATIENCE)
             await stub.PreStartContainer(request, timeout=PATIENCE)
         assert things.prepared == [["thing1"], ["thing1"]]
 

@@ -127,27 +127,27 @@ async def test_event_loop_that_hangs_is_a_forced_exit(
     assert "main thread in seconds_until_scan (plugin.py:" in log[-1]
 
 
-async def test_allocate_that_hangs_delays_no_other_call_and_not_the_end(
+async def test_allocate_that_hangs_is_a_forced_exit(
     kubelet_dir: str, tmp_path: Path, hanging_file_system: HangingFileSystem
 ) -> None:
-    """A backend violates its contract. Each request has a thread, and all are answered but this one."""
+    """A backend violates its contract. The next start removes the socket."""
     async with Kubelet(kubelet_dir) as kubelet:
         process = await start(tmp_path, kubelet_dir, "allocate", hanging_file_system.directory)
         await listed(kubelet, 1, "example.com/thing")
         hanging_file_system.hang()
         (endpoint,) = sockets(kubelet_dir)
         async with grpc.aio.insecure_channel(f"unix:{kubelet_dir}/{endpoint}") as channel:
-            stub = DevicePluginStub(channel)
             container = pb.ContainerAllocateRequest(devices_ids=["thing"])
-            allocating = asyncio.ensure_future(stub.Allocate(pb.AllocateRequest(container_requests=[container])))
+            request = pb.AllocateRequest(container_requests=[container])
+            allocating = asyncio.ensure_future(DevicePluginStub(channel).Allocate(request))
             await hanging_file_system.until_waiting()
-            await stub.GetDevicePluginOptions(pb.Empty(), timeout=PATIENCE)
             process.terminate()
             code, log = await finish(process)
             with pytest.raises(grpc.aio.AioRpcError):
                 await allocating
     assert code == 0, log
-    assert sockets(kubelet_dir) == []
+    assert "WARNING forced exit" in log[-1]
+    assert "main thread in allocate (plugin.py:" in log[-1]
 
 
 async def test_standard_error_that_is_full_does_not_keep_the_process(kubelet_dir: str, tmp_path: Path) -> None:

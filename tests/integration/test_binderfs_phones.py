@@ -111,7 +111,7 @@ async def test_phones_of_an_unprepared_host_are_registered_at_once(directory: Mo
     plugin = DevicePlugin(backend_of(directory, 120), kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 120, RESOURCE)
-        assert {device.id for device in plugin.inventory.snapshot.devices} == {f"phone{n}" for n in range(120)}
+        assert {*plugin.inventory.snapshot.devices} == {f"phone{n}" for n in range(120)}
 
 
 async def test_restarted_plugin_finds_the_phones_of_running_containers(directory: Mounts, kubelet_dir: str) -> None:

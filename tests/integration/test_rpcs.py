@@ -268,7 +268,7 @@ async def test_device_list_is_truncated_at_the_message_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The last devices are missing, which readiness reports; the stream stays open."""
-    monkeypatch.setattr("aosp_plugin.framework.inventory.Snapshot.__init__.__defaults__", (1000, None))
+    monkeypatch.setattr("aosp_plugin.framework.inventory.Snapshot.__init__.__defaults__", (1000,))
     device_directory.add(*range(100))
     async with Kubelet(kubelet_dir, max_message=1000) as kubelet, running(device_directory, kubelet_dir) as plugin:
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).capacity > 0)

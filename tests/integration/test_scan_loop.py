@@ -90,7 +90,7 @@ async def scanning(backend: RecordingBackend, timings: Timings = EVENTS_ONLY) ->
 
 def ids(loop: ScanLoop) -> set[str]:
     """Return the published IDs."""
-    return {device.id for device in loop.inventory.snapshot.devices}
+    return {*loop.inventory.snapshot.devices}
 
 
 async def published(loop: ScanLoop, *expected: str) -> None:

@@ -149,7 +149,7 @@ class World:
     def as_it_should_be(self) -> bool:
         """Return whether the API server has exactly what is wanted, and would keep it so after garbage collection."""
         uid = self.server.objects.get(NODE_PATH)["metadata"]["uid"]
-        devices = () if self.withheld else self.running.inventory.snapshot.devices
+        devices = () if self.withheld else [*self.running.inventory.snapshot.devices.values()]
         identity = Identity(DRIVER, NODE, uid)
         found = {each["metadata"]["name"]: stored_slice(each) for each in self.running.slices()}
         return any(

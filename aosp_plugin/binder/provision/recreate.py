@@ -48,7 +48,7 @@ Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a 
 
 LOCK_TIMEOUT, LOCK_INTERVAL = 5.0, 0.02
 """Seconds to wait for another process that recreates devices of the same binderfs, and between two attempts. Less than
-``framework.deviceplugin.servicer.PRE_START_TIMEOUT``, so that the kubelet gets the cause."""
+``framework.timings.Timings.pre_start``, so that the kubelet gets the cause."""
 
 
 def recreate_device(device: BinderDevice, host: Host) -> None:

@@ -7,7 +7,6 @@ gRPC's INTERNAL. The device list is sent as the bytes that the snapshot encoded 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from functools import partial
@@ -16,11 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from aosp_plugin.framework.aio import call_in_loop
+from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
-from aosp_plugin.framework.deviceplugin import allocate_request, answers, preference_request
-from aosp_plugin.framework.deviceplugin.request_threads import leave_place
-from aosp_plugin.framework.deviceplugin.streams import Streams
 from aosp_plugin.framework.errors import (
     AllocationError,
     InvalidRequestError,
@@ -30,28 +26,29 @@ from aosp_plugin.framework.errors import (
     UnknownDeviceError,
     WorkerTimeoutError,
 )
-from aosp_plugin.framework.observer import NULL_OBSERVER, RESOURCE, milliseconds
+from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.edits import ContainerEdits
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker
+
+    Context = grpc.aio.ServicerContext[bytes, bytes]
 
 LOG = logging.getLogger(__name__)
 
 SERVICE = "v1beta1.DevicePlugin"
 
-PRE_START_TIMEOUT = 10.0
-"""Seconds for ``Backend.pre_start``. The kubelet waits for 30 s (pkg/apis/deviceplugin/v1beta1/constants.go)."""
-
 Request = TypeVar("Request", bound=Message)
 
 
 class Servicer:
-    """The service of one registration. gRPC calls its handlers in threads, several at once."""
+    """The service of one registration. gRPC calls its handlers in the event loop."""
 
     def __init__(
         self,
@@ -60,32 +57,25 @@ class Servicer:
         worker: Worker,
         rescan: Callable[[], None],
         observer: Observer = NULL_OBSERVER,
+        timings: Timings = DEFAULT,
     ) -> None:
-        """To be called in the event loop.
-
-        ``worker`` runs ``pre_start``. ``rescan`` is called in the event loop if that fails: the device may be
-        unhealthy.
-        """
+        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy."""
         self._backend = backend
         self._inventory = inventory
         self._worker = worker
-        self._rescan = partial(call_in_loop, asyncio.get_running_loop(), rescan)
+        self._rescan = rescan
         self._observer = observer
-        self._streams = Streams(backend.resource_name, inventory, observer)
-
-    @property
-    def stream_opened(self) -> asyncio.Event:
+        self._timings = timings
+        self._silent = False
+        self._finished = asyncio.Event()
+        self.stream_opened = asyncio.Event()
         """Set when ListAndWatch was called for the first time.
 
         Any number of clients may call it; the first stream is the kubelet's, which calls it as soon as it has the name
         of the socket.
         """
-        return self._streams.opened
-
-    @property
-    def stream_ended(self) -> asyncio.Event:
+        self.stream_ended = asyncio.Event()
         """Set when the first stream has ended unexpectedly: the kubelet will not open another one."""
-        return self._streams.ended
 
     @property
     def options(self) -> pb.DevicePluginOptions:
@@ -101,41 +91,73 @@ class Servicer:
             SERVICE,
             {
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._get_options),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._streams.serve),
-                "GetPreferredAllocation": self._unary("GetPreferredAllocation", self._prefer),
-                "Allocate": self._unary("Allocate", self._allocate),
-                "PreStartContainer": self._unary("PreStartContainer", self._pre_start),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+                "GetPreferredAllocation": self._unary(
+                    "GetPreferredAllocation", pb.PreferredAllocationRequest, self._prefer
+                ),
+                "Allocate": self._unary("Allocate", pb.AllocateRequest, self._allocate),
+                "PreStartContainer": self._unary("PreStartContainer", pb.PreStartContainerRequest, self._pre_start),
             },
         )
 
     def silence(self) -> None:
         """Send no more lists on streams that have one: that of another plugin counts."""
-        self._streams.silence()
+        self._silent = True
 
     def finish(self) -> None:
-        """End all streams. To be called in the event loop."""
-        self._streams.finish()
+        """End all streams."""
+        self._finished.set()
 
-    def _get_options(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
+    async def _get_options(self, _request: bytes, _context: Context) -> bytes:
         return self.options.SerializeToString()
 
-    def _unary(self, rpc: str, answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Return an RPC handler that calls ``answer`` with the encoded request, and sends its result.
+    async def _list_and_watch(self, _request: bytes, context: Context) -> None:
+        """Send the current snapshot and each newer one, until the client or ``finish`` ends the stream.
+
+        A client that does not read delays nothing but its own stream.
+        """
+        first = not self.stream_opened.is_set()
+        self.stream_opened.set()
+        self._observer.stream_opened()
+        sent = 0
+        try:
+            while not self._finished.is_set():
+                snapshot = self._inventory.snapshot
+                if snapshot.revision > sent and not (sent and self._silent):
+                    self._observer.sent(len(snapshot.message), first=not sent)
+                    LOG.debug("devices sent", extra={"revision": snapshot.revision, "bytes": len(snapshot.message)})
+                    await context.write(snapshot.message)
+                    sent = snapshot.revision
+                else:
+                    await wait_any(self._inventory.superseded(snapshot.revision), self._finished)
+        finally:
+            self._observer.stream_closed()
+            if first and not self._finished.is_set():
+                self.stream_ended.set()
+
+    def _unary(
+        self, rpc: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Return an RPC handler that calls ``answer`` with the request, and sends its result.
 
         An unexpected error is logged by gRPC and answered with UNKNOWN.
         """
 
-        def handle(request: bytes, context: grpc.ServicerContext) -> bytes:
-            RESOURCE.set(self._backend.resource_name)
+        async def handle(data: bytes, context: Context) -> bytes:
             started = time.perf_counter()
             code, reply, error = "UNKNOWN", b"", ""
+            request = request_type()
             try:
-                reply = answer(request)
+                _decode(request, data)
+                reply = (await answer(request)).SerializeToString()
                 code = "OK"
             except AllocationError as rejection:
                 code, error = rejection.code, str(rejection)
             except (OSError, PluginError) as failure:
                 code, error = "INTERNAL", str(failure)
+            except asyncio.CancelledError:
+                code = "CANCELLED"
+                raise
             except BaseException as bug:
                 # gRPC would never answer if its text is not UTF-8, or it is SystemExit; and Allocate has no deadline.
                 raise RuntimeError(ascii(bug)) from bug
@@ -143,68 +165,86 @@ class Servicer:
                 seconds = time.perf_counter() - started
                 self._observer.answered(rpc, code, seconds)
             if code != "OK" or LOG.isEnabledFor(logging.DEBUG):
-                _log(rpc, code, error, _ids_in(rpc, request), seconds)
+                _log(rpc, code, error, _ids_in(request), seconds)
             if code != "OK":
-                context.abort(grpc.StatusCode[code], error.encode(errors="backslashreplace").decode())
+                await context.abort(grpc.StatusCode[code], error.encode(errors="backslashreplace").decode())
             return reply
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def _allocate(self, data: bytes) -> bytes:
+    async def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         """Answer for each container separately, in order; an error rejects the whole request."""
-        requests = _ids_per_container(allocate_request.decode(data))
-        for ids in requests:
+        containers = _ids_per_container(container.devices_ids for container in request.container_requests)
+        for ids in containers:
             self._check(ids)
-        return answers.response([self._backend.allocate_encoded(ids) for ids in requests])
+        return pb.AllocateResponse(container_responses=[_answer(self._backend.allocate(ids)) for ids in containers])
 
-    def _prefer(self, data: bytes) -> bytes:
+    async def _prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
+        if not request.container_requests:
+            raise InvalidRequestError("the request names no container")
+        chosen = [
+            self._backend.prefer(
+                container.available_deviceIDs[:], container.must_include_deviceIDs[:], container.allocation_size
+            )
+            for container in request.container_requests
+        ]
         return pb.PreferredAllocationResponse(
-            container_responses=[
-                pb.ContainerPreferredAllocationResponse(deviceIDs=self._backend.prefer(*container))
-                for container in preference_request.decode(data)
-            ]
-        ).SerializeToString()
+            container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+        )
 
-    def _pre_start(self, data: bytes) -> bytes:
+    async def _pre_start(self, request: pb.PreStartContainerRequest) -> pb.PreStartContainerResponse:
         """Prepare the devices in the worker thread. The end of the client's call does not end the preparation."""
-        request = _decode(pb.PreStartContainerRequest, data)
         (ids,) = _ids_per_container([request.devices_ids])
         self._check(ids)
-        leave_place()
         try:
-            self._worker.call(partial(self._backend.pre_start, ids), PRE_START_TIMEOUT, label="preparation of a device")
+            prepare = partial(self._backend.pre_start, ids)
+            await self._worker.run(prepare, self._timings.pre_start, label="preparation of a device")
         except WorkerTimeoutError as error:
             self._rescan()
             raise PreStartTimeoutError(f"{_named(ids)} could not be prepared: {error}") from error
         except Exception:
             self._rescan()
             raise
-        return b""
+        return pb.PreStartContainerResponse()
 
     def _check(self, ids: Collection[str]) -> None:
-        known = self._inventory.snapshot.devices
-        if known.all_healthy(ids):
-            return
+        devices = self._inventory.snapshot.devices
         for device_id in ids:
-            device = known.get(device_id)
+            device = devices.get(device_id)
             if device is None:
                 raise UnknownDeviceError(f"device {device_id!r} is unknown")
             if not device.healthy:
                 raise UnhealthyDeviceError(f"device {device_id!r} is unhealthy: {device.why}")
 
 
+def _answer(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=edits.environment,
+        mounts=[
+            pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in edits.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
+            for node in edits.devices
+        ],
+        annotations=edits.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+    )
+
+
 def _named(ids: Sequence[str]) -> str:
     return f"device{'' if len(ids) == 1 else 's'} {', '.join(map(repr, ids))}"
 
 
-def _decode(request_type: type[Request], data: bytes) -> Request:
+def _decode(request: Message, data: bytes) -> None:
     try:
-        return request_type.FromString(data)
+        request.ParseFromString(data)
     except DecodeError as error:
-        raise InvalidRequestError(f"the request is not a valid {request_type.DESCRIPTOR.full_name}: {error}") from error
+        raise InvalidRequestError(f"the request is not a valid {request.DESCRIPTOR.full_name}: {error}") from error
 
 
-def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
+def _ids_per_container(requests: Iterable[Iterable[str]]) -> list[list[str]]:
     """Return the IDs of each container, without duplicates, in the order of the request. Raises InvalidRequestError."""
     unique = [list(dict.fromkeys(ids)) for ids in requests]
     if not unique:
@@ -215,16 +255,14 @@ def _ids_per_container(requests: Iterable[Sequence[str]]) -> list[list[str]]:
     return unique
 
 
-def _ids_in(rpc: str, request: bytes) -> str:
-    """Return the IDs in an encoded request, for the log; empty if it cannot be decoded, or has all free ones."""
-    ids: list[str] = []
-    with contextlib.suppress(DecodeError):
-        if rpc == "Allocate":
-            containers = pb.AllocateRequest.FromString(request).container_requests
-            ids = [device_id for container in containers for device_id in container.devices_ids]
-        elif rpc == "PreStartContainer":
-            ids = [*pb.PreStartContainerRequest.FromString(request).devices_ids]
-    return ",".join(ids)
+def _ids_in(request: Message) -> str:
+    """Return the IDs in a request, for the log; empty if it has all free ones."""
+    match request:
+        case pb.AllocateRequest(container_requests=containers):
+            return ",".join(device_id for container in containers for device_id in container.devices_ids)
+        case pb.PreStartContainerRequest(devices_ids=ids):
+            return ",".join(ids)
+    return ""
 
 
 def _log(rpc: str, code: str, error: str, ids: str, seconds: float) -> None:

@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework import backoff
@@ -22,7 +21,6 @@ from aosp_plugin.framework.aio import background_task, wait_any
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.deviceplugin.kubelet_client import VERSION, register
 from aosp_plugin.framework.deviceplugin.servicer import Servicer
-from aosp_plugin.framework.deviceplugin.threaded_server import ThreadedServer
 from aosp_plugin.framework.directory_monitor import DirectoryMonitor
 from aosp_plugin.framework.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
@@ -173,11 +171,10 @@ class Supervisor:
         self._kubelet = self._kubelet_now
         endpoint = self._directory.next_endpoint(time.time())
         path = os.path.join(self._directory.path, endpoint)
-        servicer = Servicer(self._backend, self._inventory, self._worker, self._rescan, self._observer)
+        servicer = Servicer(self._backend, self._inventory, self._worker, self._rescan, self._observer, self._timings)
         self._servicer = servicer
         try:
-            server = partial(ThreadedServer, self._backend.resource_name, [servicer.handler()])
-            async with serving(server, path, self._monitor, self._timings.stop, finish=servicer.finish):
+            async with serving([servicer.handler()], path, self._monitor, self._timings.stop, finish=servicer.finish):
                 view = await self._monitor.view(path)
                 self._kubelet_now = view.kubelet
                 async with background_task(self._register(endpoint, servicer)) as response:

@@ -220,7 +220,7 @@ class Claims:
         self.check_scanned()
         snapshot = self._inventory.snapshot
         if self._ids[0] != snapshot.revision:
-            self._ids = (snapshot.revision, device_ids(self._node_name, snapshot.devices.ids))
+            self._ids = (snapshot.revision, device_ids(self._node_name, [*snapshot.devices]))
         return self._ids[1]
 
     async def _unprepare(self, reference: ClaimReference, end: float) -> str:

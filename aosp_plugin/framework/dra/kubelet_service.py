@@ -30,7 +30,7 @@ from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.dra.registration import RegistrationServicer, RegistryDirectory
 from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError
 from aosp_plugin.framework.observer import milliseconds
-from aosp_plugin.framework.socket_server import AioServer, serving
+from aosp_plugin.framework.socket_server import serving
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.directory_monitor import DirectoryView
@@ -173,9 +173,9 @@ class KubeletService:
             self._driver, partial(self._requested, endpoint), partial(self._answered, endpoint)
         )
         health = HealthServicer(self._health, self._timings.health_period)
-        server = partial(AioServer, [registration.handler(), *self._claims.handlers(), *health.handlers()])
+        handlers = [registration.handler(), *self._claims.handlers(), *health.handlers()]
         self._awaited_since, self.endpoint = time.monotonic(), endpoint
-        async with serving(server, path, self._monitor, self._timings.stop, finish=health.finish, hidden=True):
+        async with serving(handlers, path, self._monitor, self._timings.stop, finish=health.finish):
             reason = await self._watch(path)
             self._given_up(reason)
         return reason

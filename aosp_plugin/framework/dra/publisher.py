@@ -249,7 +249,7 @@ class SlicePublisher:
         self._revision = snapshot.revision
         before, self._wanted = self._wanted or {}, None
         if snapshot.revision and self._node_uid:
-            devices = () if self._withheld else snapshot.devices
+            devices = () if self._withheld else [*snapshot.devices.values()]
             planned = wanted_slices(devices, self._attributes, self._identity, taints=bool(self._keeps_taints))
             self._log_omissions(planned)
             self._wanted = planned.slices

@@ -35,11 +35,6 @@ class RegistryDirectory(SocketDirectory):
         """``driver`` is the name of the driver; the names of its sockets begin with its ``socket_stem``."""
         super().__init__(path, socket_stem(driver))
 
-    @property
-    def longest_name(self) -> str:
-        """The longest name that a socket may have: that of a socket that does not serve yet."""
-        return f".{super().longest_name}"
-
 
 class RegistrationServicer:
     """The service Registration of one socket."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse, NUMANode
-from aosp_plugin.framework.deviceplugin import encoding
-from aosp_plugin.framework.deviceplugin.encoding import CHUNK, chunks, fitting
-from aosp_plugin.framework.devices import Device, Devices, valid_devices
+from aosp_plugin.framework.api.deviceplugin_pb2 import ListAndWatchResponse
+from aosp_plugin.framework.devices import Device, valid_devices
 from aosp_plugin.framework.inventory import MESSAGE_LIMIT, Inventory, Snapshot
 
 if TYPE_CHECKING:
@@ -33,7 +30,8 @@ def lists(max_size: int) -> st.SearchStrategy[list[Device]]:
 
 def encode(devices: Sequence[Device], limit: int = MESSAGE_LIMIT) -> tuple[bytes, int]:
     """Return the message for a list, and the number of devices in it."""
-    return fitting(chunks(Devices.of(devices)), limit)
+    snapshot = Snapshot(1, devices, limit)
+    return snapshot.message, len(devices) - snapshot.truncated
 
 
 def decoded(message: bytes) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -58,47 +56,6 @@ def test_message_has_ids_health_and_topology_in_order(devices: list[Device]) -> 
     ]
     topologies = [device.HasField("topology") for device in ListAndWatchResponse.FromString(message).devices]
     assert topologies == [bool(device.numa_nodes) for device in devices]
-
-
-@given(
-    st.lists(
-        st.builds(
-            Device,
-            id=st.text("ab", min_size=1, max_size=4) | st.text(max_size=70),
-            reason=st.sampled_from(["", "", "missing"]),
-            numa_nodes=st.sampled_from([(), (), (0,), (1,), (0, 200)])
-            | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30).map(tuple),
-        ),
-        max_size=20,
-        unique_by=lambda device: device.id,
-    )
-)
-@settings(derandomize=True, deadline=None)
-def test_encoding_is_that_of_protobuf(devices: list[Device]) -> None:
-    """Devices in a row that are alike are encoded together. IDs and numbers may be such as no node has."""
-    response = ListAndWatchResponse()
-    for device in devices:
-        message = response.devices.add(ID=device.id, health="Unhealthy" if device.reason else "Healthy")
-        if device.numa_nodes:
-            message.topology.nodes.extend([NUMANode(ID=node) for node in device.numa_nodes])
-    assert encoding.encode(Devices.of(devices)) == response.SerializeToString()
-    unhealthy = Devices.of([device._replace(reason="missing") for device in devices])
-    sizes = [chunk.max_size for chunk in chunks(Devices.of(devices))]
-    assert sum(sizes) == len(encoding.encode(unhealthy))
-
-
-@given(lists(20), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))
-@settings(derandomize=True, deadline=None)
-def test_devices_are_a_sequence_that_can_be_searched(listed: list[Device], others: list[str]) -> None:
-    devices = Devices.of(listed)
-    assert Devices.of(devices) is devices
-    assert (devices == listed, devices == Devices.of(listed), devices == [*listed, Device("z")]) == (True, True, False)
-    assert [*devices] == listed == [devices[position] for position in range(len(devices))] == devices[:]
-    assert devices[1:-1] == listed[1:-1]
-    assert devices.known == {device.id for device in listed}
-    by_id = {device.id: device for device in listed}
-    for device_id in (*by_id, *others):
-        assert devices.get(device_id) == by_id.get(device_id)
 
 
 @pytest.mark.parametrize(
@@ -136,53 +93,7 @@ def test_snapshot_counts_devices_in_its_message(unhealthy: int, healthy: int) ->
     assert (snapshot.revision, snapshot.truncated, snapshot.healthy) == (3, 1, healthy)
     assert [device for device, _, _ in decoded(message)] == ["b1", "b2", "b3"]
     assert snapshot.message is message, "it is encoded once"
-    assert [device.id for device in snapshot.devices] == ["b1", "b2", "b3", "b4"]
-
-
-@given(
-    before=lists(12),
-    after=lists(12),
-    kept=st.tuples(st.integers(0, 4 * CHUNK), st.integers(0, 4 * CHUNK)),
-)
-@settings(derandomize=True, deadline=None, max_examples=60)
-def test_message_does_not_depend_on_reused_chunks(
-    before: list[Device], after: list[Device], kept: tuple[int, int]
-) -> None:
-    front, back = ids(*range(kept[0])), ids(*range(10_000, 10_000 + kept[1]))
-    first = Snapshot(1, [*front, *before, *back])
-    second = Snapshot(2, [*front, *after, *back], previous=first)
-    assert second.message == Snapshot(2, [*front, *after, *back]).message
-    assert second.truncated == 0
-
-
-def test_single_change_encodes_only_one_chunk() -> None:
-    devices = ids(*range(10 * CHUNK))
-    before = chunks(Devices.of(devices))
-    place = 5 * CHUNK + 3
-    unhealthy = [*devices[:place], Device(devices[place].id, "missing"), *devices[place + 1 :]]
-    removed, added = devices[:place] + devices[place + 1 :], [*devices[:place], Device("new"), *devices[place:]]
-    for after in (unhealthy, removed, added, devices[1:]):
-        shared = {id(chunk) for chunk in before} & {id(chunk) for chunk in chunks(Devices.of(after), before)}
-        assert len(shared) == 9
-
-
-def test_number_of_chunks_stays_small_after_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change concerns one device, at a random place."""
-    size = 40  # the cost of the test is the square of it
-    monkeypatch.setattr(encoding, "CHUNK", size)
-    for seed in range(5):
-        rng = random.Random(seed)  # noqa: S311 - places
-        devices = ids(*range(3 * size))
-        kept = chunks(Devices.of(devices))
-        for number in range(4 * size):
-            devices.insert(rng.randrange(len(devices)), Device(f"new{number}"))
-            kept = chunks(Devices.of(devices), kept)
-            assert max(len(chunk.ids) for chunk in kept) <= size
-        assert len(kept) <= 7 * 4
-        while len(devices) > size:
-            del devices[rng.randrange(len(devices))]
-            kept = chunks(Devices.of(devices), kept)
-        assert len(kept) <= 8
+    assert [*snapshot.devices] == ["b1", "b2", "b3", "b4"]
 
 
 def test_equal_list_is_not_published_again() -> None:
@@ -192,7 +103,6 @@ def test_equal_list_is_not_published_again() -> None:
     lists = (
         [],
         ids(1, 2),
-        ids(2, 1),
         *([Device("b1", *why)] for why in (["missing"], ["replaced"], ["replaced", (0,)])),
     )
     for revision, devices in enumerate(lists, start=1):
@@ -212,7 +122,7 @@ def test_devices_are_published_again_without_a_change() -> None:
     waiting = inventory.superseded(1)
     inventory.republish()
     assert waiting.is_set()
-    assert (inventory.snapshot.revision, [*inventory.snapshot.devices]) == (2, ids(1, 2))
+    assert (inventory.snapshot.revision, [*inventory.snapshot.devices.values()]) == (2, ids(1, 2))
 
 
 async def test_current_readers_wait_for_the_next_revision() -> None:

@@ -71,7 +71,7 @@ def test_directory_that_is_not_writable_is_an_error(kubelet_dir: str, mode: int)
 
 def test_path_too_long_for_a_socket_is_an_error(kubelet_dir: str) -> None:
     """The length is counted in bytes."""
-    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f"{STEM}-4194304-10000000000000.sock")
+    room = MAX_SOCKET_PATH - len(kubelet_dir) - 2 - len(f".{STEM}-4194304-10000000000000.sock")
     fits, too_long = f"{kubelet_dir}/{'d' * room}", f"{kubelet_dir}/{'d' * (room + 1)}ü"
     os.mkdir(fits)
     os.mkdir(too_long)
