@@ -21,7 +21,6 @@ from aosp_plugin.binder.errors import (
     DevicesExhaustedError,
     HostError,
     NotPermittedError,
-    NotRespondingError,
 )
 from aosp_plugin.framework.errors import (
     AllocationError,
@@ -55,7 +54,6 @@ __all__ = [
     "KubeletDirectoryError",
     "KubeletError",
     "NotPermittedError",
-    "NotRespondingError",
     "PluginError",
     "RegistrationFailedError",
     "RegistrationRefusedError",

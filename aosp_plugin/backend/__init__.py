@@ -1,7 +1,6 @@
 """Binder devices as a backend of the framework: the only package that imports both ``binder`` and ``framework``."""
 
-from aosp_plugin.backend.binder_backend import BinderBackend
-from aosp_plugin.backend.create import create_backend
+from aosp_plugin.backend.binder_backend import BinderBackend, create_backend
 from aosp_plugin.backend.parts import expected_devices
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL, Allocated
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.backend.host_devices import HostDevices
 from aosp_plugin.binder.devices import preference
+from aosp_plugin.config import Api
 from aosp_plugin.errors import CdiError, HostError, UnhealthyDeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.backend.container_edits import AllocatedDevice
-    from aosp_plugin.backend.device_table import Scanned
+    from aosp_plugin.backend.scanned import Scanned
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.edits import ContainerEdits
@@ -46,10 +47,11 @@ class BinderBackend(HostDevices):
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Choose consecutive devices, or the least shared replicas; see ``binder.devices.preference``."""
-        table, replicas = self._scanned.table, self._resource.replicas
+        scanned, replicas = self._scanned, self._resource.replicas
+        order = [*scanned.sets]
         if replicas > 1:
-            return preference.spread(table.order, replicas, available, must_include, size, table.numa_nodes)
-        return preference.prefer(table.order, available, must_include, size, table.numa_nodes)
+            return preference.spread(order, replicas, available, must_include, size, scanned.numa_nodes)
+        return preference.prefer(order, available, must_include, size, scanned.numa_nodes)
 
     def pre_start(self, ids: Sequence[str]) -> None:
         """Recreate the binder devices of ``ids`` if ``recreate`` is on-start. Idempotent. Raises UnhealthyDeviceError.
@@ -59,7 +61,7 @@ class BinderBackend(HostDevices):
         """
         if self._recreator is None:
             return
-        for group in self._sets_of(ids, self._scanned.table):
+        for group in self._sets_of(ids, self._scanned):
             try:
                 self._recreator.recreate(group)
             except HostError as error:
@@ -71,7 +73,7 @@ class BinderBackend(HostDevices):
                 raise UnhealthyDeviceError(f"devices {', '.join(ids)} were recreated, but: {error}") from error
 
     def _allocated(self, ids: Sequence[str], scanned: Scanned) -> list[AllocatedDevice]:
-        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned.table)]
+        allocated = [self._usable(group, scanned) for group in self._sets_of(ids, scanned)]
         if self._recreator is None and not self._reuse_logged:
             self._log_reuse([device.id for device in allocated])
         return allocated
@@ -90,3 +92,12 @@ class BinderBackend(HostDevices):
                     "remedy": "recreate: on-start",
                 },
             )
+
+
+def create_backend(host: Host, resource: Resource, *, cdi_dir: str) -> BinderBackend:
+    """Return the backend of a resource; a ``ClaimsBackend`` for DRA. The host is not accessed."""
+    if resource.api is Api.DEVICE_PLUGIN:
+        return BinderBackend(host, resource, cdi_dir=cdi_dir)
+    from aosp_plugin.backend.claims_backend import ClaimsBackend  # noqa: PLC0415 - only DRA requires it
+
+    return ClaimsBackend(host, resource, cdi_dir=cdi_dir)

@@ -14,6 +14,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+from aosp_plugin.backend import health
 from aosp_plugin.backend.binder_backend import BinderBackend
 from aosp_plugin.backend.claimed_phones import ClaimedPhones
 from aosp_plugin.backend.container_edits import AllocatedDevice
@@ -21,10 +22,10 @@ from aosp_plugin.backend.driver_kind import driver_of
 from aosp_plugin.backend.parameters import effective_parameters, require_free
 from aosp_plugin.backend.phones import binder_devices
 from aosp_plugin.binder.devices.phones import PhoneLayout, is_phone
-from aosp_plugin.binder.discovery import reader
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.discovery.names import last_number, natural_sort
+from aosp_plugin.binder.discovery.scanner import kind_of
 from aosp_plugin.binder.driver.host import Driver
 from aosp_plugin.errors import (
     AllocationError,
@@ -57,7 +58,7 @@ _MAX_TEXT_LENGTH = 64
 class ClaimsBackend(BinderBackend):
     """The binder devices of one resource on this host, for ResourceClaims."""
 
-    _tolerated = frozenset({Reason.SURPLUS})
+    _tolerated = frozenset({Reason.SURPLUS, Reason.FOREIGN_MOUNT})  # the mount finds what is in the way now
 
     def __init__(
         self, host: Host, resource: Resource, *, cdi_dir: str, clock: Callable[[], float] = time.monotonic
@@ -70,12 +71,12 @@ class ClaimsBackend(BinderBackend):
         self._driver = ""
         self._kernel_version = kernel_version(os.uname().release)
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
+    def scan(self) -> None:
         """Read the host; see ``HostDevices``."""
-        super().scan(changed)
+        super().scan()
         if not self._driver:
             self._driver = (
-                driver_of(self._host, self._store.tracked.places()) if self._claimed is None else self._claimed.driver
+                driver_of(self._host, self._store.devices.values()) if self._claimed is None else self._claimed.driver
             )
 
     def prepare(self, ids: Sequence[str], parameters: Sequence[ClaimParameters]) -> Sequence[ContainerEdits]:
@@ -108,8 +109,8 @@ class ClaimsBackend(BinderBackend):
             except HostError as error:
                 raise BackendError(str(error)) from error
         elif self._recreator is not None:
-            table = self._scanned.table
-            for group in self._sets_of([device_id for device_id in ids if device_id in table.sets], table):
+            scanned = self._scanned
+            for group in self._sets_of([device_id for device_id in ids if device_id in scanned.sets], scanned):
                 self._recreate(group, self._recreator)
         for device_id in ids:
             self._prepared.pop(device_id, None)
@@ -134,7 +135,7 @@ class ClaimsBackend(BinderBackend):
     def attributes(self, device_id: str) -> Mapping[str, bool | int | str | Version]:
         """Return the number of a device, its driver, the version of the kernel, its spread device, and its size."""
         scanned = self._scanned
-        group = scanned.table.sets.get(device_id)
+        group = scanned.sets.get(device_id)
         if group is None:
             return {}
         values: dict[str, bool | int | str | Version] = {"binderDevices": len(group.members)}
@@ -152,7 +153,7 @@ class ClaimsBackend(BinderBackend):
         A claim may have a phone beyond the count: it was lowered since.
         """
         if self._claimed is None:
-            return self._sets_of(ids, self._scanned.table)
+            return self._sets_of(ids, self._scanned)
         if unknown := [device_id for device_id in ids if not is_phone(device_id)]:
             raise UnknownDeviceError(f"unknown device {unknown[0]!r}")
         return PhoneLayout().sets(binder_devices(natural_sort([*ids])))
@@ -170,9 +171,7 @@ class ClaimsBackend(BinderBackend):
         ]
 
     def _require_available(self, group: DeviceSet) -> None:
-        problem = self._health.problem(group, self._scanned.shared)
-        if problem is not None and problem.reason not in self._tolerated:
-            raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
+        self._require_usable(group, health.general_problem(group, self._scanned, self._state()))
 
     def _mount(self, groups: Sequence[DeviceSet]) -> list[str]:
         """Mount those of the phones that have no binderfs, and return them. Raises UnhealthyDeviceError."""
@@ -225,9 +224,9 @@ class ClaimsBackend(BinderBackend):
         for path in parameters.devices:
             try:
                 status = self._host.lstat(self._host.resolve(path))
-            except (OSError, HostError) as error:
+            except OSError as error:
                 raise UnhealthyDeviceError(f"{parameters.sources['devices']}: {path}: {error}") from error
-            if reader.kind_of(status, driver) is not Kind.STAND_IN and not stat.S_ISBLK(status.st_mode):
+            if kind_of(status, driver) is not Kind.STAND_IN and not stat.S_ISBLK(status.st_mode):
                 raise InvalidRequestError(
                     f"{parameters.sources['devices']}: {path} is not allowed; allowed: character and block devices "
                     "that are not binder devices"
@@ -239,7 +238,7 @@ class ClaimsBackend(BinderBackend):
         host_paths = {*(node.host_path for node in edits.devices), *(mount.host_path for mount in edits.mounts)}
         try:
             resolved = {path: self._host.resolve(path) for path in host_paths}
-        except (OSError, HostError) as error:
+        except OSError as error:
             raise UnhealthyDeviceError(str(error)) from error
         return edits._replace(
             devices=[node._replace(host_path=resolved[node.host_path]) for node in edits.devices],
@@ -247,7 +246,7 @@ class ClaimsBackend(BinderBackend):
         )
 
     def _recreate(self, group: DeviceSet, recreator: Recreator) -> None:
-        if self._holds.problem(group) is not None:
+        if group.id in self._holds.ids:
             return
         try:
             recreator.recreate(group)

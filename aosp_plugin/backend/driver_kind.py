@@ -6,13 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.driver import implementation
-from aosp_plugin.errors import HostError
+from aosp_plugin.binder.driver import binderfs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from aosp_plugin.binder.discovery.binder_device import BinderDevice, Place
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.driver.host import Host
 
 _FILE_SYSTEMS = "/proc/filesystems"
@@ -35,16 +34,16 @@ def driver_kind(host: Host, devices: Collection[BinderDevice]) -> DriverKind:
     return DriverKind(str(kind), driver_of(host, devices))
 
 
-def driver_of(host: Host, devices: Collection[BinderDevice] | Collection[Place]) -> str:
+def driver_of(host: Host, devices: Collection[BinderDevice]) -> str:
     """Return the implementation of the driver of the first device in a binderfs; c for other binder devices.
 
     Reads the host: for a worker thread.
     """
     directory = next((device.directory for device in devices if device.directory), None)
     if directory is None:
-        return implementation.C if any(device.kind is Kind.CDEV for device in devices) else ""
-    with contextlib.suppress(OSError, HostError):
-        return host.call(implementation.implementation, host.process_path(directory))
+        return binderfs.C if any(device.kind is Kind.CDEV for device in devices) else ""
+    with contextlib.suppress(OSError):
+        return binderfs.implementation(host.process_path(directory))
     return ""
 
 

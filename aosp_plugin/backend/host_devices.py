@@ -1,8 +1,7 @@
 """The devices of a resource on this host, whichever API serves them.
 
-``scan`` lets the store read the binder devices (``binder.discovery``) and groups them into devices (``device_table``).
-``devices`` returns these. ``update_host`` changes the host: it provisions binder devices, retries recreations, and
-writes the CDI spec.
+``scan`` reads the whole host each time, and ``devices`` returns the result. ``update_host`` compares what should exist
+with what does, and makes up the difference: it provisions binder devices, retries recreations, and writes the CDI spec.
 """
 
 from __future__ import annotations
@@ -13,39 +12,35 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from aosp_plugin.backend import parts
-from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
-from aosp_plugin.backend.device_health import DeviceHealth
-from aosp_plugin.backend.device_table import DeviceTable, DeviceTableBuilder, ExistingBinderDevices, Scanned
-from aosp_plugin.backend.holds import Holds
+from aosp_plugin.backend import health, parts
+from aosp_plugin.backend.container_edits import EditsBuilder
+from aosp_plugin.backend.health import Holds, State
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL
+from aosp_plugin.backend.scanned import Scanned
 from aosp_plugin.backend.shared_paths import SharedPaths
 from aosp_plugin.binder.devices import numa, sets
-from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.discovery.names import name_problem, natural_sort
 from aosp_plugin.config import Api, Recreate
-from aosp_plugin.errors import (
-    BackendError,
-    CdiError,
-    HostError,
-    NotRespondingError,
-    UnhealthyDeviceError,
-    UnknownDeviceError,
-    WorkerTimeoutError,
-)
+from aosp_plugin.errors import BackendError, CdiError, HostError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import Backend
+from aosp_plugin.framework.devices import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from aosp_plugin.backend.container_edits import AllocatedDevice
     from aosp_plugin.backend.phones import Allocated
+    from aosp_plugin.backend.shared_paths import SharedFiles
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
-    from aosp_plugin.binder.discovery.health import Reason
+    from aosp_plugin.binder.discovery.health import Problem, Reason
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
-    from aosp_plugin.framework.devices import Devices
 
 LOG = logging.getLogger(__name__)
+
+
+_HEALTHY = ("", "")
 
 
 class HostDevices(Backend):
@@ -64,6 +59,8 @@ class HostDevices(Backend):
         self.pre_start_required = resource.recreate is Recreate.ON_START and resource.api is Api.DEVICE_PLUGIN
         self._host = host
         self._resource = resource
+        self._layout = parts.layout(resource)
+        self._numa = numa.parse(resource.numa)
         self._store = parts.device_store(host, resource, clock)
         self._device_provisioner = parts.device_provisioner(host, resource, clock)
         self._phone_provisioner = provisioner = parts.phone_provisioner(host, resource, clock)
@@ -73,23 +70,12 @@ class HostDevices(Backend):
         self._edits = EditsBuilder(resource)
         self._spec = parts.spec_writer(host, resource, self._edits, cdi_dir)
         self._shared_paths = SharedPaths(host, resource)
-        self._scanned = Scanned(DeviceTable(), self._store.tracked, self._shared_paths.files)
-        self._full = True
-        layout = parts.layout(resource)
-        self._health = DeviceHealth(layout, self._phones, self._recreator, self._spec, self._holds)
-        self._table_builder = DeviceTableBuilder(
-            layout,
-            numa.parse(resource.numa),
-            resource.replicas,
-            exists=self._is_listed,
-            spread=lambda: self._shared_paths.files.spread,
-            problem=lambda group: self._health.of(group, self._store.tracked, self._shared_paths.files),
-            suspects=lambda: self._health.suspects(self._store.tracked, self._shared_paths.files),
-        )
+        self._skipped: set[str] = set()
+        self._scanned = Scanned()
 
-    def devices(self) -> Devices:
+    def devices(self) -> Sequence[Device]:
         """Return the devices in natural order."""
-        return self._scanned.table.devices
+        return self._scanned.devices
 
     def directories(self) -> frozenset[str]:
         """Return the device directory, the directories that its links lead to, and those of the shared devices."""
@@ -97,37 +83,35 @@ class HostDevices(Backend):
 
     def seconds_until_scan(self) -> float | None:
         """Return 0.0 if ``update_host`` or ``pre_start`` has changed a device; see also the store and ``Phones``."""
-        if self._health.is_stale(self._scanned):
+        if self._state() != self._scanned.state:
             return 0.0
         due = self._store.seconds_until_scan()
         return min(SURPLUS_INTERVAL, math.inf if due is None else due) if self.has_surplus else due
 
-    def scan(self, changed: Collection[str] | None = None) -> None:
+    def scan(self) -> None:
         """Read the host.
 
-        Raises BackendError, OSError, and WorkerTimeoutError if the file system of the device directory has not been
-        responding since the start. The first scan raises ConfigError if a shared device is not a device.
+        Raises BackendError and OSError. The first scan raises ConfigError if a shared device is not a device.
         """
         try:
             if self._phones is not None:
-                self._phones.scan(changed)
-            names = self._store.scan(changed)
-        except NotRespondingError as error:
-            raise WorkerTimeoutError(str(error)) from error
+                self._phones.scan()
+            self._store.scan()
         except HostError as error:
             raise BackendError(str(error)) from error
-        self._full |= names is None
-        shared_before, shared = self._scanned.shared, self._shared_paths.scan(changed)
-        concerns_all = (shared.missing, shared.spread) != (shared_before.missing, shared_before.spread)
-        held = self._holds.ids  # before the table, so that the next scan finds what changes meanwhile
-        stale = self._health.take_stale(self._scanned, held)
-        table = self._scanned.table
-        if names is None or concerns_all:
-            table = self._table_builder.build(self._names(), self._store.tracked.keys())
-        elif names or stale:
-            changed_names = {*names, *stale}
-            table = self._table_builder.update(table, changed_names, self._names(), self._store.tracked.keys())
-        self._scanned = Scanned(table, self._store.tracked, shared, held)
+        shared = self._shared_paths.scan()
+        names = self._store.devices if self._phones is None else self._phones.names()
+        known = self._scanned.sets
+        groups = {
+            device_id: known.get(device_id) or self._layout.set_of(device_id) for device_id in self._layout.ids(names)
+        }
+        if self._resource.replicas > 1:
+            groups = {device_id: group for device_id, group in groups.items() if not self._is_too_long(device_id)}
+        scanned = Scanned(groups, self._store.devices, self._store.reasons, shared, self._state())
+        problems = health.problems(groups.values(), scanned, scanned.state)
+        numa_nodes = self._numa_nodes(groups.values(), shared)
+        devices = self._advertised(groups, problems, numa_nodes)
+        self._scanned = scanned._replace(problems=problems, numa_nodes=numa_nodes, devices=devices)
 
     def update_host(self) -> None:
         """Provision binder devices, retry failed recreations, and write the CDI spec. Raises BackendError."""
@@ -175,7 +159,7 @@ class HostDevices(Backend):
         No further pod gets them until they are free. Returns whether a scan is due, because that changes the devices.
         """
         self._holds.report(ids)
-        return self._holds.ids != self._scanned.held
+        return self._holds.ids != self._scanned.state.held
 
     def set_unknown(self, reason: str) -> bool:
         """Set why it stays unknown which devices pods have; empty while the kubelet answers or may soon.
@@ -192,12 +176,13 @@ class HostDevices(Backend):
 
     def binder_devices(self) -> Mapping[str, Sequence[BinderDevice]]:
         """Return the existing binder devices of each device, by ID without replicas, as of the last scan."""
-        return ExistingBinderDevices(self._scanned)
+        scanned = self._scanned
+        return {device_id: scanned.existing(group) for device_id, group in scanned.sets.items()}
 
     @property
     def ids(self) -> Sequence[str]:
         """The IDs of the devices as of the last scan, without replicas. For any thread."""
-        return self._scanned.table.order
+        return [*self._scanned.sets]
 
     @property
     def known_spread_devices(self) -> tuple[str, ...]:
@@ -206,7 +191,11 @@ class HostDevices(Backend):
 
     def spread_devices(self) -> dict[str, list[str]]:
         """Return the IDs of the devices that have each spread device, without replicas, by its path."""
-        return self._scanned.by_spread_device()
+        spread, groups = self._scanned.shared.spread, self._scanned.sets.values()
+        ids: dict[str, list[str]] = {path: [] for path in spread.known}
+        for group in groups if spread.known else ():
+            ids[spread.device(group.number)].append(group.id)
+        return ids
 
     def advertised_ids(self, device_id: str) -> list[str]:
         """Return the IDs under which a device is advertised: its own, or those of its replicas."""
@@ -223,41 +212,67 @@ class HostDevices(Backend):
         if self._spec is not None:
             self._spec.check(self._scanned)
 
-    def _sets_of(self, ids: Sequence[str], table: DeviceTable) -> list[DeviceSet]:
+    def _sets_of(self, ids: Iterable[str], scanned: Scanned) -> list[DeviceSet]:
         """Return the device sets of ``ids``, each once, in natural order. Raises UnknownDeviceError."""
-        known = table.sets
         set_ids = set()
         for device_id in ids:
             set_id = sets.replicated_id(device_id, self._resource.replicas)
-            if set_id is None or set_id not in known:
+            if set_id is None or set_id not in scanned.sets:
                 raise UnknownDeviceError(f"unknown device {device_id!r}")
             set_ids.add(set_id)
-        return [known[set_id] for set_id in (natural_sort([*set_ids]) if len(set_ids) > 1 else set_ids)]
+        return [scanned.sets[set_id] for set_id in natural_sort([*set_ids])]
 
     def _usable(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
         """Return what a container gets with a device. Raises UnhealthyDeviceError."""
-        problem = self._health.of(group, scanned.tracked, scanned.shared)
+        self._require_usable(group, health.problem(group, scanned, self._state()))
+        return scanned.allocated(group)
+
+    def _require_usable(self, group: DeviceSet, problem: Problem | None) -> None:
         if problem is not None and problem.reason not in self._tolerated:
             raise UnhealthyDeviceError(f"device {group.id!r} is unhealthy: {problem.detail}")
-        return self._with_members(group, scanned)
 
-    def _with_members(self, group: DeviceSet, scanned: Scanned) -> AllocatedDevice:
-        """Return what a container gets with a device that is healthy, or whose problem is tolerated."""
-        members = [scanned.tracked.device(name) for name in group.members]
-        spread = scanned.shared.spread
-        return AllocatedDevice(group.id, members, spread.device(group.number) if spread.known else "")
+    def _state(self) -> State:
+        """Return what has a say in the health of devices now. For any thread."""
+        held = self._holds.ids
+        return State(
+            held,
+            not held or self._holds.reported is not None,
+            frozenset() if self._spec is None else self._spec.lacking,
+            None if self._recreator is None else self._recreator.failed,
+            None if self._phones is None else self._phones.state(),
+        )
 
-    def _names(self) -> Sequence[str]:
-        """Return the names of the binder devices whose devices are listed, in natural order."""
-        return self._store.names if self._phones is None else self._phones.names()
+    def _numa_nodes(self, groups: Iterable[DeviceSet], shared: SharedFiles) -> dict[str, tuple[int, ...]]:
+        """Return the NUMA nodes of the devices that are on any: the configured ones, or those of the spread device."""
+        if not self._numa.ranges and not shared.spread.numa_nodes:
+            return {}
+        nodes = {group.id: self._numa.of(group.numbered) or shared.spread.numa_node(group.number) for group in groups}
+        return {device_id: own for device_id, own in nodes.items() if own}
 
-    def _is_listed(self, name: str) -> bool:
-        return name in self._store.tracked if self._phones is None else self._phones.is_listed(name)
+    def _advertised(
+        self, ids: Iterable[str], problems: Mapping[str, Problem], numa_nodes: Mapping[str, tuple[int, ...]]
+    ) -> Sequence[Device]:
+        """Return the replicas of the devices ``ids``."""
+        devices: list[Device] = []
+        replicated = self._resource.replicas > 1
+        for device_id in ids:
+            reason, detail = problems.get(device_id, _HEALTHY)
+            nodes = numa_nodes.get(device_id, ())
+            advertised = self.advertised_ids(device_id) if replicated else (device_id,)
+            devices += [Device(advertised_id, reason, nodes, detail) for advertised_id in advertised]
+        return devices
+
+    def _is_too_long(self, device_id: str) -> bool:
+        """Return whether the IDs of a device's replicas are too long. Logged once per device."""
+        problem = name_problem(self.advertised_ids(device_id)[-1])
+        if problem is not None and device_id not in self._skipped:
+            self._skipped.add(device_id)
+            LOG.warning("device skipped", extra={"device": device_id, "reason": f"replica ID too long: {problem}"})
+        return problem is not None
 
     def _provision(self) -> None:
         """Create the binder devices and phones that are missing. Raises HostError."""
         if self._device_provisioner is not None and (created := self._device_provisioner.provision()):
             LOG.info("provisioned binder devices", extra={"devices": created})
         if self._phones is not None:
-            full, self._full = self._full, False
-            self._phones.update_host(self._scanned, full=full)
+            self._phones.update_host(self._scanned)

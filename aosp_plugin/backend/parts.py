@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aosp_plugin.backend.container_edits import EditsBuilder
-    from aosp_plugin.backend.holds import Holds
+    from aosp_plugin.backend.health import Holds
     from aosp_plugin.backend.phones import Phones
     from aosp_plugin.backend.recreation import Recreator
     from aosp_plugin.backend.spec_writer import SpecWriter
@@ -105,8 +105,7 @@ def phones(
     if resource.phones is None or provisioner is None:
         return None
     from aosp_plugin.backend.claimed_phones import ClaimedPhones  # noqa: PLC0415 - see above
-    from aosp_plugin.backend.phones import Phones  # noqa: PLC0415 - see above
-    from aosp_plugin.backend.provisioned_phones import ProvisionedPhones  # noqa: PLC0415 - see above
+    from aosp_plugin.backend.phones import Phones, ProvisionedPhones  # noqa: PLC0415 - see above
     from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
 
     if isinstance(provisioner, ClaimedPhoneProvisioner):

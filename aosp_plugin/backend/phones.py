@@ -6,18 +6,17 @@ import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from aosp_plugin.backend.health import PhoneState
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES, phone_id
 from aosp_plugin.binder.devices.sets import replica_ids
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.binder.errors import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
-    from aosp_plugin.backend.device_table import Scanned
-    from aosp_plugin.backend.holds import Holds
-    from aosp_plugin.binder.discovery.health import Problem
-    from aosp_plugin.binder.discovery.history import TrackedDevices
+    from aosp_plugin.backend.health import Holds
+    from aosp_plugin.backend.scanned import Scanned
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
@@ -40,7 +39,7 @@ class Allocated(NamedTuple):
 
 
 class Phones:
-    """Keeps ``count`` phones. For the worker thread, except for ``reason`` and the setting of ``allocated``."""
+    """Keeps ``count`` phones. For the worker thread, except for ``state`` and the setting of ``allocated``."""
 
     def __init__(
         self,
@@ -56,64 +55,41 @@ class Phones:
         self._store = store
         self._holds = holds
         self._replicas = replicas
-        self._all_due = True
         self._clock = clock
-        self._phones = {phone_id(number): binder_devices([phone_id(number)]) for number in range(count)}
+        self._ordered = [phone_id(number) for number in range(count)]
+        self._configured = frozenset(self._ordered)
         self._surplus_since: dict[str, float] = {}
         self.allocated: Allocated | None = None
         """None while it is unknown. Replaced by a single assignment."""
-        self.changed: set[str] = set()
-        """Binder devices whose ``reason`` has changed, or that were removed; to be emptied by the reader."""
 
     @property
     def surplus(self) -> bool:
         """Whether there are phones beyond the configured count. May be read in any thread."""
         return bool(self._surplus_since)
 
-    def reason(self, name: str, reason: Reason | None) -> Reason | None:
-        """Return why no container may get the phone with the binder device ``name``; None if one may.
+    def state(self) -> PhoneState:
+        """Return what has a say in the health of the phones now. For any thread."""
+        return PhoneState(self._configured, self._provisioner.foreign)
 
-        ``reason`` is why the binder device is unhealthy according to the last scan.
-        """
-        phone = name.partition("/")[0]
-        if phone in self._provisioner.foreign:
-            return Reason.FOREIGN_MOUNT
-        return reason or (None if phone in self._phones else Reason.SURPLUS)
-
-    def problem(self, phone: str) -> Problem | None:  # noqa: ARG002 - for subclasses
-        """Return why a phone is not offered, whatever its binder devices are; None if it is."""
-        return None
-
-    def names(self) -> Sequence[str]:
-        """Return the names of the binder devices of all phones that are listed, in natural order."""
-        return self._store.names
-
-    def is_listed(self, name: str) -> bool:
-        """Return whether a binder device is one of ``names``."""
-        return name in self._store.tracked
+    def names(self) -> Iterable[str]:
+        """Return the names of the binder devices of all phones that are listed."""
+        return self._store.devices
 
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
         self._provisioner.check()
 
-    def scan(self, changed: Collection[str] | None) -> None:
+    def scan(self) -> None:
         """Read the mounts before the binder devices are scanned, if that is required. Raises HostError."""
 
-    def update_host(self, scanned: Scanned, *, full: bool) -> None:
+    def update_host(self, scanned: Scanned) -> None:
         """Mount missing phones, and remove surplus ones that are free. Raises HostError.
 
         A phone that another process of the plugin has mounted again, in a rolling update, does not count as replaced.
-        After a scan that was not ``full``, only phones that it did not find healthy are checked.
         """
-        before = self._provisioner.foreign
-        try:
-            self._all_due |= full
-            mounted = self._provisioner.provision(self._phones if self._all_due else self._incomplete(scanned.tracked))
-            self._all_due = False
-        finally:
-            self.changed.update(binder_devices(before ^ self._provisioner.foreign))
+        mounted = self._provisioner.provision(self._kept())
         mounted += self._replace_those_of_claims()
-        found = [phone for phone in replaced_phones(scanned.tracked) if self._provisioner.is_own(phone)]
+        found = [phone for phone in replaced_phones(scanned) if self._provisioner.is_own(phone)]
         self._store.renew(binder_devices([*mounted, *found]))
         if mounted:
             LOG.info("phones mounted", extra={"phones": len(mounted)})
@@ -121,11 +97,15 @@ class Phones:
         if self._provisioner.problem:
             raise HostError(self._provisioner.problem)
 
+    def _kept(self) -> Collection[str]:
+        """Return the phones that must have a binderfs."""
+        return self._ordered
+
     def _replace_those_of_claims(self) -> list[str]:
         """Replace the phones that were mounted for ResourceClaims, when no pod has them any more."""
         if self._holds.reported is None:
             return []
-        replaced = [phone for phone in self._provisioner.other_api - self._holds.ids if phone in self._phones]
+        replaced = [phone for phone in self._provisioner.other_api - self._holds.ids if phone in self._configured]
         for phone in replaced:
             self._provisioner.replace(phone)
         return replaced
@@ -133,11 +113,11 @@ class Phones:
     def _remove_surplus(self, scanned: Scanned) -> None:
         """Remove surplus phones that were free when the kubelet already knew that they must not be allocated."""
         now = self._clock()
-        surplus = [phone for phone in scanned.table.order if phone not in self._phones]
+        surplus = [phone for phone in scanned.sets if phone not in self._configured]
         if surplus and not self._surplus_since:
             LOG.info("surplus phones found, removing free ones", extra={"phones": len(surplus)})
         self._surplus_since = {phone: self._surplus_since.get(phone, now) for phone in surplus}
-        for phone in self._provisioner.obstacles.keys() - self._phones.keys() - self._surplus_since.keys():
+        for phone in self._provisioner.obstacles.keys() - self._configured - self._surplus_since.keys():
             del self._provisioner.obstacles[phone]  # the operator has removed it
         allocated = self.allocated
         if allocated is None:
@@ -150,20 +130,42 @@ class Phones:
         ]
         if free and (removed := self._provisioner.remove(free, REMOVALS)):
             self._store.drop(binder_devices(removed))
-            self.changed.update(binder_devices(removed))
             self._surplus_since = {phone: self._surplus_since[phone] for phone in surplus if phone not in removed}
             LOG.info("surplus phones removed", extra={"phones": len(removed), "remaining": len(self._surplus_since)})
 
-    def _incomplete(self, tracked: TrackedDevices) -> list[str]:
-        """Return the phones that lack a healthy binder device, or had an obstacle."""
-        healthy = tracked.keys() - tracked.unhealthy()
-        obstacles = self._provisioner.obstacles
-        return [phone for phone, names in self._phones.items() if phone in obstacles or not healthy.issuperset(names)]
+
+class ProvisionedPhones(Phones):
+    """Phones that ``aosp-plugin provision`` has mounted: listed and checked, never mounted or removed.
+
+    ``serve`` may have no right to mount them (``provisioned_by: command``). A phone without a binderfs stays listed, so
+    that its loss and the remedy are visible for as long as it lasts.
+    """
+
+    _mounted: frozenset[str] = frozenset()
+
+    def state(self) -> PhoneState:
+        """Return what has a say in the health of the phones now. For any thread."""
+        return super().state()._replace(mounted=self._mounted)
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the binder devices of ``count`` phones and of surplus ones."""
+        return {*self._store.devices, *binder_devices(self._ordered)}
+
+    def check(self) -> None:
+        """Do nothing: no right to mount is required."""
+
+    def scan(self) -> None:
+        """Find the mounts. Raises HostError if their directory cannot be read."""
+        self._mounted = frozenset(self._provisioner.survey())
+
+    def update_host(self, scanned: Scanned) -> None:
+        """Accept a fresh binderfs in place of a phone's former one, as ``aosp-plugin provision`` mounts it."""
+        self._store.renew(binder_devices(replaced_phones(scanned) & self._mounted))
 
 
-def replaced_phones(tracked: TrackedDevices) -> set[str]:
+def replaced_phones(scanned: Scanned) -> set[str]:
     """Return the phones whose binder devices are on another file system than before."""
-    return {name.partition("/")[0] for name, reason in tracked.unhealthy().items() if reason is Reason.REPLACED}
+    return {name.partition("/")[0] for name, reason in scanned.reasons.items() if reason is Reason.REPLACED}
 
 
 def binder_devices(phones: Iterable[str]) -> list[str]:

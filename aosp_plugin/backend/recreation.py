@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.discovery import health
 from aosp_plugin.binder.discovery.names import natural_sort
 from aosp_plugin.binder.errors import HostError, ProvisionerError
 from aosp_plugin.binder.provision import recreate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aosp_plugin.binder.devices.sets import DeviceSet
-    from aosp_plugin.binder.discovery.binder_device import Kind
-    from aosp_plugin.binder.discovery.health import Reason
     from aosp_plugin.binder.discovery.store import DeviceStore
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
@@ -29,61 +26,49 @@ class Recreator(ABC):
     """Recreates the binder devices of one resource and remembers failures.
 
     To be used in one thread, so that no retry happens between the recreation of a device for a container and the start
-    of that container. ``reason`` may be called in any thread.
+    of that container. ``failed`` may be read in any thread.
     """
 
     def __init__(self) -> None:
-        self._failed: set[str] = set()
-        self.changed: set[str] = set()
-        """Binder devices whose ``reason`` has changed; to be emptied by the reader."""
+        # What could not be replaced, with its binder devices. Replaced by single assignments.
+        self._failed: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """The binder devices that could not be recreated."""
+        return frozenset(itertools.chain.from_iterable(self._failed.values()))
 
     def recreate(self, group: DeviceSet) -> None:
         """Replace the binder devices of a device set with fresh ones. Raises HostError; the failure is remembered."""
-        for part in self._parts(group):
-            self._recreate_part(part)
-
-    def reason(self, name: str, kind: Kind) -> Reason | None:
-        """Return NOT_RECREATED if the binder device could not be recreated, or never can be; otherwise None."""
-        return health.evaluate_recreation(kind, failed=self._part_of(name) in self._failed)
+        for part, names in self._parts(group).items():
+            self._recreate(part, names)
 
     def retry(self) -> None:
         """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed."""
         for part in natural_sort([*self._failed]):
             try:
-                self._recreate_part(part)
+                self._recreate(part, self._failed[part])
             except ProvisionerError:  # nor would it answer for the others
                 return
             except HostError as error:
                 LOG.debug("recreation failed again", extra={"device": part, "error": str(error)})
 
     @abstractmethod
-    def _parts(self, group: DeviceSet) -> Sequence[str]:
-        """Return the names of what is replaced separately."""
-
-    @abstractmethod
-    def _part_of(self, name: str) -> str:
-        """Return the part that the binder device ``name`` is in."""
-
-    @abstractmethod
-    def _binder_devices(self, part: str) -> Collection[str]:
-        """Return the names of the binder devices of a part."""
+    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
+        """Return what is replaced separately, with its binder devices."""
 
     @abstractmethod
     def _replace(self, part: str) -> None:
         """Replace a part. Raises HostError."""
 
-    def _recreate_part(self, part: str) -> None:
+    def _recreate(self, part: str, names: Sequence[str]) -> None:
         try:
             self._replace(part)
         except BaseException:
-            self._set_failed(part, failed=True)
+            self._failed = {**self._failed, part: names}
             raise
-        self._set_failed(part, failed=False)
-
-    def _set_failed(self, part: str, *, failed: bool) -> None:
-        if failed != (part in self._failed):
-            self._failed ^= {part}
-            self.changed.update(self._binder_devices(part))
+        if part in self._failed:
+            self._failed = {other: names for other, names in self._failed.items() if other != part}
 
 
 class PhoneRecreator(Recreator):
@@ -94,19 +79,13 @@ class PhoneRecreator(Recreator):
         self._provisioner = provisioner
         self._store = store
 
-    def _parts(self, group: DeviceSet) -> Sequence[str]:
-        return (group.id,)
-
-    def _part_of(self, name: str) -> str:
-        return name.partition("/")[0]
-
-    def _binder_devices(self, part: str) -> Collection[str]:
-        return [f"{part}/{name}" for name in PHONE_BINDER_DEVICES]
+    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
+        return {group.id: group.members}
 
     def _replace(self, part: str) -> None:
         self._provisioner.replace(part)
         # Another file system at the path of a known device would otherwise count as replaced.
-        self._store.renew(self._binder_devices(part))
+        self._store.renew([name for name in self._store.devices if name.startswith(f"{part}/")])
 
 
 class DeviceRecreator(Recreator):
@@ -119,28 +98,8 @@ class DeviceRecreator(Recreator):
         self._swept: set[str] = set()
 
     def retry(self) -> None:
-        """Retry failed recreations, and remove temporary devices of a killed process."""
-        self._sweep()
-        super().retry()
-
-    def _parts(self, group: DeviceSet) -> Sequence[str]:
-        return group.members
-
-    def _part_of(self, name: str) -> str:
-        return name
-
-    def _binder_devices(self, part: str) -> Collection[str]:
-        return (part,)
-
-    def _replace(self, part: str) -> None:
-        device = self._store.device(part)
-        if device is None:
-            raise HostError(f"binder device {part!r} does not exist")
-        recreate.recreate_device(device, self._host)
-
-    def _sweep(self) -> None:
-        """Remove temporary devices, once per binderfs."""
-        directories = {place.directory for place in self._store.tracked.places() if place.directory}
+        """Retry failed recreations, and remove temporary devices of a killed process, once per binderfs."""
+        directories = {device.directory for device in self._store.devices.values() if device.directory}
         for directory in directories - self._swept:
             self._swept.add(directory)
             try:
@@ -150,3 +109,13 @@ class DeviceRecreator(Recreator):
             else:
                 if count:
                     LOG.info("removed temporary binder devices", extra={"dir": directory, "devices": count})
+        super().retry()
+
+    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
+        return {name: (name,) for name in group.members}
+
+    def _replace(self, part: str) -> None:
+        device = self._store.devices.get(part)
+        if device is None:
+            raise HostError(f"binder device {part!r} does not exist")
+        recreate.recreate_device(device, self._host)

@@ -1,18 +1,23 @@
-"""What containers get besides binder devices: ``shared_mounts``, ``shared_devices`` and ``spread_devices``."""
+"""What containers get besides binder devices: ``shared_mounts``, ``shared_devices`` and ``spread_devices``.
+
+A few devices of the host, such as GPUs, are spread over the devices of a resource: device number N has the known spread
+device N mod K, where K is the number of known ones, in natural order. A lost one stays known: its devices are
+unhealthy, and no other device moves. See ``known`` for when the devices are spread again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.devices.numa import LAST_NUMA_NODE
-from aosp_plugin.binder.devices.spread import Spread, known
 from aosp_plugin.binder.discovery import health
-from aosp_plugin.binder.discovery.path_search import PathSearch
-from aosp_plugin.binder.discovery.patterns import is_pattern, parts
+from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.discovery.patterns import PathSearch, is_pattern, parts
 from aosp_plugin.config import OWN_BINDERFS, shared_device, shared_path
-from aosp_plugin.errors import ConfigError, NotRespondingError
+from aosp_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +29,26 @@ if TYPE_CHECKING:
     from aosp_plugin.config import Resource
 
 LOG = logging.getLogger(__name__)
+
+
+class Spread(NamedTuple):
+    """The spread devices as of one scan. Immutable: shared by all threads."""
+
+    known: tuple[str, ...] = ()
+    """Paths of the host in natural order, including lost ones."""
+    lost: frozenset[str] = frozenset()
+    """Those of them that do not exist now."""
+    numa_nodes: Mapping[str, int] = {}
+    """The NUMA nodes of those that have one, according to the kernel."""
+
+    def device(self, number: int) -> str:
+        """Return the path of the spread device of device ``number``; empty if none is known."""
+        return self.known[number % len(self.known)] if self.known else ""
+
+    def numa_node(self, number: int) -> tuple[int, ...]:
+        """Return the NUMA node of the spread device of device ``number``; empty if it has none."""
+        numa_node = self.numa_nodes.get(self.device(number))
+        return () if numa_node is None else (numa_node,)
 
 
 class SharedFiles(NamedTuple):
@@ -54,95 +79,71 @@ class SharedPaths:
         self._mounts = {path for path, _ in map(shared_path, resource.shared_mounts)} - {OWN_BINDERFS}
         self._shared = [shared_device(item) for item in resource.shared_devices]
         self._spread = ["/" + "/".join(parts(path)) for path in resource.spread_devices]
-        self._search = PathSearch(host)
-        self._mount_search = PathSearch(host)
-        self._found: Mapping[str, Mapping[str, os.stat_result | None]] = {}
+        self._search: PathSearch | None = None
         self._numa_nodes: dict[tuple[int, int], int | None] = {}
         self._states: dict[str, frozenset[str]] = {}
-        self._scanned = False
         self._resets_requested = 0
         self._resets_done = 0
-        self.files = SharedFiles()
-        """As of the last scan. Replaced by a single assignment."""
+        self._files = SharedFiles()
 
     def directories(self) -> frozenset[str]:
         """Return the directories in which a change may add or remove a file, as paths of this process.
 
         Before the first scan those that it will find, or all devices would be scanned again because of them.
         """
-        if self._scanned:
-            return self._search.directories() | self._mount_search.directories()
-        search = PathSearch(self._host)
-        for path in self._mounts:
-            self._exists(path, search)
-        for path in (*(device.path for device in self._shared), *self._spread):
-            self._files(path, search)
-        return search.directories()
+        search = self._search
+        if search is None:
+            search = PathSearch(self._host)
+            for path in (*self._mounts, *(device.path for device in self._shared), *self._spread):
+                self._find(path, search)
+        return frozenset(search.directories)
 
     def reset(self) -> None:
-        """Make the next full scan forget lost spread devices. To be called in one thread only."""
+        """Make the next scan forget lost spread devices. To be called in one thread only."""
         self._resets_requested += 1
 
-    def scan(self, changed: Collection[str] | None = None) -> SharedFiles:
-        """Find the mounts, and the devices unless none of the ``changed`` files (paths of this process) concerns them.
+    def scan(self) -> SharedFiles:
+        """Find the files.
 
-        Returns the same object if nothing has changed. Logs once for each path that is missing, or is no device. Raises
-        ConfigError at the first scan if the path of a device is a directory, which only a wrong configuration explains.
-        Containers do not get another file, or a directory that replaces a device later: a program may have written to
-        the path of a device that was missing, and that must not cost the node all its phones.
+        Logs once for each path that is missing, or is no device. Raises ConfigError at the first scan if the path of a
+        device is a directory, which only a wrong configuration explains. Containers do not get another file, or a
+        directory that replaces a device later: a program may have written to the path of a device that was missing, and
+        that must not cost the node all its phones.
         """
-        search = PathSearch(self._host)
-        mounts = frozenset(path for path in self._mounts if self._exists(path, search))
-        self._mount_search = search
-        self._log_not_found("mounts", self._mounts - mounts)
-        files = self.files._replace(mounts=mounts)
-        if changed is None or not self._scanned or self._search.affected(changed):
-            files = self._scan_devices(files)
-            self._scanned = True
-        if files.spread != self.files.spread:
-            extra = {"paths": ",".join(files.spread.known), "missing": ",".join(sorted(files.spread.lost))}
-            LOG.info("spread devices changed", extra=extra)
-        if files != self.files:
-            self.files = files
-        return self.files
-
-    def _scan_devices(self, before: SharedFiles) -> SharedFiles:
-        resets = self._resets_requested
-        if resets != self._resets_done:
+        resets, before, search = self._resets_requested, self._files.spread, PathSearch(self._host)
+        reset = resets != self._resets_done
+        if reset:
             self._numa_nodes = {}
-        absent = self._find_devices()
-        devices: dict[str, str] = {}
-        for device in self._shared:
-            for path in self._found[device.path]:
-                devices.setdefault(device.container_path or path, path)
-        spread = self._spread_devices(() if resets != self._resets_done else before.spread.known)
-        self._resets_done = resets
-        required = [device.path for device in self._shared if device.required]
-        missing = [path for path in (*required, *(() if spread.known else self._spread)) if not self._found[path]]
-        for path in self._newly("required", [*missing, *spread.lost]):
-            LOG.warning("required device not found", extra={"path": path})
+        mounts = frozenset(path for path in self._mounts if self._find(path, search))
+        self._log_not_found("mounts", self._mounts - mounts)
+        found, absent = self._find_devices(search)
+        spread = self._spread_devices(found, () if reset else before.known)
+        self._files = SharedFiles(mounts, self._shared_devices(found), self._missing(found, spread), spread)
+        self._search, self._resets_done = search, resets
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
-        shared = tuple((path, container_path) for container_path, path in devices.items())
-        return before._replace(devices=shared, missing=tuple(missing), spread=spread)
+        if spread != before:
+            extra = {"paths": ",".join(spread.known), "missing": ",".join(sorted(spread.lost))}
+            LOG.info("spread devices changed", extra=extra)
+        return self._files
 
-    def _find_devices(self) -> set[str]:
-        """Find the devices of each path and pattern. Returns those without any file."""
-        search = PathSearch(self._host)
-        absent, others, unprintable = set[str](), set[str](), set[str]()
-        paths = {device.path: "shared_devices" for device in self._shared} | dict.fromkeys(
+    def _find_devices(self, search: PathSearch) -> tuple[dict[str, dict[str, os.stat_result]], set[str]]:
+        """Return the status of each device that each path or pattern has, and those without any file."""
+        others, unprintable = set[str](), set[str]()
+        keys = {device.path: "shared_devices" for device in self._shared} | dict.fromkeys(
             self._spread, "spread_devices"
         )
-        found: dict[str, dict[str, os.stat_result | None]] = {}
-        for path, key in paths.items():
-            found[path], files = {}, self._files(path, search)
+        found: dict[str, dict[str, os.stat_result]] = {path: {} for path in keys}
+        absent = set()
+        for path, key in keys.items():
+            files = self._find(path, search)
             if not files:
                 absent.add(path)
             for file, status in files.items():
                 if not file.isprintable():
                     unprintable.add(ascii(file))
-                elif status is None or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+                elif stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
                     found[path][file] = status
-                elif not self._scanned and stat.S_ISDIR(status.st_mode) and not is_pattern(path):
+                elif self._search is None and stat.S_ISDIR(status.st_mode) and not is_pattern(path):
                     raise ConfigError(f"{key}: {path} is a directory, not a device: use shared_mounts")
                 else:
                     others.add(file)
@@ -150,43 +151,45 @@ class SharedPaths:
             LOG.warning("shared device is not a device, not passed to containers", extra={"path": path})
         for path in self._newly("unprintable", unprintable):
             LOG.warning("file skipped", extra={"file": path, "reason": "its path contains unprintable characters"})
-        self._found, self._search = found, search
-        return absent
+        return found, absent
 
-    def _files(self, path: str, search: PathSearch) -> Mapping[str, os.stat_result | None]:
-        """Return the status of each file at a path, or that matches a pattern.
-
-        A file that does not respond counts as a device (None), or containers would lack it without a reason. If the
-        directory of a pattern does not respond, the devices found before stay.
-        """
-        try:
-            candidates = search.find(path)
-        except NotRespondingError:
-            return self._found.get(path, {})
-        except OSError:
-            return {}
-        files: dict[str, os.stat_result | None] = {}
-        for candidate in candidates:
-            try:
-                files[candidate] = search.status(candidate)
-            except NotRespondingError:
-                files[candidate] = None
-            except OSError:
-                continue
+    @staticmethod
+    def _find(path: str, search: PathSearch) -> dict[str, os.stat_result]:
+        """Return the status of the file at a path, or of each that matches a pattern, links followed."""
+        files: dict[str, os.stat_result] = {}
+        with contextlib.suppress(OSError):
+            for candidate in search.find(path):
+                with contextlib.suppress(OSError):
+                    files[candidate] = search.status(candidate)
         return files
 
-    def _spread_devices(self, before: Collection[str]) -> Spread:
+    def _shared_devices(self, found: Mapping[str, Iterable[str]]) -> tuple[tuple[str, str], ...]:
+        """Return host path and container path of the shared devices; of several for one, the first."""
+        devices: dict[str, str] = {}
+        for device in self._shared:
+            for path in found[device.path]:
+                devices.setdefault(device.container_path or path, path)
+        return tuple((path, container_path) for container_path, path in devices.items())
+
+    def _missing(self, found: Mapping[str, Collection[str]], spread: Spread) -> tuple[str, ...]:
+        """Return the paths and patterns that each container requires and that have no device."""
+        required = [device.path for device in self._shared if device.required]
+        missing = [path for path in (*required, *(() if spread.known else self._spread)) if not found[path]]
+        for path in self._newly("required", [*missing, *spread.lost]):
+            LOG.warning("required device not found", extra={"path": path})
+        return tuple(missing)
+
+    def _spread_devices(self, found: Mapping[str, Mapping[str, os.stat_result]], before: Collection[str]) -> Spread:
         """Return the spread devices, given those known ``before``. A lost one keeps its NUMA node."""
-        present = {file: status for path in self._spread for file, status in self._found[path].items()}
+        present = {file: status for path in self._spread for file, status in found[path].items()}
         devices = known(before, present, [path for path in self._spread if not is_pattern(path)])
-        numa_nodes = {path: node for path, node in self.files.spread.numa_nodes.items() if path in devices}
-        numbers = {_number(status) for status in present.values() if status is not None}
+        numa_nodes = {path: node for path, node in self._files.spread.numa_nodes.items() if path in devices}
+        numbers = {_number(status) for status in present.values()}
         self._numa_nodes = {number: node for number, node in self._numa_nodes.items() if number in numbers}
         for path, status in present.items():
-            if status is not None:
-                numa_nodes.pop(path, None)
-                if (node := self._numa_node(status)) is not None:
-                    numa_nodes[path] = node
+            numa_nodes.pop(path, None)
+            if (node := self._numa_node(status)) is not None:
+                numa_nodes[path] = node
         return Spread(devices, frozenset(devices) - present.keys(), numa_nodes)
 
     def _numa_node(self, status: os.stat_result) -> int | None:
@@ -197,16 +200,6 @@ class SharedPaths:
             self._numa_nodes[device] = node if node is not None and node <= LAST_NUMA_NODE else None
         return self._numa_nodes[device]
 
-    def _exists(self, path: str, search: PathSearch) -> bool:
-        """Return whether a file exists, links followed. One that does not respond counts as existing."""
-        try:
-            search.status(path)
-        except NotRespondingError:
-            return True
-        except OSError:
-            return False
-        return True
-
     def _log_not_found(self, kind: str, paths: Iterable[str]) -> None:
         for path in self._newly(f"no {kind}", paths):
             LOG.info("shared path not found, not mounted", extra={"path": path})
@@ -215,6 +208,14 @@ class SharedPaths:
         """Return those of the paths that are in this state that were not in it at the last call."""
         before, self._states[state] = self._states.get(state, frozenset()), frozenset(paths)
         return sorted(self._states[state] - before)
+
+
+def known(before: Collection[str], present: Collection[str], fixed: Collection[str]) -> tuple[str, ...]:
+    """Return the known spread devices in natural order: those found ``before`` or now, and those without wildcards.
+
+    ``before`` is empty after a restart and after SIGHUP, so that lost ones are forgotten and the devices spread again.
+    """
+    return tuple(natural_sort([*{*before, *present, *fixed}]))
 
 
 def _number(status: os.stat_result) -> tuple[int, int]:

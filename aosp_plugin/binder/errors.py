@@ -4,7 +4,6 @@
 
     HostError                        the host is not in the required state
     ├── DeviceDirectoryError         the device directory cannot be read or written
-    ├── NotRespondingError           a file system does not respond
     ├── ProvisionerError             the provisioner does not answer
     └── BinderfsError                an operation on a binderfs or a binder device failed
         ├── BinderMissingError       the kernel has no binder driver, or no binderfs
@@ -25,10 +24,6 @@ class HostError(Exception):
 
 class DeviceDirectoryError(HostError):
     """The device directory cannot be read or written."""
-
-
-class NotRespondingError(HostError):
-    """A file system does not respond: it hangs, or has not yet returned from an earlier call."""
 
 
 class ProvisionerError(HostError):

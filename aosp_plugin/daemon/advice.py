@@ -143,12 +143,6 @@ DEVICES: Mapping[str, Advice] = {
         "Create the missing binder device again. If it never existed, sets.size does not match how devices are made.",
         "incomplete",
     ),
-    Reason.SCAN_TIMEOUT: Advice(
-        "on a file system that does not answer",
-        "Running phones with these devices may hang too. Repair or unmount that file system; the devices recover by "
-        "themselves.",
-        "scan-timeout",
-    ),
     Reason.BINDERFS_UNAVAILABLE: Advice(
         "not available: no binderfs can be mounted",
         "Load binder_linux on the node, and check that the plugin's pod is privileged. Running phones are not "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import create_backend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.errors import ConfigError, NotRespondingError
+from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check_phone_directories(config: Config) -> None:
     host = Host(config.host_root)
     directories: list[tuple[Resource, str]] = []
     for resource in config.resources:
-        with contextlib.suppress(OSError, NotRespondingError):  # which the scan reports
+        with contextlib.suppress(OSError):  # which the scan reports
             directories.append((resource, f"{host.resolve(resource.scan_directory)}/"))
     for resource, directory in directories:
         if resource.phones is not None and directory.startswith("/dev/"):

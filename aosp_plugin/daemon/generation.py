@@ -215,7 +215,7 @@ class Generation:
         try:
             for path in await self._worker.run(remove, label="removal of CDI specs"):
                 LOG.info("CDI spec of a former resource removed", extra={"path": path})
-        except (OSError, HostError) as error:
+        except OSError as error:
             LOG.warning("CDI specs of former resources could not be removed", extra={"error": str(error)})
 
     def rescan(self) -> None:

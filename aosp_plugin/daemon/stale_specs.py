@@ -37,14 +37,10 @@ if TYPE_CHECKING:
 def remove_stale_specs(config: Config, previous: Collection[str] = ()) -> Sequence[str]:
     """Remove the specs that ``config`` no longer needs, and record those that it needs; return the removed ones.
 
-    ``previous`` are the resources that this process served before. May block. Raises OSError and HostError.
+    ``previous`` are the resources that this process served before. May block. Raises OSError.
     """
     host = Host(config.host_root)
     directory = host.process_path(host.resolve(config.cdi_dir))
-    return host.call(lambda _: _remove(config, directory, previous), directory)
-
-
-def _remove(config: Config, directory: str, previous: Collection[str]) -> Sequence[str]:
     own = [resource.resource_name for resource in config.resources]
     used = {resource.resource_name for resource in config.resources if not CDI.isdisjoint(resource.device_list)}
     record = os.path.join(directory, f".{socket_name(own[0])}.resources")  # no runtime reads a file with this name

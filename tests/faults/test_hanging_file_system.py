@@ -147,46 +147,33 @@ async def probes(host: Host) -> list[int]:
 # -- a device that is a link into the file system
 
 
-async def test_devices_on_it_turn_unhealthy_and_nothing_else_changes(host: Host, healed: Callable[[], None]) -> None:
-    """The devices stay published, every RPC and endpoint answers, and the other resource notices nothing."""
+async def test_devices_stay_as_they_are_and_nothing_else_changes(host: Host, healed: Callable[[], None]) -> None:
+    """Every RPC and endpoint answers, /readyz says what hangs, and the other resource notices nothing."""
     host.add_hanging(1)
-    async with host.serve():
+    async with host.serve() as serve:
         await host.kubelet_has(ALL)
         await host.other_resource_goes_on()
         host.hanging.hang()
         host.devices.add(2)
+        await host.hanging.until_waiting()
         async with host.stub() as stub:
-            assert (await first_message(stub))["aosp_binder0"] == "Healthy"
+            assert await first_message(stub) == ALL
             assert await prefer(stub, "aosp_binder0", "aosp_binder1") == ["aosp_binder0"]
             assert (await allocate(stub, "aosp_binder0")).devices
+            assert (await allocate(stub, "aosp_binder1")).devices
             await host.other_resource_goes_on()
-            await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy", "aosp_binder2": "Healthy"})
-            with pytest.raises(grpc.aio.AioRpcError, match="scan-timeout") as refused:
-                await allocate(stub, "aosp_binder1")
-            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert (await allocate(stub, "aosp_binder2")).devices
-            assert await probes(host) == [200] * 4
-            await host.metrics_until(
-                f'aosp_plugin_devices{{health="unhealthy",reason="scan-timeout",resource="{RESOURCE}"}} 1.0'
-            )
+            await serve.logged("device scan is hanging")
+            assert await probes(host) == [200, 503, 200, 200]
+            assert "hanging for" in (await http_get(host.port, "/readyz"))[2]
+            assert host.kubelet.resource(RESOURCE).devices == ALL
             healed()
             host.hanging.release()
             await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
-            assert (await allocate(stub, "aosp_binder1")).devices
         assert len(host.kubelet.registrations) == 2
 
 
-async def test_hang_is_noticed_without_a_file_event(host: Host) -> None:
-    host.add_hanging(1)
-    async with host.serve():
-        await host.kubelet_has(ALL)
-        host.hanging.hang()
-        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy"})
-        await host.other_resource_goes_on()
-
-
 async def test_process_ends_during_the_hang(host: Host, healed: Callable[[], None]) -> None:
-    """A scan that waits for the file system is left to itself. Later scans do not wait for it."""
+    """A scan that waits for the file system is left to itself."""
     host.add_hanging(1)
     async with host.serve() as serve:
         await host.kubelet_has(ALL)
@@ -196,24 +183,16 @@ async def test_process_ends_during_the_hang(host: Host, healed: Callable[[], Non
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
         assert "close timed out" in "".join(serve.log)
-    host.hanging.release()
-    async with host.serve() as serve:
-        await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
-        host.hanging.hang()
-        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy", "aosp_binder2": "Healthy"})
-        healed()
-        serve.signal(signal.SIGTERM)
-        assert await serve.finish() == 0
+    healed()
 
 
 async def test_process_starts_during_the_hang(host: Host) -> None:
-    """Only the devices on the file system are unhealthy, until it answers."""
+    """The resource has no devices until the file system answers."""
     host.add_hanging(1)
     host.hanging.hang()
     async with host.serve():
-        await host.kubelet_has({**ALL, "aosp_binder1": "Unhealthy"})
         await host.other_resource_goes_on()
-        assert await probes(host) == [200] * 4
+        await host.kubelet_has({})
         host.hanging.release()
         await host.kubelet_has(ALL)
 
@@ -221,8 +200,8 @@ async def test_process_starts_during_the_hang(host: Host) -> None:
 # -- other parts of the host on the file system
 
 
-async def test_cdi_directory_delays_only_the_spec(host: Host) -> None:
-    """The kubelet gets every change; the process says what hangs, and ends."""
+async def test_cdi_directory_delays_only_the_resource(host: Host) -> None:
+    """A change is published, and the next one when the spec is written. The process ends meanwhile."""
     os.mkdir(f"{host.hanging.source}/cdi")
     host.configure(device_list=["volume-mounts", "cdi-cri"])
     with host.config.open("a") as file:
@@ -236,12 +215,12 @@ async def test_cdi_directory_delays_only_the_spec(host: Host) -> None:
         await host.kubelet_has(ALL)
         await host.hanging.until_waiting()
         host.devices.add(2)
-        await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
         await host.other_resource_goes_on()
         async with host.stub() as stub:
-            assert (await allocate(stub, "aosp_binder2")).devices
+            assert (await allocate(stub, "aosp_binder1")).devices
         assert (await http_get(host.port, "/healthz"))[0] == 200
         host.hanging.release()
+        await host.kubelet_has({**ALL, "aosp_binder2": "Healthy"})
         await until_written(spec, "aosp_binder2")
         host.hanging.hang()
         host.devices.remove(2)
@@ -261,7 +240,7 @@ async def test_shared_path_on_it_is_answered_from_memory(host: Host) -> None:
             mounts = (await allocate(stub, "aosp_binder0")).mounts
         assert [mount.container_path for mount in mounts] == ["/shared"]
         host.devices.add(1)
-        await host.kubelet_has(ALL)
+        await host.hanging.until_waiting()
         await host.other_resource_goes_on()
         serve.signal(signal.SIGTERM)
         assert await serve.finish() == 0
@@ -272,7 +251,7 @@ async def test_provisioning_on_it_delays_nothing_else(host: Host) -> None:
     host.configure(provision={"directory": f"{host.hanging.directory}/binderfs", "count": 2})
     host.hanging.hang()
     async with host.serve() as serve:
-        await serve.logged("file system is not responding")
+        await host.hanging.until_waiting()
         await host.other_resource_goes_on()
         assert (await http_get(host.port, "/healthz"))[0] == 200
         serve.signal(signal.SIGTERM)

@@ -199,11 +199,11 @@ async def test_file_that_cannot_be_read_changes_nothing(served: Served, text: st
 
 
 @pytest.mark.parametrize(
-    ("key", "error"),
-    [("device_dir", "not responding"), ("kubelet_dir", "timed out"), ("cdi_dir", "not responding")],
+    "key",
+    ["device_dir", "kubelet_dir", "cdi_dir"],
 )
 async def test_directory_that_hangs_changes_nothing(
-    served: Served, hanging_file_system: HangingFileSystem, key: str, error: str
+    served: Served, hanging_file_system: HangingFileSystem, key: str
 ) -> None:
     """The plugin serves as before while the reload waits, and rejects it after some seconds."""
     hanging_file_system.hang()
@@ -211,7 +211,7 @@ async def test_directory_that_hangs_changes_nothing(
     served.serve.signal(signal.SIGHUP)
     await hanging_file_system.until_waiting()
     await served.check_unaffected()
-    assert error in await served.serve.logged(REJECTED)
+    assert "timed out" in await served.serve.logged(REJECTED)
     await served.check_unaffected()
 
 

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import os
 import re
-import signal
 import subprocess
 import tempfile
 from functools import partial
@@ -116,7 +115,7 @@ async def kubelet_stopped(node: Node) -> AsyncIterator[Plugin]:
 
 
 @contextlib.asynccontextmanager
-async def file_system_of_a_device_hangs(node: Node) -> AsyncIterator[Plugin]:
+async def scan_hangs(node: Node) -> AsyncIterator[Plugin]:
     """Make one device a link into a FUSE file system."""
     with _hanging() as files:
         node.devices.remove(1)
@@ -126,22 +125,8 @@ async def file_system_of_a_device_hangs(node: Node) -> AsyncIterator[Plugin]:
         async with node.serving() as plugin:
             files.hang()
             (node.devices.directory / "event").touch()
-            await listed(node.kubelet, 1)
             yield plugin
             files.release()
-
-
-@contextlib.asynccontextmanager
-async def scan_hangs(node: Node) -> AsyncIterator[Plugin]:
-    """Make the device directory an overlay of a FUSE file system: the mount table does not show that it may hang."""
-    with _hanging() as files:
-        directory = node.devices.directory
-        with _mounted("overlay", f"lowerdir={files.directory}:{directory}", directory):
-            async with node.serving() as plugin:
-                files.hang()
-                plugin.serve.signal(signal.SIGHUP)  # forgets missing devices, so it scans everything
-                yield plugin
-                files.release()
 
 
 @contextlib.asynccontextmanager
@@ -219,8 +204,7 @@ def _mounted(kind: str, options: str, directory: Path) -> Iterator[None]:
 
 STATES: dict[str, tuple[Callable[[Node], AbstractAsyncContextManager[Plugin]], tuple[Callable[..., object], ...]]] = {
     "the kubelet is stopped": (kubelet_stopped, (items_faults.kubelet_stopped,)),
-    "the file system of a device hangs": (file_system_of_a_device_hangs, (items_faults.device_times_out,)),
-    "a scan hangs elsewhere": (scan_hangs, (items_faults.scan_hangs,)),
+    "a file system hangs that a scan reads": (scan_hangs, (items_faults.scan_hangs,)),
     "a stream is lost, and the kubelet does not accept the next registration": (
         stream_lost,
         (items_faults.stream_lost,),

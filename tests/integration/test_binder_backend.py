@@ -116,7 +116,7 @@ def test_device_on_another_file_system_is_replaced_until_the_ttl_expires(
     assert backend.directories() == {str(dev), str(other_file_system)}
     assert backend.seconds_until_scan() == TTL
     clock.now += TTL
-    backend.scan(frozenset())
+    backend.scan()
     assert [device.reason for device in backend.devices()] == [""]
 
 

@@ -61,7 +61,7 @@ def of_claims(directory: Mounts) -> ClaimsBackend:
 
 
 def reasons(backend: BinderBackend) -> dict[str, str]:
-    backend.scan([])
+    backend.scan()
     return {device.id: device.reason for device in backend.devices()}
 
 

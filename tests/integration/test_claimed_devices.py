@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.backend import create_backend
 from aosp_plugin.backend.claims_backend import ClaimsBackend, kernel_version
-from aosp_plugin.binder.discovery import reader
+from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
@@ -60,7 +60,7 @@ def recreated(monkeypatch: pytest.MonkeyPatch) -> list[str | HostError]:
 
     monkeypatch.setattr(recreate, "recreate_device", recreate_device)
     monkeypatch.setattr(recreate, "sweep", lambda *_: 0)
-    monkeypatch.setattr(reader, "kind_of", lambda *_: Kind.BINDERFS)
+    monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
     return names
 
 
@@ -163,7 +163,7 @@ def test_attributes_of_a_found_device(devices: DeviceDirectory, monkeypatch: pyt
     kernel = kernel_version(os.uname().release)
     attributes = backend_of(devices, sets=NumberedSets(size=2)).attributes("aosp_binder4")
     assert attributes == {"number": 4, "binderDevices": 2, "kernelVersion": kernel}
-    monkeypatch.setattr(reader, "kind_of", lambda *_: Kind.CDEV)
+    monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.CDEV)
     assert backend_of(devices).attributes("aosp_binder4")["driver"] == "c"
 
 

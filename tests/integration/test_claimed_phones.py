@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.backend.claims_backend import ClaimsBackend
-from aosp_plugin.binder.driver import binderfs, detached, implementation
+from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderMissingError
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Isolation, Phones, Resource, SharedDevice
@@ -211,7 +211,7 @@ def test_phones_are_unhealthy_while_the_kernel_has_no_binderfs(
             backend.update_host()
         with pytest.raises(UnhealthyDeviceError, match="this kernel has no binderfs"):
             backend.prepare(["phone0"], [])
-    backend.scan([])
+    backend.scan()
     assert all(device.healthy for device in backend.devices())
     backend.update_host()
 
@@ -318,7 +318,7 @@ def test_devices_of_parameters_must_be_devices_of_the_node(directory: Mounts) ->
 
 
 def test_attributes_of_a_phone(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(implementation.MAGIC, 0x01021994, implementation.RUST)
+    monkeypatch.setitem(binderfs.MAGIC, 0x01021994, binderfs.RUST)
     attributes = started(directory).attributes("phone2")
     kernel = ".".join(os.uname().release.partition("-")[0].split(".")[:3])
     assert attributes == {"number": 2, "binderDevices": 3, "driver": "rust", "kernelVersion": kernel}

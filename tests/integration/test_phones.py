@@ -199,7 +199,7 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     with pytest.raises(BackendError, match="cannot update the CDI spec"):
         backend.update_host()
     assert backend.seconds_until_scan() == 0.0
-    backend.scan(frozenset())
+    backend.scan()
     assert [device.reason for device in backend.devices()] == ["", "not-in-cdi-spec"]
     with pytest.raises(UnhealthyDeviceError, match="'aosp_binder2' is unhealthy: not-in-cdi-spec"):
         backend.allocate(names([2]))
@@ -208,7 +208,7 @@ def test_device_is_unhealthy_if_only_a_cdi_spec_that_cannot_be_written_brings_it
     backend.update_host()
     assert list(cdi_devices(dev)) == names([1, 2])
     assert backend.seconds_until_scan() == 0.0
-    backend.scan(frozenset())
+    backend.scan()
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert backend.seconds_until_scan() is None
 

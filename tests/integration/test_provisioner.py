@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Never
 
-    from tests.hanging_fs import HangingFileSystem
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 
@@ -302,24 +301,6 @@ def test_what_is_known_of_a_phone_outlives_the_provisioner(directory: Mounts, pr
     backend.pre_start(["phone0"])
     backend.scan()
     assert reasons(backend)["phone1"].startswith("foreign-mount")
-
-
-def test_file_system_that_hangs_over_a_phone_hangs_no_other(
-    directory: Mounts, provisioner: Provisioner, hanging_file_system: HangingFileSystem
-) -> None:
-    """It is mounted while the provisioner runs, and unmounted again."""
-    provisioner.start()
-    backend = served(provisioner)
-    directory.bind("../hanging", "phone1")
-    hanging_file_system.hang()
-    for _ in range(2):
-        answer = provisioner.request("provision", "phone1")
-        assert "another file system is mounted" in answer["obstacles"]["phone1"]
-    assert provisioner.request("replace", "phone0")["error"] == ""
-    hanging_file_system.release()
-    directory.unmount("phone1")
-    rescan(backend)
-    assert reasons(backend) == {"phone0": "", "phone1": "", "phone2": ""}
 
 
 @pytest.mark.parametrize(

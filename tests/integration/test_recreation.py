@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.binder.discovery import reader
+from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.provision import recreate
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
@@ -39,7 +39,7 @@ class Recreations:
         self.failure: HostError | None = None
         monkeypatch.setattr(recreate, "recreate_device", self._recreate_device)
         monkeypatch.setattr(recreate, "sweep", self._sweep)
-        monkeypatch.setattr(reader, "kind_of", lambda *_: Kind.BINDERFS)
+        monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
     def _recreate_device(self, device: BinderDevice, _host: Host) -> None:
         if self.failure is not None:
@@ -104,7 +104,7 @@ def test_failed_recreation_makes_the_device_unhealthy_until_a_retry_succeeds(
     recreations.failure = None
     backend.update_host()
     assert backend.seconds_until_scan() == 0.0
-    backend.scan(frozenset())
+    backend.scan()
     assert [device.reason for device in backend.devices()] == ["", ""]
     assert recreations.recreated == ["aosp_binder1"]
 

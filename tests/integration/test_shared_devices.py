@@ -20,7 +20,7 @@ import pytest
 from aosp_plugin.backend import BinderBackend
 from aosp_plugin.binder.driver import host as host_module
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.config import PHONE_DEFAULTS, NamedSets, NumberedSets, Phones, Resource, SharedDevice
+from aosp_plugin.config import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.device_list import DeviceList
@@ -325,64 +325,6 @@ async def test_phone_with_its_own_binderfs_has_a_gpu(
             dri.add(129)
             await listed(kubelet, 5)
             assert directory.mounted() == mounted
-
-
-# -- what a scan costs
-
-
-class CountingHost(Host):
-    """A host that counts the accesses to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paths: list[str] = []
-
-    def lstat(self, path: str) -> os.stat_result:
-        """Count the access."""
-        self.paths.append(path)
-        return super().lstat(path)
-
-    def listdir(self, directory: str) -> list[str]:
-        """Count the access."""
-        self.paths.append(directory)
-        return super().listdir(directory)
-
-
-def test_change_of_another_file_causes_no_search_and_no_new_table(device_directory: DeviceDirectory, dri: Dri) -> None:
-    """Also if it is in a directory that is watched for the devices; an optional device is in no table."""
-    host = CountingHost()
-    dri.add(128)
-    optional = str(dri.directory / "card0")
-    keys = {"host": host, "spread_devices": (dri.pattern,), "shared_devices": (optional,)}
-    backend = phones(device_directory, 3, **keys)
-    scan(backend)
-    devices = backend.devices()
-    host.paths.clear()
-    (dri.directory / "other").touch()
-    backend.scan(frozenset({f"{dri.directory}/other"}))
-    backend.scan(frozenset())
-    assert [path for path in host.paths if str(dri.directory) in path] == []
-    os.symlink(NULL, optional)
-    backend.scan(frozenset({optional}))
-    assert backend.devices() is devices
-    assert others(backend, "aosp_binder0") == [optional, dri.path(128)]
-
-
-def test_change_in_their_directory_causes_no_scan_of_sets_with_directories(tmp_path: Path, dri: Dri) -> None:
-    """Such as phones with a binderfs each: /dev is watched for /dev/ashmem by default."""
-    host = CountingHost()
-    for number in range(3):
-        (tmp_path / f"dev/phone{number}").mkdir(parents=True)
-        (tmp_path / f"dev/phone{number}/binder").touch()
-    backend = binder_backend(
-        tmp_path / "dev", host=host, sets=NamedSets(names=("binder",)), spread_devices=(dri.pattern,)
-    )
-    assert list(scan(backend).values()) == ["requirement-missing"] * 3
-    host.paths.clear()
-    dri.add(128)
-    backend.scan(frozenset({dri.path(128)}))
-    assert [device.reason for device in backend.devices()] == [""] * 3
-    assert [path for path in host.paths if "phone" in path] == []
 
 
 # -- through the plugin

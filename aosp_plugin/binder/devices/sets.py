@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +11,7 @@ from aosp_plugin.binder.discovery.names import last_number, name_problem, natura
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterable, Sequence
 
 
 class DeviceSet(NamedTuple):
@@ -47,16 +45,13 @@ class Layout(abc.ABC):
     nested = False
     """Whether each set has a directory of its own in the device directory."""
 
-    def sets(self, names: Sequence[str]) -> list[DeviceSet]:
-        """Return each set that has a member among ``names``, once, as ``ids`` does."""
+    def sets(self, names: Iterable[str]) -> list[DeviceSet]:
+        """Return each set that has a member among ``names``, once, in the natural order of the IDs."""
         return [self.set_of(set_id) for set_id in self.ids(names)]
 
     @abc.abstractmethod
-    def ids(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the ID of each set that has a member among ``names``, once.
-
-        If ``names`` are in natural order, so are the IDs.
-        """
+    def ids(self, names: Iterable[str]) -> list[str]:
+        """Return the ID of each set that has a member among ``names``, once, in natural order."""
 
     @abc.abstractmethod
     def set_of(self, set_id: str) -> DeviceSet:
@@ -77,9 +72,9 @@ class Single(Layout):
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
-    def ids(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names, the same object: there may be a hundred thousand."""
-        return names
+    def ids(self, names: Iterable[str]) -> list[str]:
+        """Return the names."""
+        return natural_sort([*names])
 
     def set_of(self, set_id: str) -> DeviceSet:
         """Return the set of the binder device with this name."""
@@ -102,7 +97,7 @@ class Numbered(Single):
         super().__init__(prefix)
         self.size, self.stride, self.first = size, stride, first
 
-    def ids(self, names: Sequence[str]) -> Sequence[str]:
+    def ids(self, names: Iterable[str]) -> list[str]:
         """Return the IDs of the sets: the name of the first member of each, which may be missing."""
         matches = map(re.compile(re.escape(self.prefix) + "(0|[1-9][0-9]*)").fullmatch, names)
         firsts = self._firsts(int(match[1]) for match in matches if match)
@@ -136,7 +131,7 @@ class Named(Layout):
         self._affixes = _affixes(pattern, names)
         self._entry_affixes = _affixes(entry, names)
 
-    def ids(self, names: Sequence[str]) -> Sequence[str]:
+    def ids(self, names: Iterable[str]) -> list[str]:
         """Return the IDs of the sets: the values of {set}; one that is no valid ID is skipped."""
         values = {value for name in names if (value := _placeholder_value(self._affixes, name))}
         return natural_sort([value for value in values if name_problem(value) is None])
@@ -152,34 +147,6 @@ class Named(Layout):
     def names_in(self, entry: str) -> list[str]:
         """Return the names in the set's directory, or the name itself if sets have none."""
         return [f"{entry}/{file}" for file in self._files] if self.nested else [entry]
-
-
-class DeviceSets(Mapping[str, DeviceSet]):
-    """The device sets of a layout by ID, which are made on demand. Immutable; for any thread."""
-
-    __slots__ = ("_ids", "_layout")
-
-    def __init__(self, layout: Layout, ids: AbstractSet[str]) -> None:
-        self._layout = layout
-        self._ids = ids
-
-    def __getitem__(self, set_id: str) -> DeviceSet:
-        """Return a device set. Raises KeyError."""
-        if set_id not in self._ids:
-            raise KeyError(set_id)
-        return self._layout.set_of(set_id)
-
-    def __contains__(self, set_id: object) -> bool:
-        """Return whether there is a device set with this ID."""
-        return set_id in self._ids
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the IDs, in any order."""
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        """Return the number of device sets."""
-        return len(self._ids)
 
 
 def _affixes(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:

@@ -1,13 +1,9 @@
-"""A binder device as one scan found it: name, kind and identity.
-
-A host may have a hundred thousand binder devices. A scan therefore makes a ``Found`` for each, whose ``Place`` most of
-them share. ``BinderDevice`` objects are made on demand.
-"""
+"""A binder device as one scan found it: name, kind and identity."""
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 
 class Kind(enum.StrEnum):
@@ -25,8 +21,6 @@ class Kind(enum.StrEnum):
     """A block device, socket or pipe: never allocated."""
     ABSENT = "absent"
     """The file does not exist, or it is a dangling link."""
-    TIMED_OUT = "timed-out"
-    """The file could not be read, because its file system is not responding."""
 
 
 FileSystem = tuple[int, int]
@@ -63,44 +57,6 @@ class BinderDevice(NamedTuple):
     """<device directory>/<name>."""
     kind: Kind
     identity: Identity | None = None
-    """None if the kind is ABSENT or TIMED_OUT."""
+    """None if the kind is ABSENT."""
     directory: str = ""
     """The root of its binderfs. Empty for other kinds, and if the file itself is bind-mounted."""
-
-
-class Place(NamedTuple):
-    """What binder devices of the same kind on the same file system have in common."""
-
-    kind: Kind
-    device: int = 0
-    """See ``Identity``."""
-    since: int = 0
-    """See ``Identity``."""
-    directory: str = ""
-    """See ``BinderDevice``."""
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a file that could be read."""
-        return self.kind is not _ABSENT and self.kind is not _TIMED_OUT
-
-    @property
-    def file_system(self) -> FileSystem:
-        """See ``Identity``."""
-        return self.device, self.since
-
-
-_ABSENT, _TIMED_OUT = Kind.ABSENT, Kind.TIMED_OUT
-
-Found: TypeAlias = tuple[Place, int, int]
-"""A binder device without its name: the numbers are those of its ``Identity``, st_rdev and st_ino."""
-
-ABSENT: Found = (Place(_ABSENT), 0, 0)
-TIMED_OUT: Found = (Place(_TIMED_OUT), 0, 0)
-
-
-def binder_device(path_prefix: str, name: str, found: Found) -> BinderDevice:
-    """Return a binder device in full; ``path_prefix`` is the device directory with a slash at the end."""
-    place, number, inode = found
-    identity = Identity(place.device, number, inode, place.since) if place.exists else None
-    return BinderDevice(name, path_prefix + name, place.kind, identity, place.directory)

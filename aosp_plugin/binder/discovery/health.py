@@ -1,8 +1,8 @@
 """Why a device is unhealthy: the reasons, and the rules that produce them.
 
-``evaluate`` derives the health of binder devices from a scan, ``evaluate_recreation`` that of a device that must be
-recreated first, and ``aggregate`` the health of a device set from its members. All are functions of their arguments;
-``store`` keeps the results from scan to scan.
+``evaluate`` derives the health of a binder device from a scan, and ``aggregate`` the health of a device set from its
+members. All are functions of their arguments; ``store`` keeps what they need from scan to scan, and ``backend.health``
+adds what else has a say.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.errors import NotRespondingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from aosp_plugin.binder.discovery.binder_device import FileSystem, Place
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem
 
 
 class Reason(enum.StrEnum):
@@ -30,8 +29,6 @@ class Reason(enum.StrEnum):
     """The file does not exist, or it is a dangling link."""
     INCOMPLETE = "incomplete"
     """A member of the device set is missing."""
-    SCAN_TIMEOUT = "scan-timeout"
-    """The file system of the file, or of a link on the path to it, is not responding."""
     BINDERFS_UNAVAILABLE = "binderfs-unavailable"
     """No binderfs can be mounted for a claim: the kernel has none, or the plugin may not mount it."""
     NOT_A_DEVICE = "not-a-device"
@@ -78,37 +75,21 @@ class Problem(NamedTuple):
     """The reason and, for a set of several binder devices, the names of the affected ones."""
 
 
-def evaluate(place: Place, verify: Verify, file_system: FileSystem | None) -> Reason | None:
-    """Return why the binder devices of a place are unhealthy, or None if they are healthy, unless a probe fails.
+def evaluate(device: BinderDevice, verify: Verify, file_system: FileSystem | None) -> Reason | None:
+    """Return why a binder device is unhealthy, or None if it is healthy, unless a probe fails.
 
-    ``file_system`` is the one they must be on (None: any).
+    ``file_system`` is the one it must be on (None: any).
     """
-    if not place.exists:
-        return Reason.SCAN_TIMEOUT if place.kind is Kind.TIMED_OUT else Reason.MISSING
-    if place.kind is Kind.OTHER or (place.kind is Kind.FILE and verify is not Verify.FILE):
+    kind, identity = device.kind, device.identity
+    if identity is None:
+        return Reason.MISSING
+    if kind is Kind.OTHER or (kind is Kind.FILE and verify is not Verify.FILE):
         return Reason.NOT_A_DEVICE
-    if verify in {Verify.BINDER, Verify.PROBE} and place.kind in {Kind.STAND_IN, Kind.FILE}:
+    if (kind is Kind.STAND_IN or kind is Kind.FILE) and (verify is Verify.BINDER or verify is Verify.PROBE):
         return Reason.NOT_BINDER
-    if file_system is not None and file_system != place.file_system:
+    if file_system is not None and file_system != identity.file_system:
         return Reason.REPLACED
     return None
-
-
-def evaluate_probe(probe: Callable[[str], bool], name: str) -> Reason | None:
-    """Return why the binder device ``name`` is unhealthy although its place is healthy, or None if it is healthy.
-
-    For the level ``Verify.PROBE``. ``probe`` opens the device and queries its driver. It may raise NotRespondingError.
-    """
-    try:
-        return None if probe(name) else Reason.PROBE_FAILED
-    except NotRespondingError:
-        return Reason.SCAN_TIMEOUT
-
-
-def evaluate_recreation(kind: Kind, *, failed: bool) -> Reason | None:
-    """Return NOT_RECREATED if the last recreation of a device ``failed``, or if its kind cannot be recreated."""
-    unsupported = kind not in {Kind.BINDERFS, Kind.ABSENT, Kind.TIMED_OUT}
-    return Reason.NOT_RECREATED if failed or unsupported else None
 
 
 def requirement_missing(paths: Sequence[str]) -> Problem | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     NaturalKey: TypeAlias = tuple[tuple[str | int, ...], str]
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 63
 """Maximum number of characters of a device ID (comment on ``Device.ID`` in the kubelet's api.proto)."""
-
-MERGE_FACTOR = 50
-"""One insertion into a sorted list takes about as long as sorting this many names."""
-
-_SUSPICIOUS, _RESERVED = frozenset(" /,"), frozenset({"", ".", ".."})
-"""Characters that no name contains, and names that are not valid; see ``name_problem``."""
 
 _LAST_NUMBER = re.compile(r"[0-9]+(?=[^0-9]*\Z)")
 
@@ -51,32 +44,6 @@ def natural_sort(names: Sequence[str]) -> list[str]:
     if zero and {name for name in names if name.startswith(zero)} <= {zero}:
         return sorted(sorted(names), key=len)
     return sorted(names, key=natural_key)
-
-
-def should_merge(new: Collection[str], names: Collection[str]) -> bool:
-    """Return whether inserting each of ``new`` into the sorted ``names`` is faster than sorting all of them."""
-    return len(new) * MERGE_FACTOR < len(names)
-
-
-def merge_sorted(names: Sequence[str], new: Collection[str]) -> Sequence[str]:
-    """Return ``names``, which are in natural order, and ``new`` as one list in natural order."""
-    if not should_merge(new, names):
-        return natural_sort([*names, *new])
-    merged = list(names)
-    for name in new:
-        insort(merged, name, key=natural_key)
-    return merged
-
-
-def name_problems(names: Collection[str]) -> dict[str, str]:
-    """Return ``name_problem`` of those of the names that have one; fast if there is none."""
-    joined = "".join(names)
-    suspicious = (
-        not joined.isprintable() or not _SUSPICIOUS.isdisjoint(joined) or max(map(len, names), default=0) > LONGEST_NAME
-    )
-    if not suspicious and not _RESERVED.intersection(names):
-        return {}
-    return {name: problem for name in names if (problem := name_problem(name)) is not None}
 
 
 def name_problem(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Patterns of paths, such as /dev/dri/renderD*. Functions of their arguments.
+"""Patterns of paths, such as /dev/dri/renderD*, and the search for the files of the host that match one.
 
 The wildcards ``*``, ``?`` and ``[...]`` stand for characters of one part of a path, as in a shell: they match no slash,
 and no dot at the beginning of a part.
@@ -6,8 +6,16 @@ and no dot at the beginning of a part.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from aosp_plugin.binder.discovery.names import natural_sort
+
+if TYPE_CHECKING:
+    from aosp_plugin.binder.driver.host import Host
 
 _WILDCARD = re.compile(r"[*?[]")
 
@@ -34,3 +42,66 @@ def may_overlap(first: str, second: str) -> bool:
 def parts(path: str) -> list[str]:
     """Return the parts of a path between its slashes."""
     return [part for part in path.split("/") if part]
+
+
+class PathSearch:
+    """One search, which notes the directories in which a change may change its result. To be used in one thread.
+
+    If a directory does not exist, its nearest existing ancestor is watched, so that nothing has to be polled.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.directories: set[str] = set()
+        """The directories to watch, as paths of this process."""
+
+    def find(self, path: str) -> list[str]:
+        """Return a path, which may not exist, or the files that match a pattern, in natural order.
+
+        Raises OSError if links lead in a circle.
+        """
+        found = [""]
+        for part in parts(path):
+            if is_pattern(part):
+                found = [f"{parent}/{name}" for parent in found for name in self._list(parent or "/", part)]
+            else:
+                found = [f"{parent}/{part}" for parent in found]
+        return found
+
+    def status(self, path: str) -> os.stat_result:
+        """Return the status of a file, links followed. Raises OSError."""
+        resolved = self._follow(path)
+        self._watch_for(resolved)
+        return self._host.lstat(resolved)
+
+    def _list(self, directory: str, part: str) -> list[str]:
+        """Return the names in a directory that match a part of a pattern; none if there is no such directory."""
+        resolved = self._follow(directory)
+        try:
+            names = self._host.listdir(resolved)
+        except OSError:
+            self._watch_for(resolved)
+            return []
+        self.directories.add(self._host.process_path(resolved))
+        return natural_sort([name for name in names if matches(part, name)])
+
+    def _follow(self, path: str) -> str:
+        """Follow the links in a path, on which the result depends."""
+        links: set[str] = set()
+        try:
+            return self._host.resolve(path, links)
+        finally:
+            self.directories.update(self._host.process_path(os.path.dirname(link)) for link in links)
+
+    def _watch_for(self, path: str) -> None:
+        """Watch the directory of the file at ``path``, which has no links, or its nearest existing ancestor."""
+        directory = os.path.dirname(path)
+        while directory != "/" and not self._is_directory(directory):
+            directory = os.path.dirname(directory)
+        self.directories.add(self._host.process_path(directory))
+
+    def _is_directory(self, path: str) -> bool:
+        try:
+            return stat.S_ISDIR(self._host.lstat(path).st_mode)
+        except OSError:
+            return False

@@ -26,6 +26,7 @@ from aosp_plugin.binder.errors import (
 )
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Iterator
 
     from aosp_plugin.binder.driver.mounts import BinderfsMount
@@ -47,6 +48,15 @@ LONGEST_FILE_NAME = 255
 
 ALL_MINORS = 1 << 20
 """Minor numbers of all binderfs mounts together, 1 << MINORBITS. Each mount's binder-control uses one of them."""
+
+C, RUST = "c", "rust"
+
+MAGIC = {0x6C6F6F70: C, 0x6C6F6F71: RUST}
+"""The implementation of the driver by ``f_type`` of statfs(2) (include/uapi/linux/magic.h BINDERFS_SUPER_MAGIC;
+drivers/android/binder/rust_binder_internal.h RUST_BINDERFS_SUPER_MAGIC)."""
+
+_STATFS_SIZE = 256
+"""Bytes, more than ``struct statfs`` has on any architecture."""
 
 _DEVICE = struct.Struct("256sII")
 """struct binderfs_device: the name, and the major and minor number that the kernel returns."""
@@ -252,10 +262,21 @@ def mount_at(directory: str) -> BinderfsMount | None:
         path, device = os.path.realpath(directory), os.stat(directory).st_dev
     except FileNotFoundError:
         return None
-    with open(mounts.MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        table = mounts.binderfs_mounts(mounts.parse(file.read()))
+    table = mounts.binderfs_mounts(mounts.parse(mounts.read()))
     # The comparison of the devices excludes a binderfs that another mount covers.
     return next((mount for mount in table if (mount.directory, mount.device) == (path, device)), None)
+
+
+def implementation(path: str) -> str:
+    """Return c or rust for a path in a binderfs; empty for another file system. Raises OSError.
+
+    Since Linux 6.18 there is a driver in Rust, with the same interface and the same name of the file system.
+    """
+    import ctypes  # noqa: PLC0415 - see _call
+
+    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
+    _call("statfs", os.fsencode(path), buffer)
+    return MAGIC.get(ctypes.c_long.from_buffer(buffer).value, "")
 
 
 def mount(
@@ -283,9 +304,9 @@ def unmount(directory: str, *, lazy: bool = False) -> None:
         _call("umount2", os.fsencode(directory), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
 
 
-def _call(function: str, *arguments: bytes | int) -> None:
+def _call(function: str, *arguments: bytes | int | ctypes.Array[ctypes.c_char]) -> None:
     """Call a function of the C library that returns 0 or sets errno. Raises OSError."""
-    import ctypes  # noqa: PLC0415 - 1.4 MB, and only mount and unmount need it
+    import ctypes  # noqa: PLC0415 - 1.4 MB, and only phones and DRA drivers need it
 
     # An unsigned long fits the flags of both system calls.
     converted = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]

@@ -2,10 +2,7 @@
 
 Discovery accesses the file system through a ``Host`` only. In a container the host's files are below a root
 (``--host-root /host``). All paths that a ``Host`` accepts and returns are the host's own, except those of
-``process_path``, ``call`` and ``may_hang``.
-
-A file system that may hang is accessed through ``guard``: each method that reads the host raises NotRespondingError
-then, which is no OSError.
+``process_path``. Each call may hang with the file system that it accesses.
 """
 
 from __future__ import annotations
@@ -13,15 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.driver import mounts
-from aosp_plugin.binder.driver.guard import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-T = TypeVar("T")
+    from collections.abc import Iterable, Iterator
 
 MISC_MAJOR = 10
 """Major number of all misc devices (include/uapi/linux/major.h)."""
@@ -50,11 +44,6 @@ class Driver(NamedTuple):
     misc_minors: frozenset[int] = frozenset()
     """Minor numbers of binder's misc devices, on a kernel without binderfs."""
 
-    @property
-    def has_numbers(self) -> bool:
-        """Whether ``owns`` is true for any device number."""
-        return bool(self.majors or self.misc_minors)
-
     def owns(self, number: int) -> bool:
         """Return whether the device number ``number`` (st_rdev) belongs to the binder driver."""
         major, minor = os.major(number), os.minor(number)
@@ -62,31 +51,23 @@ class Driver(NamedTuple):
 
 
 class Host:
-    """The host's file tree below ``root``. To be used in one thread at a time."""
+    """A host's file tree below ``root``."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
-        self._guard = Guard(lambda: _read(mounts.MOUNTINFO), self._root)
-        self._mounts: Sequence[mounts.Mount] | None = None
-        self._file_systems: frozenset[int] = frozenset()
 
     def listdir(self, directory: str) -> list[str]:
         """List a directory in arbitrary order. Raises OSError."""
-        return self._guard.call(os.listdir, self._root + self.resolve(directory))
-
-    def linked(self, directory: str) -> frozenset[str]:
-        """Return the names of the links in a directory. Raises OSError."""
-        return self._guard.call(_linked, self._root + self.resolve(directory))
+        return os.listdir(self._root + self.resolve(directory))
 
     def lstat(self, path: str) -> os.stat_result:
         """Return the status of ``path``. Only its last component may be a link. Raises OSError."""
-        return self._guard.call(os.lstat, self._root + path)
+        return os.lstat(self._root + path)
 
     def lstat_all(self, directory: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the status of each file with one of these names in ``directory``, in their order, if it exists.
 
-        ``directory`` is a path without links. Raises OSError if it cannot be opened. Not for file systems that may hang
-        (see ``guarded``).
+        ``directory`` is a path without links. Raises OSError if it cannot be opened.
         """
         descriptor = os.open(self._root + directory, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -99,20 +80,6 @@ class Host:
         finally:
             os.close(descriptor)
 
-    def readlink(self, path: str) -> str:
-        """Return the target of the link at ``path``. Only its last component may be a link.
-
-        Raises OSError, EINVAL if it is no link.
-        """
-        return self._guard.call(os.readlink, self._root + path)
-
-    def call(self, function: Callable[[str], T], path: str) -> T:
-        """Return ``function(path)``, which accesses files there, or raise its error; see ``guard.Guard.call``.
-
-        ``path`` is a path of this process without links.
-        """
-        return self._guard.call(function, path)
-
     def numa_node(self, status: os.stat_result) -> int | None:
         """Return the NUMA node of the hardware of a character or block device; None if it has none.
 
@@ -122,23 +89,6 @@ class Host:
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         text = _read(f"{SYS_DEV}/{kind}/{number}/device/numa_node").strip()
         return int(text) if text.isdigit() else None  # -1 for none (drivers/pci/pci-sysfs.c, numa_node_show)
-
-    def refresh_mounts(self) -> None:
-        """Read the mount table, on which ``may_hang`` is based; ``driver`` does so too. Raises as ``driver``."""
-        self._guard.refresh()
-
-    @property
-    def guarded(self) -> bool:
-        """Whether any file system may hang, according to the last ``driver`` or ``refresh_mounts``."""
-        return self._guard.needed
-
-    def may_hang(self, path: str) -> bool:
-        """Return whether a call on ``path`` may hang. ``path`` is a path of this process without links."""
-        return self._guard.may_hang(path)
-
-    def may_hang_below(self, directory: str) -> bool:
-        """Return whether a call on a path below ``directory``, like that of ``may_hang``, may hang."""
-        return self._guard.may_hang_below(directory)
 
     def process_path(self, path: str) -> str:
         """Return the path under which this process opens or watches the host's ``path``."""
@@ -162,7 +112,7 @@ class Host:
                 del done[-1:]
                 continue
             try:
-                target = self._guard.call(os.readlink, "/".join([self._root, *done, part]))
+                target = os.readlink("/".join([self._root, *done, part]))
             except OSError:
                 done.append(part)
                 continue
@@ -181,12 +131,8 @@ class Host:
 
         Raises OSError if descriptors or memory are exhausted: an empty answer would change the kind of every device.
         """
-        table = self._guard.refresh()
-        if table is not self._mounts:
-            self._file_systems = frozenset(mount.device for mount in table if mount.type == mounts.BINDERFS)
-            self._mounts = table
         return Driver(
-            file_systems=self._file_systems,
+            file_systems=mounts.binderfs_numbers(_read(mounts.MOUNTINFO)),
             majors=binder_majors(_read("/proc/devices"), _read("/proc/filesystems")),
             misc_minors=binder_misc_minors(_read("/proc/misc"), binder_parameters()),
         )
@@ -231,11 +177,6 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
         number, _, name = line.strip().partition(" ")
         if number.isdigit():
             yield int(number), name.strip()
-
-
-def _linked(directory: str) -> frozenset[str]:
-    with os.scandir(directory) as entries:
-        return frozenset(entry.name for entry in entries if entry.is_symlink())
 
 
 def _read(path: str) -> str:

@@ -5,15 +5,12 @@ Reading it accesses no mounted file system, so that it never hangs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import select
-import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 MOUNTINFO = "/proc/self/mountinfo"
 
@@ -58,53 +55,21 @@ class BinderfsMount(NamedTuple):
     """The source that was given to mount(2). The kernel does not use it; a program recognises its own mount by it."""
 
 
-class MountTable:
-    """The mount table of this process, read only if it has changed, and parsed only where it has.
-
-    With a file system for each of 1,000 phones, the kernel needs more than a millisecond for its text. To be used in
-    one thread at a time.
-    """
-
-    def __init__(self, read: Callable[[], str]) -> None:
-        """``read`` returns the text of the table."""
-        self._read = read
-        self._text: str | None = None
-        self._by_line: dict[str, Mount] = {}
-        self._mounts: tuple[Mount, ...] = ()
-        self._poll: select.poll | None = None
-
-    def mounts(self) -> tuple[Mount, ...]:
-        """Return the mounts in their order: a mount covers those before it. The same object if nothing has changed.
-
-        Raises what ``read`` raises.
-        """
-        if self._may_have_changed():
-            text, self._text = self._text, None  # read again after an error
-            self._text = self._read()
-            if self._text != text:
-                known = self._by_line
-                self._by_line = {line: known.get(line) or _parse(line) for line in _lines(self._text)}
-                self._mounts = tuple(self._by_line.values())
-        return self._mounts
-
-    def _may_have_changed(self) -> bool:
-        """Return whether mounts have changed since the last call, according to the kernel; see ``MountEvents``.
-
-        A change of the propagation, or of the options of a file system, is not reported.
-        """
-        if self._poll is None:
-            with contextlib.suppress(OSError):  # no free descriptors
-                descriptor = os.open(MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, descriptor)
-                self._poll = select.poll()
-                self._poll.register(descriptor, select.POLLPRI)
-            return True
-        return bool(self._poll.poll(0)) or self._text is None
+def read() -> str:
+    """Return the text of the mount table. Raises OSError."""
+    with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
 
 
 def parse(mountinfo: str) -> tuple[Mount, ...]:
     """Return the mounts in the text of the mount table, in its order."""
     return tuple(map(_parse, _lines(mountinfo)))
+
+
+def binderfs_numbers(mountinfo: str) -> frozenset[int]:
+    """Return the number (st_dev) of each binderfs in the text of the mount table, of which it is a small part."""
+    found = f" - {BINDERFS} "
+    return frozenset(_parse(line).device for line in _lines(mountinfo) if found in line)
 
 
 def _lines(mountinfo: str) -> list[str]:

@@ -7,10 +7,9 @@ import os
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.devices.phones import PHONE_BINDER_DEVICES
-from aosp_plugin.binder.discovery.reader import DeviceReader
-from aosp_plugin.binder.driver import detached
+from aosp_plugin.binder.discovery.scanner import DeviceReader
+from aosp_plugin.binder.driver import binderfs, detached
 from aosp_plugin.binder.driver.host import Driver
-from aosp_plugin.binder.driver.implementation import implementation
 from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.binder.provision.mount import exclusive
 from aosp_plugin.binder.provision.mounted_phones import phones_in
@@ -30,7 +29,7 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
     def mount(self, phone: str) -> bool:
         """Mount a binderfs for ``phone``, unless it has one. Return whether it was mounted. Raises HostError."""
         with self._errors():
-            return self._host.call(lambda directory: self._mount_one(directory, phone), self._directory())
+            return self._mount_one(self._directory(), phone)
 
     def unmount(self, phone: str) -> None:
         """Unmount the binderfs of ``phone``, and remove its directory. Containers keep it. Idempotent.
@@ -38,12 +37,12 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         What is in its place instead stays. Raises HostError.
         """
         with self._errors():
-            self._host.call(lambda directory: self._unmount_one(directory, phone), self._directory())
+            self._unmount_one(self._directory(), phone)
 
     def mounted(self) -> list[str]:
         """Return the phones that may have a binderfs: those with a directory. Raises HostError."""
         with self._errors():
-            return self._host.call(phones_in, self._directory())
+            return phones_in(self._directory())
 
     def read(self, phone: str) -> Sequence[BinderDevice]:
         """Read the binder devices of a phone; none if it was not mounted by the last call that concerned it.
@@ -55,7 +54,7 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         with self._errors():
             driver = Driver(frozenset({self._devices[phone]}))
             reader = DeviceReader(self._host, driver, self._host_directory)
-            return reader.devices([f"{phone}/{name}" for name in PHONE_BINDER_DEVICES])
+            return [*reader.read_all(f"{phone}/{name}" for name in PHONE_BINDER_DEVICES).values()]
 
     def driver(self) -> str:
         """Return the implementation of the driver, c or rust; empty if unknown. Raises HostError.
@@ -63,7 +62,7 @@ class ClaimedPhoneProvisioner(PhoneProvisioner):
         A binderfs that is not attached to any directory is created for it.
         """
         with self._errors(), detached.create(self._host_directory, self.source) as mount:
-            return implementation(f"/proc/self/fd/{mount}")
+            return binderfs.implementation(f"/proc/self/fd/{mount}")
 
     def _mount_one(self, directory: str, phone: str) -> bool:
         path = f"{directory}/{phone}"

@@ -41,7 +41,7 @@ class MountedPhones:
         Raises HostError.
         """
         with self._errors():
-            return self._host.call(self._survey, self._directory())
+            return self._survey(self._directory())
 
     def is_own(self, phone: str) -> bool:
         """Return whether the plugin's binderfs was mounted for ``phone`` after the last call that concerned it."""
@@ -74,19 +74,10 @@ class MountedPhones:
     def _own_device(self, path: str, own: Mapping[str, Collection[int]]) -> int | None:
         """Return the number (st_dev) of the plugin's binderfs at ``path``; None if there is none. Raises HostError."""
         with translated_errors(f"read {path}"):
-            device = self._mounted_device(path)
+            device = phone_mount.mounted_device(path)
         if device is not None and device not in own.get(path, ()):
             raise phone_mount.foreign_mount(path)
         return device
-
-    def _mounted_device(self, path: str) -> int | None:
-        """Return the number (st_dev) of the file system mounted at ``path``; None if there is none, or no such file.
-
-        Raises OSError, and ForeignMountError if something else is there, or if only looking at it may hang.
-        """
-        if self._host.may_hang(path) and not self._host.may_hang(os.path.dirname(path)):
-            raise phone_mount.foreign_mount(path)
-        return phone_mount.mounted_device(path)
 
 
 def phones_in(directory: str) -> list[str]:

@@ -73,8 +73,7 @@ def require_own_directory(directory: str) -> None:
 
 def read_mount_table() -> tuple[Mount, ...]:
     """Return the mounts of this process. Reading the table accesses no mounted file system."""
-    with open(mounts.MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
-        return mounts.parse(file.read())
+    return mounts.parse(mounts.read())
 
 
 def own_mounts(table: Iterable[Mount]) -> dict[str, dict[int, str]]:

@@ -59,7 +59,7 @@ class PhoneProvisioner(MountedPhones):
         if not phones and self._refusal is None and self._failure is None:
             return mounted
         with self._errors():
-            self._host.call(lambda directory: self._provision(directory, phones, mounted), self._directory())
+            self._provision(self._directory(), phones, mounted)
         return mounted
 
     @property
@@ -81,7 +81,7 @@ class PhoneProvisioner(MountedPhones):
         attachment of the new one, the phone has none until the next ``provision``. Raises HostError.
         """
         with self._errors():
-            self._host.call(lambda directory: self._replace(directory, phone), self._directory())
+            self._replace(self._directory(), phone)
 
     def remove(self, phones: Iterable[str], limit: int) -> list[str]:
         """Unmount the binderfs of up to ``limit`` of ``phones``, and remove its directory. Containers keep it.
@@ -89,12 +89,12 @@ class PhoneProvisioner(MountedPhones):
         Returns the IDs of those that were removed; ``problem`` has why others were not. Raises HostError.
         """
         with self._errors():
-            return self._host.call(lambda directory: self._remove(directory, phones, limit), self._directory())
+            return self._remove(self._directory(), phones, limit)
 
     def check(self) -> None:
         """Check without effect that phones could be mounted. Raises HostError."""
         with self._errors():
-            self._host.call(self._check, self._directory())
+            self._check(self._directory())
 
     def _check(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -218,7 +218,7 @@ class PhoneProvisioner(MountedPhones):
 
         The mount table has a line for each phone, so it is read only if the mount is not a known one.
         """
-        device = self._mounted_device(path)
+        device = phone_mount.mounted_device(path)
         if device not in {None, self._devices.get(phone)}:
             phone_mount.require_own_mount(path, device)
         return device

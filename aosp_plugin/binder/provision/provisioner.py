@@ -74,7 +74,7 @@ class DeviceProvisioner:
             raise self._failure
         try:
             with self._errors():
-                created = self._host.call(self._provision, self._directory())
+                created = self._provision(self._directory())
         except HostError as error:
             self._failure = error.with_traceback(None)
             self._not_before = self._clock() + RETRY_AFTER
@@ -85,7 +85,7 @@ class DeviceProvisioner:
     def check(self) -> None:
         """Check without effect that there is a binderfs, or that one could be mounted. Raises HostError."""
         with self._errors():
-            self._host.call(check_mountable, self._directory())
+            check_mountable(self._directory())
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return translated_errors(f"provision binder devices in {self._spec.directory}")

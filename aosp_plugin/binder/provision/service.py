@@ -58,7 +58,6 @@ class RequestedPhones(PhoneProvisioner):
         error = ""
         accepted = {phone: None for phone in phones if self._is_accepted(operation, phone)}
         try:
-            self._host.refresh_mounts()  # which file systems may hang
             changed = self._perform(operation, [*accepted], limit)
         except HostError as refusal:
             error = str(refusal)

@@ -220,8 +220,8 @@ async def devices_used_up(world: World) -> None:
 # -- the host
 
 
-async def device_times_out(world: World) -> None:
-    """A device is on a file system that hangs: AospPluginDevicesTimeOut fires, and the other device stays healthy."""
+async def scan_hangs(world: World) -> None:
+    """A device is on a file system that hangs: AospPluginScanHung fires until it answers."""
     world.devices.add(0)
     with HangingFileSystem(world.directory / "fuse") as files:
         with open(f"{files.source}/aosp_binder1", "wb"):  # noqa: ASYNC230
@@ -231,34 +231,14 @@ async def device_times_out(world: World) -> None:
             await world.registered(process, 2)
             await world.fires(within=LONG)
             files.hang()
-            await world.pass_minutes(1)
-            await world.until(lambda: process.value("devices", reason="scan-timeout") == 1, "the device times out")
-            await world.fires("AospPluginDevicesTimeOut", within=LONG)
+            await world.pass_minutes(1, scans=False)
+            await world.until(lambda: process.value("scans_total", result="hung") >= 1, "the plugin notices")
+            await world.fires("AospPluginScanHung", within=LONG, scans=False)
             files.release()
             await world.pass_minutes(1)
-            await world.registered(process, 2)
             await world.fires(within=LONG)
-
-
-async def scan_hangs(world: World) -> None:
-    """A scan hangs elsewhere, here in an overlay of such a file system: AospPluginScanHung fires until it returns."""
-    with HangingFileSystem(world.directory / "fuse") as files:
-        for name in ("aosp_binder0", "aosp_binder1"):
-            with open(f"{files.source}/{name}", "wb"):  # noqa: ASYNC230
-                pass
-        with _mounted(world, "overlay", f"lowerdir={files.directory}:{world.devices.directory}"):
-            with world.running() as process:
-                await world.registered(process, 2)
-                await world.fires(within=LONG)
-                files.hang()
-                await world.pass_minutes(1, scans=False)
-                await world.until(lambda: process.value("scans_total", result="hung") >= 1, "the plugin notices")
-                await world.fires("AospPluginScanHung", within=LONG, scans=False)
-                files.release()
-                await world.pass_minutes(1)
-                await world.fires(within=LONG)
-                files.hang()
-            files.release()
+            files.hang()
+        files.release()
 
 
 async def scans_fail(world: World) -> None:
@@ -570,7 +550,6 @@ ROOT_ITEMS = [
     item(scenario)
     for scenario in (
         devices_not_provisioned,
-        device_times_out,
         scan_hangs,
         cdi_directory_is_full,
         inotify_exhausted,

@@ -1,4 +1,4 @@
-"""An incremental search for shared and spread devices finds what a full one finds, whatever happens to the files."""
+"""Shared and spread devices: each change of the files that concerns them is in a directory that is watched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.backend.shared_paths import SharedPaths
+from aosp_plugin.backend.shared_paths import SharedFiles, SharedPaths
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Resource, SharedDevice
 from aosp_plugin.errors import ConfigError
@@ -38,6 +38,7 @@ class World:
         self.root = root
         self.watched: frozenset[str] = frozenset()
         self.changed: set[str] = set()
+        self.files = SharedFiles()
 
     def change(self, action: str, name: str) -> None:
         """Replace a file, if its directory exists. All links are relative and stay below the root."""
@@ -66,14 +67,16 @@ class World:
             real.symlink_to(os.path.relpath(self.root / target, real.parent))
 
     def scan(self, paths: SharedPaths) -> None:
-        """Scan as the framework does: a directory that is watched from now on counts as changed."""
+        """Scan after an event, as the framework does: a directory that is watched from now on counts as changed."""
         while True:
             directories = paths.directories()
             watched = frozenset(filter(os.path.isdir, directories))
             self.changed |= watched - self.watched
             self.watched = watched
-            changed, self.changed = frozenset(self.changed), set()
-            paths.scan(changed)
+            if not self.changed:
+                return
+            self.changed.clear()
+            self.files = paths.scan()
             if paths.directories() == directories:
                 return
 
@@ -81,7 +84,7 @@ class World:
 @pytest.mark.parametrize("device", DEVICES)
 @given(bursts=st.lists(st.lists(ACTIONS, min_size=1, max_size=3), min_size=1, max_size=12))
 @settings(max_examples=60)
-def test_incremental_search_has_the_result_of_a_full_search(
+def test_each_change_of_the_result_is_in_a_watched_directory(
     tmp_path_factory: pytest.TempPathFactory, device: str, bursts: list[list[tuple[str, str]]]
 ) -> None:
     """Directories come and go, links lead elsewhere, and devices are replaced by other files."""
@@ -94,16 +97,15 @@ def test_incremental_search_has_the_result_of_a_full_search(
             world.change("directory", name)
         world.change("link dev/dri", "gpu")
         resource = Resource(shared_devices=(SharedDevice(path=device, required=True),), spread_devices=(device,))
-        incremental, full = (SharedPaths(Host(str(root)), resource) for _ in range(2))
-        for paths in (incremental, full):
-            paths.scan()
-        world.watched = incremental.directories()
+        woken, full = (SharedPaths(Host(str(root)), resource) for _ in range(2))
+        world.files = woken.scan()
+        full.scan()
+        world.watched = woken.directories()
         for burst in bursts:
             for action in burst:
                 world.change(*action)
-            world.scan(incremental)
-            full.scan()
-            assert incremental.files == full.files
+            world.scan(woken)
+            assert world.files == full.scan()
             fresh = SharedPaths(Host(str(root)), resource)
             before_first_scan = fresh.directories()
             with contextlib.suppress(ConfigError):  # a directory in place of a device

@@ -6,19 +6,16 @@ import itertools
 
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import Kind, Place
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
 from aosp_plugin.binder.discovery.health import (
     Problem,
     Reason,
     Verify,
     aggregate,
     evaluate,
-    evaluate_probe,
-    evaluate_recreation,
     first,
     requirement_missing,
 )
-from aosp_plugin.binder.errors import NotRespondingError
 
 FS, NEW_FS = (70, 1), (70, 2)
 
@@ -30,53 +27,29 @@ LEVELS = {
     Kind.FILE: (None, Reason.NOT_A_DEVICE, Reason.NOT_A_DEVICE, Reason.NOT_A_DEVICE),
     Kind.OTHER: (Reason.NOT_A_DEVICE,) * 4,
     Kind.ABSENT: (Reason.MISSING,) * 4,
-    Kind.TIMED_OUT: (Reason.SCAN_TIMEOUT,) * 4,
 }
 """The reason for each kind at the levels file, char, binder and probe, if the probe succeeds."""
+
+
+def device(kind: Kind, file_system: FileSystem = FS) -> BinderDevice:
+    identity = None if kind is Kind.ABSENT else Identity(file_system[0], 1, 2, file_system[1])
+    return BinderDevice("b1", "/dev/b1", kind, identity)
 
 
 @pytest.mark.parametrize("kind", LEVELS)
 def test_evaluate_applies_the_level_to_the_kind(kind: Kind) -> None:
     """The kind takes precedence over the file system."""
     for file_system in (None, FS, NEW_FS):
-        reasons = [evaluate(Place(kind, *FS), verify, file_system) for verify in Verify]
+        reasons = [evaluate(device(kind), verify, file_system) for verify in Verify]
         replaced = Reason.REPLACED if file_system == NEW_FS else None
         assert reasons == [reason or replaced for reason in LEVELS[kind]]
 
 
 @pytest.mark.parametrize("verify", Verify)
 def test_device_on_another_file_system_is_replaced(verify: Verify) -> None:
-    assert evaluate(Place(Kind.BINDERFS, *FS), verify, FS) is None
-    assert evaluate(Place(Kind.BINDERFS, *NEW_FS), verify, FS) is Reason.REPLACED
-    assert evaluate(Place(Kind.BINDERFS), verify, FS) is Reason.REPLACED
-    assert evaluate(Place(Kind.BINDERFS, *FS), verify, (0, 0)) is Reason.REPLACED, "only None means any file system"
-
-
-def test_probe_that_fails_or_hangs_is_a_reason() -> None:
-    def hang(name: str) -> bool:
-        raise NotRespondingError(name)
-
-    assert evaluate_probe(lambda _name: True, "b1") is None
-    assert evaluate_probe(lambda _name: False, "b1") is Reason.PROBE_FAILED
-    assert evaluate_probe(hang, "b1") is Reason.SCAN_TIMEOUT
-
-
-@pytest.mark.parametrize(
-    ("kind", "failed", "reason"),
-    [
-        (Kind.BINDERFS, False, None),
-        (Kind.BINDERFS, True, Reason.NOT_RECREATED),
-        (Kind.CDEV, False, Reason.NOT_RECREATED),
-        (Kind.FILE, False, Reason.NOT_RECREATED),
-        (Kind.ABSENT, False, None),
-        (Kind.TIMED_OUT, False, None),
-        (Kind.ABSENT, True, Reason.NOT_RECREATED),
-    ],
-)
-def test_device_that_failed_or_cannot_be_recreated_is_not_recreated(
-    kind: Kind, *, failed: bool, reason: Reason | None
-) -> None:
-    assert evaluate_recreation(kind, failed=failed) is reason
+    assert evaluate(device(Kind.BINDERFS), verify, FS) is None
+    assert evaluate(device(Kind.BINDERFS, NEW_FS), verify, FS) is Reason.REPLACED
+    assert evaluate(device(Kind.BINDERFS), verify, (0, 0)) is Reason.REPLACED, "only None means any file system"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aosp_plugin.binder.discovery.names import LONGEST_NAME, merge_sorted, name_problem, natural_key, natural_sort
+from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem, natural_key, natural_sort
 
 NAMES = st.text(alphabet="ab0129_", max_size=8)
 
@@ -35,15 +35,6 @@ def test_keys_are_equal_only_for_equal_names(names: list[str]) -> None:
     """Any two names can be compared, and the order does not depend on the order of the input."""
     assert len({natural_key(name) for name in names}) == len(set(names))
     assert natural_sort(names) == sorted(sorted(names), key=natural_key)
-
-
-@given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000), max_size=60))
-@settings(derandomize=True, deadline=None)
-def test_merge_sorted_returns_natural_order(numbers: set[int], new: set[int]) -> None:
-    """This holds for both strategies: insertion of few names, and sorting."""
-    names = natural_sort([f"b{number}" for number in numbers])
-    added = {f"b{number}" for number in new - numbers}
-    assert merge_sorted(names, added) == natural_sort([*names, *added])
 
 
 @pytest.mark.parametrize("name", ["aosp_binder0", "x" * LONGEST_NAME, "..a", "ключ", "a:b=c%d"])

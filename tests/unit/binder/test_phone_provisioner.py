@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.binder.driver import binderfs, detached, guard, mounts
+from aosp_plugin.binder.driver import binderfs, detached, mounts
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import BinderfsError, BinderMissingError, HostError
 from aosp_plugin.binder.provision import phone_mount
@@ -296,16 +296,6 @@ def test_spoiled_phone_is_logged_once_while_it_cannot_be_mounted_again(
     spoil()
     assert keeper.provision(["phone0"]) == ["phone0"]
     assert warnings() == 3
-
-
-def test_phones_may_be_below_a_file_system_that_may_hang(directory: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a host whose root is virtiofs. The whole call is guarded then."""
-    monkeypatch.setattr(guard, "TYPES", guard.TYPES | {"ramfs"})
-    directory.mount_other("..")
-    keeper = provisioner(directory)
-    assert keeper.provision(["phone0"]) == ["phone0"]
-    assert keeper.provision(["phone0"]) == []
-    assert keeper.problem == ""
 
 
 def test_directory_that_is_a_file_is_refused(directory: Mounts) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.binder.devices.sets import Single
-from aosp_plugin.binder.discovery import health, scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Found, Kind, binder_device
+from aosp_plugin.binder.discovery import scanner
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Kind
 from aosp_plugin.binder.discovery.health import Verify
-from aosp_plugin.binder.discovery.history import TrackedDevices, track
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
+from aosp_plugin.binder.discovery.store import Past, track
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
@@ -71,18 +71,14 @@ class Place:
         self.kernel.add_device(str(self.run), name)
         (self.run / name).chmod(mode)
 
-    def found(self, directory: str = "/dev") -> dict[str, Found]:
+    def scan(self, directory: str = "/dev") -> dict[str, BinderDevice]:
         """Scan for devices."""
         driver = Driver(frozenset({self.run.stat().st_dev}))
-        return scanner.scan(self.host, driver, directory, Single("a")).found
-
-    def scan(self, directory: str = "/dev") -> tuple[BinderDevice, ...]:
-        """Scan for devices."""
-        return tuple(binder_device(f"{directory}/", name, entry) for name, entry in self.found(directory).items())
+        return scanner.scan(self.host, driver, directory, Single("a")).devices
 
     def device(self, name: str = "a1") -> BinderDevice:
         """Scan for one device."""
-        return next(device for device in self.scan() if device.name == name)
+        return self.scan()[name]
 
     def recreate(self, device: BinderDevice | None = None) -> None:
         """Recreate a1, or another device."""
@@ -181,21 +177,19 @@ def test_recreation_replaces_the_file_behind_links(place: Place) -> None:
 
 def test_health_never_changes_during_a_recreation(place: Place) -> None:
     """A scan before and after every operation finds the device healthy."""
-    tracked = TrackedDevices("/dev/")
+    devices: dict[str, BinderDevice] = {}
+    past: dict[str, Past] = {}
     scanned: list[str] = []
 
     def scan(point: str) -> None:
-        nonlocal tracked
+        nonlocal devices, past
         for directory in ("/dev", "/run"):
-            tracked = track(
-                tracked,
-                place.found(directory),
-                float(len(scanned)),
-                300.0,
-                lambda found, expected: health.evaluate(found, Verify.BINDER, expected),
-            )
-            states = [(name, known.device.kind, known.reason) for name, known in tracked.items()]
-            assert (states, tracked.past) == ([("a1", Kind.BINDERFS, None)], {}), point
+            found = place.scan(directory)
+            devices, past = track(devices, past, found, float(len(scanned)), 300.0, Verify.BINDER)
+            assert ([(device.name, device.kind) for device in devices.values()], past) == (
+                [("a1", Kind.BINDERFS)],
+                {},
+            ), point
         scanned.append(point)
 
     expected = points(place)

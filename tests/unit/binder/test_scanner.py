@@ -14,9 +14,9 @@ import pytest
 
 from aosp_plugin.binder.devices.sets import Layout, Named, Single
 from aosp_plugin.binder.discovery import scanner
-from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind, binder_device
-from aosp_plugin.binder.discovery.reader import DeviceReader, kind_of
-from aosp_plugin.binder.discovery.scanner import Scan
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
+from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.discovery.scanner import DeviceReader, Scan, kind_of
 from aosp_plugin.binder.driver.host import Driver, Host
 
 if TYPE_CHECKING:
@@ -106,11 +106,12 @@ def scan_phones(tree: Tree, layout: Named = NESTED) -> Scan:
 
 
 def names(result: Scan) -> list[str]:
-    return [*result.found]
+    """Return the names in natural order."""
+    return natural_sort([*result.devices])
 
 
-def devices(result: Scan, directory: str = "/dev") -> list[BinderDevice]:
-    return [binder_device(f"{directory}/", name, found) for name, found in result.found.items()]
+def devices(result: Scan) -> list[BinderDevice]:
+    return [result.devices[name] for name in names(result)]
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def phones(tree: Tree) -> Tree:
     return tree
 
 
-def test_devices_with_the_prefix_are_in_natural_order(tree: Tree) -> None:
+def test_devices_are_those_with_the_prefix(tree: Tree) -> None:
     """Neither directories nor the control file are devices. Names that are no valid IDs are skipped with the reason."""
     for name in ("binder10", "binder2", "binder", "binder-control", "binder-control2", "null", "my_binder", "binder 3"):
         tree.char(f"/dev/{name}", DEV, NULL)
@@ -149,7 +150,7 @@ def test_devices_with_the_prefix_are_in_natural_order(tree: Tree) -> None:
 
 
 def test_link_has_the_identity_of_its_target(tree: Tree) -> None:
-    """Both directories are watched, and a change of the target is attributed to the link."""
+    """The directories of both are watched."""
     tree.char("/run/binderfs/a", BINDERFS, BINDER)
     tree.link("/dev/aosp_binder7", "/run/binderfs/a")
     identity = Identity(BINDERFS, BINDER, tree.lstat("/run/binderfs/a").st_ino, MOUNTED)
@@ -157,12 +158,8 @@ def test_link_has_the_identity_of_its_target(tree: Tree) -> None:
     assert devices(result) == [
         BinderDevice("aosp_binder7", "/dev/aosp_binder7", Kind.BINDERFS, identity, "/run/binderfs")
     ]
-    assert result == Scan(
-        result.found,
-        {},
-        frozenset({"/dev", "/run/binderfs"}),
-        {"/run/binderfs/a": ["aosp_binder7"]},
-    )
+    assert result.directories == {"/dev", "/run/binderfs"}
+    assert result.skipped == {}
 
 
 def test_device_directory_may_be_a_link(tree: Tree) -> None:
@@ -171,31 +168,30 @@ def test_device_directory_may_be_a_link(tree: Tree) -> None:
     tree.link("/binders/current", "/run/binderfs")
     tree.files["/binders/current/aosp_binder1"] = tree.files["/run/binderfs/aosp_binder1"]
     result = scan(tree, directory="/binders/current")
-    (device,) = devices(result, "/binders/current")
+    (device,) = devices(result)
     assert (device.path, device.directory) == ("/binders/current/aosp_binder1", "/run/binderfs")
     assert device.identity is not None
     assert device.identity.inode == tree.lstat("/run/binderfs/aosp_binder1").st_ino
-    assert result.directories == {"/binders/current", "/binders"}
+    assert result.directories == {"/run/binderfs", "/binders"}
 
 
 @pytest.mark.parametrize(
-    ("links", "kind", "watched", "attributed"),
+    ("links", "kind", "watched"),
     [
-        pytest.param(["/run/later/a"], Kind.ABSENT, {"/run/later"}, {"/run/later/a"}, id="dangling"),
-        pytest.param(["/dev/aosp_binder1"], Kind.ABSENT, set(), set(), id="loop"),
-        pytest.param(["/binder"], Kind.STAND_IN, {"/"}, {"/binder"}, id="to a file in the root directory"),
+        pytest.param(["/run/later/a"], Kind.ABSENT, {"/run/later"}, id="dangling"),
+        pytest.param(["/dev/aosp_binder1"], Kind.ABSENT, set(), id="loop"),
+        pytest.param(["/binder"], Kind.STAND_IN, {"/"}, id="to a file in the root directory"),
         pytest.param(
             ["/run/current/a", "/run/binderfs/a"],
             Kind.BINDERFS,
             {"/run/current", "/run/binderfs"},
-            {"/run/current/a", "/run/binderfs/a"},
             id="over another link",
         ),
-        pytest.param(["/run/binderfs/binder-control"], Kind.OTHER, {"/run/binderfs"}, None, id="to the control file"),
+        pytest.param(["/run/binderfs/binder-control"], Kind.OTHER, {"/run/binderfs"}, id="to the control file"),
     ],
 )
 def test_each_link_on_the_path_to_a_device_is_watched(
-    tree: Tree, links: list[str], kind: Kind, watched: set[str], attributed: set[str] | None
+    tree: Tree, links: list[str], kind: Kind, watched: set[str]
 ) -> None:
     """A container that has the control file can create binder devices on the host, so it is never allocated."""
     tree.char("/binder", DEV, NULL)
@@ -205,7 +201,6 @@ def test_each_link_on_the_path_to_a_device_is_watched(
     result = scan(tree)
     assert [(device.name, device.kind) for device in devices(result)] == [("aosp_binder1", kind)]
     assert result.directories == {"/dev", *watched}
-    assert attributed is None or result.links == {path: ["aosp_binder1"] for path in attributed}
 
 
 def test_directory_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
@@ -274,7 +269,7 @@ def test_root_of_a_binderfs_may_be_the_device_directory(tree: Tree) -> None:
     tree.char("/binder-control", BINDERFS, CONTROL)
     tree.char("/aosp_binder1", BINDERFS, BINDER)
     tree.directory("/features", BINDERFS)
-    found = devices(scan(tree, Single(""), directory="/"), "")
+    found = devices(scan(tree, Single(""), directory="/"))
     assert [(device.path, device.directory) for device in found] == [("/aosp_binder1", "/")]
 
 
@@ -291,19 +286,18 @@ def test_nested_devices_are_named_by_directory_and_file(phones: Tree) -> None:
     phones.directory("/dev/phones/phone1", DEV)
     phones.directory("/dev/phones/phone1/binder", DEV)
     result = scan_phones(phones)
-    assert [(device.path, device.directory) for device in devices(result, "/dev/phones")] == [
+    assert [(device.path, device.directory) for device in devices(result)] == [
         (f"/dev/phones/{directory}/{name}", f"/dev/phones/{directory}")
         for directory in ("phone9", "phone10")
         for name in ("binder", "hwbinder")
     ]
     assert names(result) == ["phone9/binder", "phone9/hwbinder", "phone10/binder", "phone10/hwbinder"]
     assert result.skipped == {}
-    assert result.directories == {"/dev/phones"}
-    assert result.sets == {"phone1", "phone9", "phone10"}
+    assert result.directories == {"/dev/phones", *(f"/dev/phones/phone{number}" for number in (1, 9, 10))}
 
 
 def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
-    """Paths have the link, the binderfs has its real path. A change of the target is attributed to the link.
+    """Paths have the link, the binderfs has its real path.
 
     The directory of the target is watched, even if the target is missing.
     """
@@ -312,12 +306,11 @@ def test_directory_of_a_set_may_be_a_link(phones: Tree) -> None:
     phones.char("/run/binderfs/binder", BINDERFS, BINDER)
     result = scan_phones(phones)
     identity = Identity(BINDERFS, BINDER, phones.lstat("/run/binderfs/binder").st_ino, MOUNTED)
-    assert devices(result, "/dev/phones")[0] == BinderDevice(
+    assert devices(result)[0] == BinderDevice(
         "phone1/binder", "/dev/phones/phone1/binder", Kind.BINDERFS, identity, "/run/binderfs"
     )
-    assert result.directories == {"/dev/phones", "/run", "/run/binderfs", "/run/later"}
-    assert result.sets == {"phone9", "phone10"}
-    assert result.set_links == {"/run/binderfs": ["phone1"], "/run/later/phone2": ["phone2"]}
+    own = {f"/dev/phones/phone{number}" for number in (9, 10)}
+    assert result.directories == {"/dev/phones", "/run", "/run/binderfs", "/run/later", *own}
 
 
 def test_files_are_no_directories_of_sets(phones: Tree) -> None:
@@ -327,10 +320,9 @@ def test_files_are_no_directories_of_sets(phones: Tree) -> None:
     phones.link("/dev/phones/link", "/dev/phones/phone9/binder")
     phones.link("/dev/phones/loop", "/dev/phones/loop")
     result = scan_phones(phones)
-    assert len(result.found) == 4
+    assert len(result.devices) == 4
     assert result.skipped == {}
-    assert result.directories == {"/dev/phones", "/dev/phones/phone9"}
-    assert result.sets == {"phone9", "phone10"}
+    assert result.directories == {"/dev/phones", "/dev/phones/phone9", "/dev/phones/phone10"}
 
 
 def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree) -> None:
@@ -340,25 +332,24 @@ def test_directories_that_do_not_match_the_pattern_are_not_watched(phones: Tree)
     phones.char(f"/dev/phones/{directory}/binder", DEV, NULL)
     result = scan_phones(phones)
     assert result.skipped == {directory: "the name has 66 characters; a device ID has at most 63"}
-    assert directory not in result.sets
+    assert f"/dev/phones/{directory}" not in result.directories
     result = scan_phones(phones, Named(["binder"], "phone-{set}/{name}"))
     assert (names(result), result.skipped) == ([f"{directory}/binder"], {})
-    assert result.directories == {"/dev/phones"}
-    assert result.sets == {directory}
+    assert result.directories == {"/dev/phones", f"/dev/phones/{directory}"}
 
 
 def test_binder_control_is_neither_directory_nor_device_of_a_set(phones: Tree) -> None:
     phones.directory("/dev/phones/binder-control", DEV)
     phones.char("/dev/phones/binder-control/binder", DEV, NULL)
-    assert len(scan_phones(phones).found) == 4
+    assert len(scan_phones(phones).devices) == 4
     phones.link("/dev/phones/phone1", "/run/binderfs")
     phones.link("/run/binderfs/binder", "/run/binderfs/binder-control")
-    assert devices(scan_phones(phones), "/dev/phones")[0].kind is Kind.OTHER
+    assert devices(scan_phones(phones))[0].kind is Kind.OTHER
 
 
 def test_reader_returns_the_same_nested_device_as_a_scan(phones: Tree) -> None:
     reader = DeviceReader(phones, DRIVER, "/dev/phones")
-    assert reader.devices(["phone9/hwbinder"]) == devices(scan_phones(phones), "/dev/phones")[1:2]
+    assert [*reader.read_all(["phone9/hwbinder"]).values()] == devices(scan_phones(phones))[1:2]
     assert reader.read("phone9/vndbinder") is None
     assert reader.read("phone1/binder") is None
 

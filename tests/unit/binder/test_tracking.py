@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from aosp_plugin.binder.discovery.binder_device import ABSENT, FileSystem, Found, Kind, Place
-from aosp_plugin.binder.discovery.health import Reason, Verify, evaluate
-from aosp_plugin.binder.discovery.history import Past, TrackedDevices, track
+from aosp_plugin.binder.discovery.binder_device import BinderDevice, FileSystem, Identity, Kind
+from aosp_plugin.binder.discovery.health import Reason, Verify
+from aosp_plugin.binder.discovery.store import Past, track
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TTL = 300.0
 FS, NEW_FS = (70, 1), (70, 2)
@@ -15,35 +20,34 @@ HEALTHY: dict[str, Reason | None] = {"b1": None}
 DROPPED: dict[str, Reason | None] = {}
 
 
-Entries = dict[str, Found]
+Entries = dict[str, BinderDevice]
 
 
 def binder_device(kind: Kind = Kind.BINDERFS, *, name: str = "b1", file_system: FileSystem = FS) -> Entries:
     """Return what a scan finds of a binder device."""
-    return {name: (Place(kind, *file_system), 1, 2)}
+    return {name: BinderDevice(name, f"/dev/{name}", kind, Identity(file_system[0], 1, 2, file_system[1]))}
 
 
 PRESENT, REMOUNTED = binder_device(), binder_device(file_system=NEW_FS)
-DANGLING, FILE = {"b1": ABSENT}, binder_device(Kind.FILE)
+DANGLING, FILE = {"b1": BinderDevice("b1", "/dev/b1", Kind.ABSENT)}, binder_device(Kind.FILE)
 GONE: Entries = {}
 
 
 class Tracker:
-    """Consecutive scans of a host at level char."""
+    """Consecutive scans of a host."""
 
-    def __init__(self, ttl: float = TTL) -> None:
-        self.tracked = TrackedDevices("/dev/")
+    def __init__(self, ttl: float = TTL, verify: Verify = Verify.CHAR) -> None:
+        self.devices: Entries = {}
+        self.past: dict[str, Past] = {}
         self._ttl = ttl
+        self._verify = verify
 
-    def scan(self, now: float, found: Entries) -> dict[str, Reason | None]:
+    def scan(
+        self, now: float, found: Entries, probe: Callable[[BinderDevice], bool] | None = None
+    ) -> dict[str, Reason | None]:
         """Scan at this time and return the reasons."""
-        self.tracked = track(
-            self.tracked, {**found}, now, self._ttl, lambda place, expected: evaluate(place, Verify.CHAR, expected)
-        )
-        assert {name: self.tracked.reason(name) for name in self.tracked if self.tracked.reason(name)} == {
-            **self.tracked.unhealthy()
-        }
-        return {name: known.reason for name, known in self.tracked.items()}
+        self.devices, self.past = track(self.devices, self.past, {**found}, now, self._ttl, self._verify, probe)
+        return {name: self.past[name].reason if name in self.past else None for name in self.devices}
 
 
 @pytest.mark.parametrize(
@@ -78,41 +82,33 @@ def test_reason_depends_on_the_scans_before(
 
 
 def test_unhealthy_device_has_its_file_system_and_the_time_of_the_last_change() -> None:
-    """A healthy one has no history, and is the same object after each scan: there are a hundred thousand of them."""
+    """A healthy one has no history."""
     tracker = Tracker()
     for now, found, since in ((7.0, PRESENT, None), (9.0, GONE, 9.0), (10.0, GONE, 9.0), (11.0, REMOUNTED, 11.0)):
-        tracker.scan(now, found)
-        past = tracker.tracked.past.get("b1")
-        assert past == (None if since is None else Past(FS, tracker.tracked.reason("b1"), since))
+        reason = tracker.scan(now, found)["b1"]
+        assert tracker.past.get("b1") == (None if since is None else Past(FS, reason, since))
     tracker.scan(12.0, PRESENT)
-    before = tracker.tracked
-    tracker.scan(13.0, PRESENT)
-    assert (before.past, tracker.tracked.past) == ({}, {})
-    assert tracker.tracked.found is before.found
+    assert tracker.past == {}
 
 
 def test_device_is_accepted_on_any_file_system_once() -> None:
     tracker = Tracker()
     tracker.scan(0.0, PRESENT)
-    tracker.tracked = tracker.tracked.on_any_file_system(["b1", "b2"])
-    assert {name: known.reason for name, known in tracker.tracked.items()} == HEALTHY
+    tracker.past["b1"] = Past(None, None, 0.0)
     assert tracker.scan(1.0, REMOUNTED) == HEALTHY
     assert tracker.scan(2.0, PRESENT) == REPLACED
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_probe_decides_about_devices_that_are_healthy_otherwise(fails_at: int) -> None:
-    tracker, probed = Tracker(), list[str]()
+    tracker, probed = Tracker(verify=Verify.PROBE), list[str]()
 
     def scan(now: int, found: Entries) -> Reason | None:
-        def probe(name: str) -> Reason | None:
-            probed.append(name)
-            return Reason.PROBE_FAILED if now == fails_at else None
+        def probe(device: BinderDevice) -> bool:
+            probed.append(device.name)
+            return now != fails_at
 
-        tracker.tracked = track(
-            tracker.tracked, {**found}, now, TTL, lambda place, expected: evaluate(place, Verify.PROBE, expected), probe
-        )
-        return tracker.tracked.reason("b1")
+        return tracker.scan(now, found, probe)["b1"]
 
     expected = [Reason.PROBE_FAILED if now == fails_at else None for now in range(3)]
     assert [scan(now, PRESENT) for now in range(3)] == expected
@@ -130,11 +126,10 @@ def test_ttl_is_that_of_each_device() -> None:
     assert tracker.scan(1.0, GONE) == {"b2": Reason.MISSING}
 
 
-def test_track_does_not_change_the_history() -> None:
+def test_track_does_not_change_what_was_before() -> None:
     """Another thread may read it at the same time."""
     tracker = Tracker()
     tracker.scan(0.0, PRESENT)
-    before = tracker.tracked
-    copy = dict(before)
+    devices, past = tracker.devices, tracker.past
     tracker.scan(1.0, GONE)
-    assert before == copy
+    assert (devices, past) == (PRESENT, {})

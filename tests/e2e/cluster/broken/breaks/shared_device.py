@@ -15,7 +15,7 @@ _allocate = BinderBackend.allocate
 
 
 def _first(self: BinderBackend, ids: Sequence[str]) -> ContainerEdits:
-    return _allocate(self, list(self._scanned.table.order)[: len(ids)])
+    return _allocate(self, list(self._scanned.sets)[: len(ids)])
 
 
 BinderBackend.allocate = _first  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ _allocate = BinderBackend.allocate
 
 
 def _next(self: BinderBackend, ids: Sequence[str]) -> ContainerEdits:
-    order = list(self._scanned.table.order)
+    order = list(self._scanned.sets)
     return _allocate(self, [order[(order.index(device_id) + 1) % len(order)] for device_id in ids])
 
 
