@@ -144,9 +144,8 @@ async def test_start_of_a_container_mounts_a_fresh_binderfs_unnoticed_by_the_kub
         # A later change is published, and nothing else is: once that it is missing, once that it is mounted again.
         before = kubelet.resource(RESOURCE).messages
         directory.unmount("phone0" if phone == "phone1" else "phone1")
-        await listed(kubelet, 1, RESOURCE)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages == before + 2)
         await listed(kubelet, 2, RESOURCE)
-        assert kubelet.resource(RESOURCE).messages == before + 2
         assert plugin.inventory.snapshot.revision == 4
 
 
@@ -155,8 +154,9 @@ async def test_phone_that_somebody_unmounts_is_mounted_again_and_healthy(directo
     plugin = DevicePlugin(backend, kubelet_dir=kubelet_dir, timings=IN_LIFE)
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 3, RESOURCE)
+        before = kubelet.resource(RESOURCE).messages
         directory.unmount("phone1")
-        await listed(kubelet, 2, RESOURCE)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).messages == before + 2)
         await listed(kubelet, 3, RESOURCE)
         assert directory.mounted() == {"phone0": 1, "phone1": 1, "phone2": 1}
 
