@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
 from tests.claims import DRIVER, NODE, claim_object
@@ -64,7 +64,7 @@ class DraNode:
     def driver(self, backend: Backend, **arguments: Any) -> DraDriver:
         """Return a driver of this node that does not run yet."""
         directories = DraDirectories(*(str(self.directory / name) for name in ("registry", "state", "cdi")))
-        credentials = StaticCredentials(self.server.url)
+        credentials = Credentials(self.server.url)
         return DraDriver(backend, node_name=NODE, directories=directories, credentials=credentials, **arguments)
 
     @contextlib.asynccontextmanager

@@ -9,9 +9,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
-from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.dra.publisher import SlicePublisher
@@ -180,7 +179,7 @@ async def publishing(
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
     if node and server.objects.find(NODE_PATH) is None:
         server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
-    async with client_type(StaticCredentials(server.url), limits=limits) as client:
+    async with client_type(Credentials(server.url), limits=limits) as client:
         running = Publishing(server, client, attributes, timings)
         task = asyncio.create_task(running.publisher.run())
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aosp_plugin.framework.apiserver.errors import ApiError, ConflictError, NotFoundError
 from aosp_plugin.framework.apiserver.paths import events, object_path
-from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ class NodeEvents:
                 await self._write(min(waiting, key=lambda series: series.last))
             except ApiError as error:
                 self._problem.failed(error)
-                await asyncio.sleep(self._backoff.pause(error))
+                await asyncio.sleep(self._backoff.pause(error.retry_after))
             else:
                 self._tokens -= 1
                 self._problem.ended()

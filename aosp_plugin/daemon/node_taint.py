@@ -17,7 +17,7 @@ import msgspec
 
 from aosp_plugin.framework.apiserver.errors import ApiError, InvalidObjectError
 from aosp_plugin.framework.apiserver.paths import NODES, object_path
-from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ class StartupTaint:
                 done = await self._check()
             except ApiError as error:
                 self._problem.failed(error)
-                await asyncio.sleep(self._backoff.pause(error))
+                await asyncio.sleep(self._backoff.pause(error.retry_after))
                 continue
             self._problem.ended()
             self._backoff.succeeded()

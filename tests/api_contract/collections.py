@@ -63,9 +63,7 @@ async def listed_in_pages(server: Server) -> None:
         names: list[str] = []
         versions = set()
         while True:
-            page = msgspec.json.decode(
-                await client._transport.request(Request("list", SLICES), "GET", query=query), type=dict[str, Any]
-            )
+            page = msgspec.json.decode(await client.send(Request("list", SLICES), query), type=dict[str, Any])
             names += [item["metadata"]["name"] for item in page["items"]]
             versions.add(page["metadata"]["resourceVersion"])
             if not page["metadata"].get("continue"):
@@ -81,9 +79,9 @@ async def list_continued_too_late(server: Server) -> None:
         for number in range(3):
             await client.create(SLICES, a_slice(f"late-{number}", node="late"))
         query = {"fieldSelector": "spec.nodeName=late", "limit": "1"}
-        body = await client._transport.request(Request("list", SLICES), "GET", query=query)
+        body = await client.send(Request("list", SLICES), query)
         query["continue"] = await _aged(server, msgspec.json.decode(body)["metadata"]["continue"])
-        request = client._transport.request(Request("list", SLICES), "GET", query=query)
+        request = client.send(Request("list", SLICES), query)
         assert await refused(request) == (410, "Expired")
 
 

@@ -15,9 +15,7 @@ from aosp_plugin.framework.apiserver.errors import ApiError, Request
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from aosp_plugin.framework.apiserver.answers import WatchEvent
-    from aosp_plugin.framework.apiserver.client import ApiClient
-    from aosp_plugin.framework.apiserver.transport import ApiLimits
+    from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits, WatchEvent
 
 SLICES: Final = paths.RESOURCE_SLICES
 DRIVER: Final = "phone.example.com"
@@ -117,9 +115,7 @@ def watching(client: ApiClient, node: str, version: str) -> contextlib.aclosing[
 
 async def delete_collection(client: ApiClient, selector: str) -> dict[str, Any]:
     """Delete ResourceSlices as a kubelet does when it starts, and return the answer."""
-    body = await client._transport.request(
-        Request("deletecollection", SLICES), "DELETE", query={"fieldSelector": selector}
-    )
+    body = await client.send(Request("deletecollection", SLICES), {"fieldSelector": selector})
     return msgspec.json.decode(body, type=dict[str, Any])
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.apiserver.errors import ForbiddenError, TooManyRequestsError
-from aosp_plugin.framework.apiserver.transport import ApiLimits
 from tests.api_contract.common import (
     DRIVER,
     PATIENCE,
@@ -163,7 +163,7 @@ async def unknown_fields(server: Server) -> None:
 async def unauthorized(server: Server) -> None:
     await server.token("known", [])
     async with server.client(token="invalid") as client:  # noqa: S106 - not a password
-        assert await refused(client.list(SLICES)) == (401, "")
+        assert await refused(client.list(SLICES)) == (401, "Unauthorized")
 
 
 @check("Without a rule, the answer names verb and resource; with it, the request is served.")

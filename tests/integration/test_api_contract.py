@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
-from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from kubelet_standin.apiserver import ApiServer, Throttle
 from tests.api_contract.checks import CHECKS
 
@@ -32,7 +31,7 @@ class StandIn:
 
     def client(self, limits: ApiLimits = DEFAULT_LIMITS, token: str = ADMINISTRATOR) -> ApiClient:
         """Return a client."""
-        return ApiClient(StaticCredentials(self._server.url, token), limits=limits)
+        return ApiClient(Credentials(self._server.url, token), limits=limits)
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Return the token of a user."""

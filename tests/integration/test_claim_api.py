@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.apiserver.errors import (
     ApiUnavailableError,
     ForbiddenError,
@@ -18,7 +18,6 @@ from aosp_plugin.framework.apiserver.errors import (
     Request,
     TooManyRequestsError,
 )
-from aosp_plugin.framework.apiserver.transport import ApiLimits
 from aosp_plugin.framework.dra.claim_source import ApiClaimSource
 from aosp_plugin.framework.dra.interfaces import ClaimReference
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
@@ -94,7 +93,7 @@ async def test_a_404_that_is_not_the_api_servers_does_not_end_a_prepared_claim(n
 async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
     """Run claims with the client of an API server, which waits for an answer for a moment only."""
     async with (
-        ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.2)) as client,
+        ApiClient(Credentials(server.url), limits=ApiLimits(request=0.2)) as client,
         node.claims(source=ApiClaimSource(client)) as claims,
     ):
         yield claims
@@ -134,7 +133,7 @@ async def test_a_claim_that_does_not_exist_is_an_error_at_once(node: Node) -> No
 async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(node: Node) -> None:
     async with (
         ApiServer() as server,
-        ApiClient(StaticCredentials(server.url)) as client,
+        ApiClient(Credentials(server.url)) as client,
         node.claims(source=ApiClaimSource(client), timings=TIMINGS._replace(conflict=0.3)) as claims,
     ):
         references = []

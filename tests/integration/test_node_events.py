@@ -13,10 +13,9 @@ from aosp_plugin.daemon.node_events import EventLimits, NodeEvents
 from aosp_plugin.daemon.node_problem import NodeProblem
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
-from aosp_plugin.framework.apiserver.retries import Backoff
-from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backoff import Backoff
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.support import until
 
@@ -71,7 +70,7 @@ async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     limits = getattr(request, "param", EventLimits())
     async with (
         ApiServer() as server,
-        ApiClient(StaticCredentials(server.url), limits=ApiLimits(request=0.3)) as client,
+        ApiClient(Credentials(server.url), limits=ApiLimits(request=0.3)) as client,
     ):
         problem = NodeProblem("events", lambda _task, count: problems.append(count))
         backoff = Backoff(first=0.01, cap=0.02)

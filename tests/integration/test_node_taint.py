@@ -14,8 +14,8 @@ from aosp_plugin.daemon.node_taint import Readiness, StartupTaint, TaintTimings
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
-from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.apiserver.credentials import Credentials
+from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DriverState
@@ -107,7 +107,7 @@ class Node:
 async def node() -> AsyncIterator[Node]:
     """Yield a Node that does not exist yet."""
     plugin, problems = Server(), list[int]()
-    async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:
+    async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
         taint = StartupTaint(
             client,
             "worker",
@@ -155,7 +155,7 @@ async def test_a_node_object_that_is_created_again_loses_the_taint_again(node: N
 
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
     plugin = Server()
-    async with ApiServer() as server, ApiClient(StaticCredentials(server.url)) as client:
+    async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
         node, problem = Node(server, plugin, []), NodeProblem("startup_taint", lambda _task, _count: None)
         taint = StartupTaint(client, "worker", KEY, [plugin], problem, timings=TaintTimings(interval=0.01))
         node.create()

@@ -9,7 +9,7 @@ import pytest
 
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials
+from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Hang
@@ -29,7 +29,7 @@ from tests.slices import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from aosp_plugin.framework.apiserver.answers import WatchEvent
+    from aosp_plugin.framework.apiserver.client import WatchEvent
 
 SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
 
@@ -64,7 +64,7 @@ async def test_a_list_that_comes_after_the_node_and_the_devices_leads_to_the_sli
     async with publishing(server) as running:
         running.inventory.publish(phones(3))
         await running.observer.changed.wait()  # it is known which slices should exist
-        async with ApiClient(StaticCredentials(server.url)) as other:
+        async with ApiClient(Credentials(server.url)) as other:
             await other.get(NODE_PATH)  # long enough for the writer to find that it cannot write yet
         late.remove()
         await running.confirmed()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.client import ApiClient
+from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.errors import ApiError, InvalidObjectError, Request
-from aosp_plugin.framework.apiserver.transport import ApiLimits
 from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.transport import ApiLimits
+from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import publisher
 from aosp_plugin.framework.dra.slice_watch import SliceTimings

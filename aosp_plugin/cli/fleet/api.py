@@ -178,7 +178,7 @@ def _parts(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 def _error(request: Request, status: int, body: bytes) -> errors.ApiError:
     """Return the error of an answer, which is JSON, protobuf or the text of a proxy."""
     if not body.startswith(_MAGIC):
-        return errors.from_answer(request, status, body, None)
+        return errors.from_answer(request, status, body)
     envelope = objects_pb2.Envelope.FromString(body[len(_MAGIC) :])
     answer = objects_pb2.Status.FromString(envelope.raw)
     return errors.from_status(request, status, errors.Status(message=answer.message, reason=answer.reason))

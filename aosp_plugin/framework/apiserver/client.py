@@ -1,37 +1,64 @@
-"""Requests to the API server: a thin layer over aiohttp.
+"""Requests to the API server: a thin layer over aiohttp, with deadlines and limits.
 
 Objects are plain dicts, because a client with models of its own would lose the fields that it does not know. A request
-is sent once; ``retries`` repeats it.
+is sent once; ``retry`` repeats it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar, overload
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from urllib.parse import urlencode
 
-from aosp_plugin.framework.apiserver import answers
-from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, GoneError, Request
-from aosp_plugin.framework.apiserver.lines import Lines
-from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits, Transport, translate
+import aiohttp
+import msgspec
+from yarl import URL
+
+from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, Request, from_answer, one_line
+from aosp_plugin.framework.apiserver.paths import parse
+from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.framework.apiserver.answers import WatchEvent
     from aosp_plugin.framework.apiserver.credentials import Credentials
 
 T = TypeVar("T")
 
 Object: TypeAlias = dict[str, Any]
 """An object of the API, as decoded from JSON."""
+Body: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+"""Of a request, before it is encoded."""
 
-JSON_PATCH: Final = "application/json-patch+json"
-MERGE_PATCH: Final = "application/merge-patch+json"
+JSON: Final = "application/json"
+METHODS: Final = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+"""HTTP methods by verb; GET for all others."""
+NO_QUERY: Final[Mapping[str, str]] = {}
 
-PAGE: Final = 500
-"""Objects of one page of a list, as in client-go."""
+CONNECTIONS: Final = 16
+"""The most connections at a time. Requests beyond that wait for one, within their deadline."""
+
+
+class ApiLimits(NamedTuple):
+    """In seconds."""
+
+    request: float = 15.0
+    """For a whole request, or for the beginning of the answer to a watch."""
+    watch: tuple[float, float] = (240.0, 360.0)
+    """The server ends a watch after a random time in this range."""
+    silence: float = 130.0
+    """A watch in which nothing arrives for this time after a bookmark is broken: the API server then sends one every
+    minute. It may send nothing before the first one, because a bookmark has a later resourceVersion than its cache had
+    at the beginning of the watch (apiserver/pkg/storage/cacher/cache_watcher.go, ``process``)."""
+    grace: float = 10.0
+    """A watch that the server does not end within this time after its end is broken."""
+
+
+DEFAULT_LIMITS: Final = ApiLimits()
 
 
 class ObjectList(NamedTuple):
@@ -43,7 +70,21 @@ class ObjectList(NamedTuple):
     """Where a watch of all later changes begins."""
 
 
-class ApiClient:
+EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+
+
+class WatchEvent(NamedTuple):
+    """A change of a collection."""
+
+    type: EventType
+    """ERROR is raised instead."""
+    object: Object
+    """The object after the change, and before its deletion; of a bookmark, only metadata.resourceVersion is set."""
+    resource_version: str
+    """Where a watch of all later changes begins."""
+
+
+class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
     """Requests of one process to one API server; an async context manager that belongs to one event loop.
 
     Every method raises ApiError, whose subclasses are in ``errors``, and nothing else but CancelledError. Paths are
@@ -59,37 +100,34 @@ class ApiClient:
         limits: ApiLimits = DEFAULT_LIMITS,
     ) -> None:
         """``observer`` is called with verb, resource and code of each answer, as DraObserver.api_request."""
-        self._transport = Transport(credentials, observer, user_agent, limits)
+        self._credentials = credentials
+        self._observer = observer
+        self._user_agent = user_agent
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None  # requires a running event loop
 
-    async def __aenter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the client."""
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections and the credentials. No request may follow."""
-        await self._transport.close()
+        """Close all connections. No request may follow."""
+        if self._session is not None:
+            await self._session.close()
 
     @overload
     async def get(self, path: str) -> Object: ...
     @overload
     async def get(self, path: str, type: type[T]) -> T: ...
-    async def get(self, path: str, type: type[Any] = dict[str, Any]) -> Any:  # noqa: A002 - as in msgspec
+    async def get(self, path: str, type: type[Any] = Object) -> Any:  # noqa: A002 - as in msgspec
         """Return an object, decoded as ``type``: a msgspec struct with what the caller requires of it."""
         request = Request("get", path)
-        return answers.decode_object(request, await self._transport.request(request, "GET"), type)
+        return decode_object(request, await self.send(request), type)
 
     async def list(self, path: str, *, field_selector: str = "") -> ObjectList:
         """Return the objects of a collection, such as those with ``spec.nodeName=a,spec.driver=b``."""
-        try:
-            return await self._list(path, field_selector, PAGE)
-        except GoneError:  # the rest of the list has been compacted
-            return await self._list(path, field_selector, 0)
+        request = Request("list", path)
+        return decode_list(request, await self.send(request, {"fieldSelector": field_selector}))
 
     async def watch(
         self,
@@ -106,27 +144,30 @@ class ApiClient:
         resourceVersion of the last event. GoneError: list again. Close the generator (``contextlib.aclosing``), or its
         connection stays open.
         """
-        request = Request("watch", path)
-        seconds = round(random.uniform(*self._transport.limits.watch))  # noqa: S311 - spreads the load
+        request, limits = Request("watch", path), self._limits
+        seconds = round(random.uniform(*limits.watch))  # noqa: S311 - spreads the load
         query = {
             "watch": "true",
             "resourceVersion": resource_version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
-            **({"fieldSelector": field_selector} if field_selector else {}),
+            "fieldSelector": field_selector,
         }
-        with translate(request):
-            async with asyncio.timeout(self._transport.limits.request):
-                response = await self._transport.open(request, "GET", query, None)
+        with _errors(request):
+            async with asyncio.timeout(limits.request):
+                response = await self._open(request, query)
             opened()
-            limits = self._transport.limits
             async with response:
-                lines = Lines(request, response.content, limit=seconds + limits.grace, max_size=limits.event)
-                async for line in lines:
-                    event = answers.decode_event(request, line)
-                    if event.type == "BOOKMARK":
-                        lines.limit = limits.silence
-                    yield event
+                silence, rest = seconds + limits.grace, b""
+                while part := await _part(request, response.content, silence):
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        event = decode_event(request, line)
+                        if event.type == "BOOKMARK":
+                            silence = limits.silence
+                        yield event
+                if rest.strip():
+                    raise ApiUnavailableError(request, "the watch ended within an event")
 
     async def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """Create an object in the collection ``path``, and return what the server has stored.
@@ -134,29 +175,22 @@ class ApiClient:
         ConflictError if it exists. The server drops fields of feature gates that are off: compare. With ``dry_run``,
         the server does everything but store the object.
         """
-        request = Request("create", path)
-        query = {"dryRun": "All"} if dry_run else {}
-        body_of_answer = await self._transport.request(request, "POST", query=query, body=body)
-        return answers.decode_object(request, body_of_answer, dict[str, Any])
+        return await self._written(Request("create", path), body, {"dryRun": "All"} if dry_run else {})
 
     async def update(self, path: str, body: Mapping[str, Any]) -> Object:
         """Replace an object, and return what the server has stored.
 
         ConflictError if its resourceVersion is not that of ``body``.
         """
-        request = Request("update", path)
-        return answers.decode_object(request, await self._transport.request(request, "PUT", body=body), dict[str, Any])
+        return await self._written(Request("update", path), body)
 
-    async def patch(self, path: str, patch: Sequence[Object] | Object) -> Object:
+    async def patch(self, path: str, patch: Body) -> Object:
         """Change an object, and return what the server has stored. It is applied to the object as it is then.
 
         A list is a JSON patch (RFC 6902), whose operations are done all or not at all: InvalidObjectError if one cannot
         be done, such as a ``test`` that fails. A dict is a merge patch (RFC 7386).
         """
-        request = Request("patch", path)
-        kind = MERGE_PATCH if isinstance(patch, dict) else JSON_PATCH
-        body_of_answer = await self._transport.request(request, "PATCH", body=patch, content_type=kind)
-        return answers.decode_object(request, body_of_answer, dict[str, Any])
+        return await self._written(Request("patch", path), patch)
 
     async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
         """Delete an object, if it still has this UID and resourceVersion; otherwise, ConflictError."""
@@ -164,22 +198,169 @@ class ApiClient:
         preconditions = {name: value for name, value in given.items() if value}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         request = Request("delete", path)
-        answers.decode_deletion(request, await self._transport.request(request, "DELETE", body=body))
+        decode(request, await self.send(request, body=body), Head)  # the object, or a Status
 
-    async def _list(self, path: str, field_selector: str, page_size: int) -> ObjectList:
-        request = Request("list", path)
-        query = {"fieldSelector": field_selector} if field_selector else {}
-        if page_size:
-            query["limit"] = str(page_size)
-        items: list[Object] = []
-        size = 0
-        while True:
-            body = await self._transport.request(request, "GET", query=query)
-            size += len(body)
-            if size > self._transport.limits.answer:
-                raise ApiUnavailableError(request, f"the list has more than {self._transport.limits.answer} bytes")
-            page = answers.decode_page(request, body)
-            items += page.items or []
-            if not page.metadata.next:
-                return ObjectList(items, page.metadata.resource_version)
-            query["continue"] = page.metadata.next
+    async def _written(self, request: Request, body: Body, query: Mapping[str, str] = NO_QUERY) -> Object:
+        return decode_object(request, await self.send(request, query, body), Object)
+
+    async def send(self, request: Request, query: Mapping[str, str] = NO_QUERY, body: Body | None = None) -> bytes:
+        """Send a request, and return the body of an answer with status 2xx."""
+        with _errors(request):
+            async with asyncio.timeout(self._limits.request):
+                response = await self._open(request, query, body)
+                async with response:
+                    return await response.read()
+
+    async def _open(
+        self, request: Request, query: Mapping[str, str], body: Body | None = None
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and return the beginning of an answer in JSON with status 2xx, which the caller closes."""
+        response = await self._send(request, query, body)
+        success = 200 <= response.status < 300  # noqa: PLR2004 - HTTP's class
+        if success and response.content_type == JSON:
+            return response
+        async with response:
+            if success:
+                problem = f"the answer is not JSON but {one_line(response.content_type)}"
+                raise ApiUnavailableError(request, problem, status=response.status)
+            if response.status == HTTPStatus.UNAUTHORIZED:
+                self._credentials.rejected()
+            body_of_error, retry_after = await response.read(), response.headers.get("Retry-After", "")
+            raise from_answer(request, response.status, body_of_error, retry_after)
+
+    async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
+        access = self._credentials.access(request)
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={"User-Agent": self._user_agent, "Accept": JSON},
+            )
+        given = urlencode({name: value for name, value in query.items() if value})
+        headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
+        if body is not None:
+            headers["Content-Type"] = _content_type(request, body)
+        code = "error"
+        try:
+            response = await self._session.request(
+                METHODS.get(request.verb, "GET"),
+                URL(f"{self._credentials.url}{request.path}?{given}", encoded=True),
+                headers=headers,
+                data=None if body is None else msgspec.json.encode(body),
+                ssl=access.tls or True,  # True: verified against the authorities of the system
+                allow_redirects=False,
+            )
+            code = str(response.status)
+        finally:
+            self._observer(request.verb, parse(request.path).resource, code)
+        return response
+
+
+def _content_type(request: Request, body: Body) -> str:
+    if request.verb != "patch":
+        return JSON
+    return "application/merge-patch+json" if isinstance(body, dict) else "application/json-patch+json"
+
+
+@contextlib.contextmanager
+def _errors(request: Request) -> Iterator[None]:
+    """Turn the errors of connections and of HTTP into ApiUnavailableError."""
+    try:
+        yield
+    except ApiError:
+        raise
+    except TimeoutError as error:
+        problem = one_line(str(error)) or "the server did not answer in time"
+        raise ApiUnavailableError(request, problem) from error
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise ApiUnavailableError(request, f"cannot connect: {one_line(str(error.certificate_error))}") from error
+    except aiohttp.ClientConnectorError as error:
+        number = error.os_error.errno
+        text = os.strerror(number) if number else str(error.os_error)
+        raise ApiUnavailableError(request, f"cannot connect to {error.host}:{error.port}: {one_line(text)}") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ApiUnavailableError(request, f"{type(error).__name__}: {one_line(str(error))}") from error
+
+
+async def _part(request: Request, content: aiohttp.StreamReader, seconds: float) -> bytes:
+    """Return the next bytes of a watch; empty at its end."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await content.readany()
+    except TimeoutError:
+        raise ApiUnavailableError(request, f"the server has sent nothing for {seconds:g} s") from None
+
+
+async def retry(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Return the result of ``attempt``, which is repeated for ``seconds`` while its error is transient.
+
+    Raises the last error when another attempt would begin too late, or when the time is over within an attempt.
+    """
+    backoff = Backoff()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    last: ApiError | None = None
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                return await attempt()
+        except TimeoutError:
+            raise last or ApiUnavailableError(None, f"no answer within {seconds:g} s") from None
+        except ApiError as error:
+            pause = backoff.pause(error.retry_after)
+            if not error.transient or loop.time() + pause >= end:
+                raise
+            last = error
+        await asyncio.sleep(pause)
+
+
+class _Metadata(msgspec.Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class Head(msgspec.Struct):
+    """What all objects and lists have in common."""
+
+    kind: str
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    items: list[Object] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: EventType
+    object: msgspec.Raw
+
+
+def decode_object(request: Request, body: bytes, expected: type[T]) -> T:
+    """Return an object as ``expected``. Raises ApiUnavailableError if it is none, or is invalid."""
+    kind = decode(request, body, Head).kind
+    if kind in {"", "Status"} or kind.endswith("List"):
+        raise ApiUnavailableError(request, f"the answer is not an object but of the kind {one_line(kind)!r}")
+    return decode(request, body, expected)
+
+
+def decode_list(request: Request, body: bytes) -> ObjectList:
+    """Return a list. Raises ApiUnavailableError if it is none."""
+    head = decode(request, body, Head)
+    if not head.kind.endswith("List") or not head.metadata.resource_version:
+        raise ApiUnavailableError(request, f"the answer is not a list but of the kind {one_line(head.kind)!r}")
+    return ObjectList(head.items or [], head.metadata.resource_version)
+
+
+def decode_event(request: Request, line: bytes) -> WatchEvent:
+    """Return an event of a watch. Raises the error of an ERROR event, and ApiUnavailableError if it is none."""
+    event = decode(request, line, _Event)
+    if event.type == "ERROR":
+        raise from_answer(request, 0, bytes(event.object))
+    version = decode(request, event.object, Head).metadata.resource_version
+    if not version:
+        raise ApiUnavailableError(request, f"the {event.type} event has no resourceVersion")
+    return WatchEvent(event.type, decode(request, event.object, Object), version)
+
+
+def decode(request: Request, body: bytes | msgspec.Raw, expected: type[T]) -> T:
+    """Return an answer as ``expected``. Raises ApiUnavailableError."""
+    try:
+        return msgspec.json.decode(body, type=expected)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise ApiUnavailableError(request, f"the answer is invalid: {one_line(str(problem))}") from problem

@@ -75,7 +75,7 @@ class ApiError(PluginError):
 
 
 class UnauthorizedError(ApiError):
-    """The server does not accept the token, also after it was read again."""
+    """The server does not accept the token, which is read again for the next request."""
 
     transient = True  # the kubelet replaces the token
 
@@ -127,10 +127,6 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 }
 
 
-class _Details(msgspec.Struct):
-    retryAfterSeconds: int | None = None  # noqa: N815 - the API's name
-
-
 class Status(msgspec.Struct):
     """A Status object, the API's answer to a request that failed (metav1.Status)."""
 
@@ -138,33 +134,38 @@ class Status(msgspec.Struct):
     message: str | None = ""
     reason: str | None = ""
     code: int | None = 0
-    details: _Details | None = None
 
 
-def from_answer(request: Request, status: int, body: bytes, retry_after: float | None) -> ApiError:
-    """Return the error for an answer with an HTTP status that is not 2xx; ``retry_after`` is that of its headers."""
+def from_answer(request: Request, status: int, body: bytes, retry_after: str = "") -> ApiError:
+    """Return the error for an answer with an HTTP status that is not 2xx, or for the Status of a watch, with 0.
+
+    ``retry_after`` is the header: seconds, or a date, which the API server does not send and which is ignored.
+    """
     try:
         answer = msgspec.json.decode(body, type=Status)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         answer = Status()
     if answer.kind != "Status":  # the text of a proxy, for example
         answer = Status(message=body[: 4 * MAX_TEXT].decode(errors="replace"))
-    return from_status(request, status, answer, retry_after)
+    seconds = float(retry_after[:9]) if retry_after.isascii() and retry_after.isdecimal() else None
+    return from_status(request, status, answer, seconds)
 
 
 def from_status(request: Request, status: int, answer: Status, retry_after: float | None = None) -> ApiError:
-    """Return the error for a Status object; ``status`` is the HTTP status, or the code of the object in a watch."""
-    if retry_after is None and answer.details is not None and (answer.details.retryAfterSeconds or 0) > 0:
-        retry_after = answer.details.retryAfterSeconds
+    """Return the error for a Status object; ``status`` is the HTTP status; 0: the code of the object."""
+    status = status or answer.code or 0
     reason = one_line(answer.reason or "")
-    problem = f"{status} {reason or _phrase(status)}"
+    phrase = next((known.phrase for known in http.HTTPStatus if known == status), "unknown status")
+    problem = f"{status} {reason or phrase}"
     if text := one_line(answer.message or ""):
         problem += f": {text}"
     default = ApiUnavailableError if not 400 <= status < 500 else ApiError  # noqa: PLR2004 - HTTP's classes
     kind = _BY_STATUS.get(status, default)
+    if kind is UnauthorizedError:
+        problem += " (the token is invalid or expired)"
     if kind is ForbiddenError and _POLICY not in problem:
         problem += f" ({_missing_rule(request)})"
-    pause = None if retry_after is None else float(min(retry_after, MAX_RETRY_AFTER))
+    pause = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER)
     return kind(request, problem, status=status, reason=reason, retry_after=pause)
 
 
@@ -179,10 +180,3 @@ def _missing_rule(request: Request) -> str:
     group = f'API group "{target.group}"' if target.group else "the core API group"
     where = f" in namespace {target.namespace}" if target.namespace else ""
     return f"the service account requires the verb {request.verb} on {target.resource} of {group}{where}"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return http.HTTPStatus(status).phrase
-    except ValueError:
-        return "unknown status"

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.apiserver.client import retry
 from aosp_plugin.framework.apiserver.errors import ApiError, NotFoundError
-from aosp_plugin.framework.apiserver.retries import retry
 from aosp_plugin.framework.dra.allocations import record_of
 from aosp_plugin.framework.dra.claim_host import Conflict
 from aosp_plugin.framework.dra.claim_source import still_needed

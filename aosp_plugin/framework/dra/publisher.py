@@ -23,7 +23,7 @@ import msgspec
 from aosp_plugin.framework.aio import complete_unless, wait_any
 from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError, Request
 from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES, object_path
-from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER, DraObserver
 from aosp_plugin.framework.dra.problems import Problems
 from aosp_plugin.framework.dra.slice_watch import IN_LIFE, SliceTimings, SliceWatch
@@ -164,9 +164,9 @@ class SlicePublisher:
             newer = self._inventory.superseded(self._revision)
             error = max(errors, key=lambda each: each.retry_after or 0.0, default=None)
             if error is not None and error.retry_after is not None:
-                await asyncio.sleep(backoff.pause(error))
+                await asyncio.sleep(backoff.pause(error.retry_after))
             elif error is not None or repaired:  # what others do to the slices is no reason to go on earlier
-                await wait_any(self._due, newer, timeout=backoff.pause(error))
+                await wait_any(self._due, newer, timeout=backoff.pause())
             else:
                 backoff.succeeded()
                 pause = self._timings.relist * self._rng.uniform(0.8, 1.2)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.apiserver.errors import ApiError
 from aosp_plugin.framework.apiserver.paths import RESOURCE_SLICES
-from aosp_plugin.framework.apiserver.retries import Backoff
+from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
     import random
 
-    from aosp_plugin.framework.apiserver.answers import WatchEvent
-    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.apiserver.client import ApiClient, WatchEvent
     from aosp_plugin.framework.dra.problems import Problems
 
 PURPOSE = "watch of ResourceSlices"
@@ -75,7 +74,7 @@ class SliceWatch:
                 if self._failed:  # one failure alone is an API server that ended
                     self._problems.failed(PURPOSE, error)
                 self._failed = True
-                await asyncio.sleep(self._backoff.pause(error))
+                await asyncio.sleep(self._backoff.pause(error.retry_after))
             await asyncio.sleep(self._rng.uniform(*self._timings.after_end))
 
     async def _watch(self) -> None:

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
-from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
 from tests.api_contract import publishing
 from tests.api_contract.checks import CHECKS
 from tests.e2e.apiserver import policies
@@ -55,7 +54,7 @@ class Server:
         context = tls_context(self._authority)
         if not token:
             context.load_cert_chain(*map(str, self._administrator))
-        return ApiClient(StaticCredentials(self._control_plane.server, token, context), limits=limits)
+        return ApiClient(Credentials(self._control_plane.server, token, context), limits=limits)
 
     async def token(self, name: str, rules: Iterable[tuple[str, str]]) -> str:
         """Create a service account, its role and a token."""

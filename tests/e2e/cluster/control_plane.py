@@ -7,9 +7,8 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.apiserver.client import ApiClient
-from aosp_plugin.framework.apiserver.credentials import StaticCredentials, tls_context
-from aosp_plugin.framework.apiserver.transport import DEFAULT_LIMITS, ApiLimits
+from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
+from aosp_plugin.framework.apiserver.credentials import Credentials, tls_context
 from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.certificates import Authority
 from tests.e2e.cluster.sandbox import ADDRESS, SERVICE, SERVICES
@@ -82,7 +81,7 @@ class ControlPlane:
         """Return an administrator's client for an event loop, which the caller closes."""
         context = tls_context(self.authority.root.certificate.read_bytes())
         context.load_cert_chain(*map(str, self._administrator))
-        return ApiClient(StaticCredentials(self.server, "", context), limits=limits)
+        return ApiClient(Credentials(self.server, "", context), limits=limits)
 
     def enable(self, gates: Sequence[str]) -> None:
         """Enable feature gates before they are by default, from the next start on. Nothing may be running."""

@@ -18,7 +18,7 @@ import pytest
         "aosp_plugin.daemon.node_tasks, aosp_plugin.daemon.node_features, aosp_plugin.daemon.node_problem",
         "kubelet_standin",
         "kubelet_standin.pytest_plugin",
-        "aosp_plugin.framework.apiserver.errors, aosp_plugin.framework.apiserver.retries",
+        "aosp_plugin.framework.apiserver.errors, aosp_plugin.framework.backoff",
         "aosp_plugin.framework.apiserver.credentials, aosp_plugin.framework.apiserver.paths",
     ],
 )
