@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.scanned import Scanned
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.discovery.store import DeviceStore
-    from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner
 
 
 class ClaimedPhones(Phones):
     """Offers ``count`` phones, and keeps those of prepared claims. For the worker thread, except for ``state``."""
 
-    def __init__(self, provisioner: ClaimedPhoneProvisioner, store: DeviceStore, count: int, holds: Holds) -> None:
+    def __init__(self, provisioner: PhoneProvisioner, store: DeviceStore, count: int, holds: Holds) -> None:
         super().__init__(provisioner, store, count, holds)
-        self._claimed = provisioner
         self._prepared: frozenset[str] = frozenset()
         """The phones of prepared claims. Replaced by single assignments."""
         self.unavailable = ""
@@ -49,14 +48,14 @@ class ClaimedPhones(Phones):
 
         Raises HostError if the directory of the phones cannot be read.
         """
-        self._claimed.survey()
+        self._provisioner.survey()
         try:
             self._provisioner.check()
             self.unavailable = ""
         except HostError as error:
             self.unavailable = str(error)
         if not self.driver and not self.unavailable:
-            self.driver = self._claimed.driver()
+            self.driver = self._provisioner.driver()
 
     def update_host(self, scanned: Scanned) -> None:
         """Mount again what prepared phones have lost. Raises HostError, also if no phone could be mounted."""
@@ -70,8 +69,8 @@ class ClaimedPhones(Phones):
         try:
             for phone in phones:
                 if phone not in self._prepared and phone in self._provisioner.other_api:
-                    self._claimed.unmount(phone)  # its pod has ended, or it would be held
-                if self._claimed.mount(phone):
+                    self._provisioner.unmount(phone)  # its pod has ended, or it would be held
+                if self._provisioner.mount(phone):
                     mounted.append(phone)
                 if phone in mounted or phone not in self._prepared:
                     self._prepared |= {phone}
@@ -84,19 +83,19 @@ class ClaimedPhones(Phones):
 
     def read(self, phone: str) -> Sequence[BinderDevice]:
         """Return the existing binder devices of a prepared phone. Raises HostError."""
-        return [device for device in self._claimed.read(phone) if device.kind is Kind.BINDERFS]
+        return [device for device in self._provisioner.read(phone) if device.kind is Kind.BINDERFS]
 
     def release(self, phones: Iterable[str]) -> None:
         """Remove these phones, unless a pod has them through the other API. Raises HostError."""
         for phone in phones:
             if phone not in self._holds.ids:
-                self._claimed.unmount(phone)
+                self._provisioner.unmount(phone)
                 self._prepared -= {phone}
                 self._store.drop(binder_devices([phone]))
 
     def existing(self) -> set[str]:
         """Return the phones that may have a binderfs, prepared or not. Raises HostError."""
-        return {*self._claimed.mounted(), *self._prepared}
+        return {*self._provisioner.mounted(), *self._prepared}
 
     def _kept(self) -> Collection[str]:
         return self._prepared

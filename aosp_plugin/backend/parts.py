@@ -84,14 +84,13 @@ def phone_provisioner(host: Host, resource: Resource, clock: Callable[[], float]
     """Return what mounts or finds the binderfs of each phone; None if the resource has no ``phones``."""
     if resource.phones is None:
         return None
-    from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
+    from aosp_plugin.binder.provision.phone_mount import CLAIM_SOURCE, SOURCE  # noqa: PLC0415 - see above
     from aosp_plugin.binder.provision.phones import PhoneProvisioner  # noqa: PLC0415 - see above
     from aosp_plugin.binder.provision.remote import RemotePhoneProvisioner  # noqa: PLC0415 - see above
 
-    if resource.provisioned_by is ProvisionedBy.PROVISIONER:
-        return RemotePhoneProvisioner(resource.phones.directory, host, clock)
-    kind = ClaimedPhoneProvisioner if resource.api is Api.DRA else PhoneProvisioner
-    return kind(resource.phones.directory, host, clock)
+    kind = RemotePhoneProvisioner if resource.provisioned_by is ProvisionedBy.PROVISIONER else PhoneProvisioner
+    source = CLAIM_SOURCE if resource.api is Api.DRA else SOURCE
+    return kind(resource.phones.directory, host, clock, source=source)
 
 
 def phones(
@@ -106,9 +105,8 @@ def phones(
         return None
     from aosp_plugin.backend.claimed_phones import ClaimedPhones  # noqa: PLC0415 - see above
     from aosp_plugin.backend.phones import Phones, ProvisionedPhones  # noqa: PLC0415 - see above
-    from aosp_plugin.binder.provision.claimed import ClaimedPhoneProvisioner  # noqa: PLC0415 - see above
 
-    if isinstance(provisioner, ClaimedPhoneProvisioner):
+    if resource.api is Api.DRA:
         return ClaimedPhones(provisioner, store, resource.phones.count, holds)
     if resource.provisioned_by is ProvisionedBy.COMMAND:
         return ProvisionedPhones(provisioner, store, resource.phones.count, holds)

@@ -91,12 +91,6 @@ def own_mounts(table: Iterable[Mount]) -> dict[str, dict[int, str]]:
     return own
 
 
-def require_own_mount(path: str, device: int | None) -> None:
-    """Raise ForeignMountError if the file system mounted at ``path`` is not the plugin's."""
-    if device not in own_mounts(read_mount_table()).get(path, ()):
-        raise foreign_mount(path)
-
-
 def mounted_device(path: str) -> int | None:
     """Return the number (st_dev) of the file system mounted on a directory; None if there is none, or no directory.
 
@@ -162,6 +156,17 @@ def is_transient(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__
     return cause is not None and cause.errno in TRANSIENT_ERRORS
+
+
+def remove(path: str, *, mounted: bool) -> None:
+    """Remove a phone's directory, if it exists, and unmount what is ``mounted`` on it.
+
+    Raises BinderfsError and OSError.
+    """
+    if mounted:
+        unmount_all(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)
 
 
 def unmount_all(path: str) -> None:
