@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,7 @@ from aosp_plugin.backend import BinderBackend
 from aosp_plugin.backend.phones import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.binder.driver import detached
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.binder.provision import phone_mount, remote
+from aosp_plugin.binder.provision import phone_mount, remote, service
 from aosp_plugin.config import PHONE_DEFAULTS, Phones, ProvisionedBy, Resource
 from aosp_plugin.errors import BackendError, NotPermittedError, UnhealthyDeviceError
 from kubelet_standin import Container, Kubelet, Pod
@@ -45,7 +46,7 @@ class Provisioner:
 
     def __init__(self, directory: Path, work: Path) -> None:
         self.directory = directory
-        self.socket = work / "provisioner.sock"
+        self.socket = work / "run" / "provisioner.sock"
         self.environment = {**os.environ, "PROVISIONER_SOCKET": str(self.socket)}
         self._file = work / "provisioner.yaml"
         self._process: subprocess.Popen[str] | None = None
@@ -406,9 +407,30 @@ def test_phones_are_served_although_other_devices_cannot_be_provisioned(
 
 
 def test_only_root_can_connect_and_a_signal_ends_the_provisioner_orderly(provisioner: Provisioner) -> None:
+    """The directory of the socket is created on a host that has none."""
     provisioner.start()
     assert stat.S_IMODE(os.stat(provisioner.socket).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(provisioner.socket.parent).st_mode) == 0o700
     assert provisioner.stop() == 0
+
+
+def test_a_socket_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / ("long" * 50) / "provisioner.sock")
+    with pytest.raises(OSError, match="too long") as refused:
+        service.ProvisionerServer(path, {})
+    assert refused.value.filename == path
+
+
+def test_an_answer_has_the_whole_time_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much of it the arrival of the request has taken."""
+    monkeypatch.setattr(service, "REQUEST_TIMEOUT", 60.0)
+    plugin, connection = socket.socketpair()
+    server = SimpleNamespace(directories={})
+    with plugin, connection:
+        plugin.sendall(b'{"directory": "/none"}\n')
+        service._Handler(connection, None, server)  # type: ignore[arg-type]
+        assert connection.gettimeout() == 60.0
+        assert b"no phones in /none" in plugin.recv(1000)
 
 
 async def test_a_process_without_capabilities_serves_fresh_phones(

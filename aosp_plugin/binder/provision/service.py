@@ -7,6 +7,7 @@ hands of an attacker gets no other file system mounted, and running containers k
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 2.0
-"""Seconds for a whole request to arrive, while no other one is answered."""
+"""Seconds for a whole request to arrive, and for its answer to be sent, while no other one is answered."""
 
 LONGEST_REQUEST = 1 << 20
 """Bytes: the names of tens of thousands of phones."""
@@ -106,7 +107,11 @@ class ProvisionerServer(socketserver.UnixStreamServer):
     request_queue_size = 64
 
     def __init__(self, socket_path: str, directories: Mapping[str, RequestedPhones]) -> None:
-        """``directories`` has the phones by the directory of the configuration. Raises OSError."""
+        """Create the socket, and its directory for this user alone. Raises OSError.
+
+        ``directories`` has the phones by the directory of the configuration.
+        """
+        os.makedirs(os.path.dirname(socket_path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket_path)  # of a process that was killed
         super().__init__(socket_path, _Handler)
@@ -117,6 +122,9 @@ class ProvisionerServer(socketserver.UnixStreamServer):
         previous = os.umask(0o177)
         try:
             super().server_bind()
+        except OSError as error:
+            number = error.errno or errno.ENAMETOOLONG  # which Python finds itself
+            raise OSError(number, os.strerror(number), self.server_address) from error
         finally:
             os.umask(previous)
 
@@ -140,6 +148,7 @@ class _Handler(socketserver.BaseRequestHandler):
                 answer = phones.answer(request["operation"], request["phones"], request.get("limit", 0))
             finally:
                 watchdog.cancel()
+        connection.settimeout(REQUEST_TIMEOUT)
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
