@@ -122,9 +122,9 @@ def recreator(
     """
     if resource.recreate is Recreate.NEVER or (resource.phones is not None and resource.api is Api.DRA):
         return None
-    from aosp_plugin.backend.recreation import DeviceRecreator, PhoneRecreator  # noqa: PLC0415 - see above
+    from aosp_plugin.backend.recreation import Recreator  # noqa: PLC0415 - see above
 
-    return DeviceRecreator(host, store) if provisioner is None else PhoneRecreator(provisioner, store)
+    return Recreator(host, store, provisioner)
 
 
 def spec_writer(host: Host, resource: Resource, edits: EditsBuilder, cdi_dir: str) -> SpecWriter | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from aosp_plugin.binder.discovery.names import natural_sort
@@ -22,15 +21,20 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class Recreator(ABC):
+class Recreator:
     """Recreates the binder devices of one resource and remembers failures.
 
     To be used in one thread, so that no retry happens between the recreation of a device for a container and the start
     of that container. ``failed`` may be read in any thread.
     """
 
-    def __init__(self) -> None:
-        # What could not be replaced, with its binder devices. Replaced by single assignments.
+    def __init__(self, host: Host, store: DeviceStore, provisioner: PhoneProvisioner | None) -> None:
+        """``provisioner`` mounts a fresh binderfs for a phone; without it, each device is replaced in its binderfs."""
+        self._host = host
+        self._store = store
+        self._provisioner = provisioner
+        self._swept: set[str] = set()
+        # The phones or binder devices that could not be replaced, with their binder devices. Replaced as a whole.
         self._failed: Mapping[str, Sequence[str]] = {}
 
     @property
@@ -40,11 +44,17 @@ class Recreator(ABC):
 
     def recreate(self, group: DeviceSet) -> None:
         """Replace the binder devices of a device set with fresh ones. Raises HostError; the failure is remembered."""
-        for part, names in self._parts(group).items():
+        parts = {name: (name,) for name in group.members} if self._provisioner is None else {group.id: group.members}
+        for part, names in parts.items():
             self._recreate(part, names)
 
     def retry(self) -> None:
-        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed."""
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed.
+
+        Temporary devices of a killed process are removed, once per binderfs.
+        """
+        if self._provisioner is None:
+            self._sweep()
         for part in natural_sort([*self._failed]):
             try:
                 self._recreate(part, self._failed[part])
@@ -53,52 +63,27 @@ class Recreator(ABC):
             except HostError as error:
                 LOG.debug("recreation failed again", extra={"device": part, "error": str(error)})
 
-    @abstractmethod
-    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
-        """Return what is replaced separately, with its binder devices."""
-
-    @abstractmethod
-    def _replace(self, part: str) -> None:
-        """Replace a part. Raises HostError."""
-
     def _recreate(self, part: str, names: Sequence[str]) -> None:
+        """Replace a phone or a binder device, of which ``names`` are the binder devices. Raises HostError."""
         try:
-            self._replace(part)
+            self._replace(part, names)
         except BaseException:
             self._failed = {**self._failed, part: names}
             raise
-        if part in self._failed:
-            self._failed = {other: names for other, names in self._failed.items() if other != part}
+        self._failed = {other: names for other, names in self._failed.items() if other != part}
 
+    def _replace(self, part: str, names: Sequence[str]) -> None:
+        if self._provisioner is not None:
+            self._provisioner.replace(part)
+            # Another file system at the path of a known device would otherwise count as replaced.
+            self._store.renew(names)
+            return
+        device = self._store.devices.get(part)
+        if device is None:
+            raise HostError(f"binder device {part!r} does not exist")
+        recreate.recreate_device(device, self._host)
 
-class PhoneRecreator(Recreator):
-    """Mounts a fresh binderfs for a phone."""
-
-    def __init__(self, provisioner: PhoneProvisioner, store: DeviceStore) -> None:
-        super().__init__()
-        self._provisioner = provisioner
-        self._store = store
-
-    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
-        return {group.id: group.members}
-
-    def _replace(self, part: str) -> None:
-        self._provisioner.replace(part)
-        # Another file system at the path of a known device would otherwise count as replaced.
-        self._store.renew([name for name in self._store.devices if name.startswith(f"{part}/")])
-
-
-class DeviceRecreator(Recreator):
-    """Replaces each binder device in its binderfs."""
-
-    def __init__(self, host: Host, store: DeviceStore) -> None:
-        super().__init__()
-        self._host = host
-        self._store = store
-        self._swept: set[str] = set()
-
-    def retry(self) -> None:
-        """Retry failed recreations, and remove temporary devices of a killed process, once per binderfs."""
+    def _sweep(self) -> None:
         directories = {device.directory for device in self._store.devices.values() if device.directory}
         for directory in directories - self._swept:
             self._swept.add(directory)
@@ -109,13 +94,3 @@ class DeviceRecreator(Recreator):
             else:
                 if count:
                     LOG.info("removed temporary binder devices", extra={"dir": directory, "devices": count})
-        super().retry()
-
-    def _parts(self, group: DeviceSet) -> Mapping[str, Sequence[str]]:
-        return {name: (name,) for name in group.members}
-
-    def _replace(self, part: str) -> None:
-        device = self._store.devices.get(part)
-        if device is None:
-            raise HostError(f"binder device {part!r} does not exist")
-        recreate.recreate_device(device, self._host)
