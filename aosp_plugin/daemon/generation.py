@@ -16,7 +16,7 @@ from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
-from aosp_plugin.daemon.node_tasks import NodeTasks
+from aosp_plugin.daemon.node_reporter import NodeReporter
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
@@ -92,7 +92,7 @@ class Generation:
                 create_server(config, resource, backend, files, observation)
                 for resource, backend in zip(config.resources, self._backends.values(), strict=True)
             ]
-            self._node_tasks = NodeTasks(config, self.servers, self._backends, observation.metrics)
+            self._node_reporter = NodeReporter(config, self.servers, self._backends, observation.metrics)
             self._kubelet_view = KubeletView(device_plugins(self.servers), pod_resources)
             self._files, self._stuck = files, stuck
             self._stack = stack.pop_all()
@@ -194,7 +194,7 @@ class Generation:
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
             tasks.create_task(self._remove_stale_specs(replaced.config if replaced else None)),
         ]
-        self._background += [tasks.create_task(work) for work in self._node_tasks.work()]
+        self._background += [tasks.create_task(work) for work in self._node_reporter.work()]
         if self._leak_detector:
             self._background.append(tasks.create_task(self._leak_detector.run()))
 
@@ -238,14 +238,14 @@ class Generation:
         for task in self._background:
             task.cancel()
         await _ended(self._background)
-        await self._node_tasks.close()
+        await self._node_reporter.close()
         self._stack.close()
         LOG.info("stopped", extra={"resources": self.names})
 
     async def discard(self) -> None:
         """Release all resources of a generation that has not been started."""
         await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
-        await self._node_tasks.close()
+        await self._node_reporter.close()
         self._stack.close()
 
 

@@ -11,21 +11,18 @@ Unlike there, nothing is dropped: what waits is counted in one Event, whose mess
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aosp_plugin.framework.apiserver.errors import ApiError, ConflictError, NotFoundError
+from aosp_plugin.framework.apiserver.errors import ConflictError, NotFoundError
 from aosp_plugin.framework.apiserver.paths import events, object_path
-from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from aosp_plugin.daemon.node_conditions import EventType, Occurrence
-    from aosp_plugin.daemon.node_problem import NodeProblem
+    from aosp_plugin.daemon.node_watch import Occurrence, ResourceWatch
     from aosp_plugin.framework.apiserver.client import ApiClient
 
 COMPONENT: Final = "aosp-device-plugin"
@@ -55,7 +52,7 @@ class _Series:
 
     resource: str
     reason: str
-    type: EventType
+    type: str
     message: str
     first: int
     """In nanoseconds since the epoch, as ``last``."""
@@ -67,32 +64,35 @@ class _Series:
 
 
 class NodeEvents:
-    """Writes Events of one Node. For one event loop."""
+    """Writes Events of what happens to the watched resources of one Node. For one event loop."""
 
     def __init__(
         self,
         api: ApiClient,
         node_name: str,
-        problem: NodeProblem,
+        watches: Sequence[ResourceWatch],
         *,
         limits: EventLimits = EventLimits(),
-        backoff: Backoff | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """``clock`` returns nanoseconds since the epoch."""
         self._api = api
         self._node = node_name
-        self._problem = problem
+        self._watches = watches
         self._limits = limits
-        self._backoff = backoff or Backoff(first=1.0, cap=60.0)
         self._clock = clock
         self._series: dict[tuple[str, str], _Series] = {}
-        self._recorded = asyncio.Event()
         self._tokens = float(limits.burst)
         self._filled = time.monotonic()
 
+    def observe(self) -> None:
+        """Read the state of the resources, and count what has happened."""
+        for watch in self._watches:
+            for occurrence in watch.occurrences():
+                self.record(watch.resource, occurrence)
+
     def record(self, resource: str, occurrence: Occurrence) -> None:
-        """Count an occurrence, which ``run`` writes soon. Requires microseconds and memory for the last one only."""
+        """Count an occurrence, which ``write`` writes. Requires microseconds and memory for the last one only."""
         now, key = self._clock(), (resource, occurrence.reason)
         series = self._series.get(key)
         if series is None or (series.count == series.written and now - series.last > self._limits.gap * 1e9):
@@ -100,26 +100,15 @@ class NodeEvents:
             self._series[key] = series
         series.count += 1
         series.last, series.message = now, occurrence.message[:MAX_MESSAGE]
-        self._recorded.set()
 
-    async def run(self) -> None:
-        """Write what was recorded, until cancelled. A request that fails is repeated."""
-        while True:
-            waiting = [series for series in self._series.values() if series.count != series.written]
-            if not waiting:
-                self._recorded.clear()
-                await self._recorded.wait()
-                continue
-            await asyncio.sleep(self._seconds_to_token())
-            try:
-                await self._write(min(waiting, key=lambda series: series.last))
-            except ApiError as error:
-                self._problem.failed(error)
-                await asyncio.sleep(self._backoff.pause(error.retry_after))
-            else:
-                self._tokens -= 1
-                self._problem.ended()
-                self._backoff.succeeded()
+    async def write(self) -> None:
+        """Write what was recorded, as far as the limits allow. Raises ApiError."""
+        waiting = [series for series in self._series.values() if series.count != series.written]
+        for series in sorted(waiting, key=lambda series: series.last):
+            if not self._has_token():
+                return
+            await self._write(series)
+            self._tokens -= 1
 
     async def _write(self, series: _Series) -> None:
         """Create the Event, or change its count, message and last time."""
@@ -166,12 +155,12 @@ class NodeEvents:
             now += 1
         return name
 
-    def _seconds_to_token(self) -> float:
-        """Return after how many seconds the next request may be sent."""
+    def _has_token(self) -> bool:
+        """Return whether a request may be sent now."""
         now = time.monotonic()
         self._tokens = min(self._tokens + (now - self._filled) / self._limits.refill, self._limits.burst)
         self._filled = now
-        return max(0.0, (1 - self._tokens) * self._limits.refill)
+        return self._tokens >= 1
 
 
 def _timestamp(nanoseconds: int) -> str:

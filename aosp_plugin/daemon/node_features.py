@@ -10,7 +10,6 @@ Instead, it has an expiry time, which the plugin extends: after the plugin has g
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -20,16 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.backend.driver_kind import DriverKind, driver_kind, has_selinux
-from aosp_plugin.errors import HostError
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.binder.driver.host import Host
-    from aosp_plugin.daemon.node_problem import NodeProblem
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.worker import Worker
@@ -43,8 +39,6 @@ WRITE_TIMEOUT = 10.0
 class FeatureTimings(NamedTuple):
     """Intervals in seconds."""
 
-    interval: float = 5.0
-    """Between two readings of the plugin's state."""
     lifetime: float = 3600.0
     """After which NFD ignores the file, unless it is written again."""
     renewal: float = 1200.0
@@ -67,7 +61,6 @@ class FeatureFile:
         path: str,
         features: Sequence[Feature],
         worker: Worker,
-        problem: NodeProblem,
         *,
         timings: FeatureTimings = FeatureTimings(),
         clock: Callable[[], float] = time.time,
@@ -76,26 +69,26 @@ class FeatureFile:
         self._path = path
         self._features = features
         self._worker = worker
-        self._problem = problem
         self._timings = timings
         self._clock = clock
+        self._snapshots: tuple[Snapshot, ...] = ()
         self._written: tuple[Snapshot, ...] = ()
         self._lines: list[str] = []
         self._renew_at = 0.0
 
-    async def run(self) -> None:
-        """Write the file when the devices have been scanned, after changes, and before it expires, until cancelled."""
-        while True:
-            snapshots = tuple(feature.server.inventory.snapshot for feature in self._features)
-            if all(snapshot.revision for snapshot in snapshots) and self._is_due(snapshots):
-                try:
-                    await self._worker.run(partial(self._update, snapshots), WRITE_TIMEOUT, label="feature file")
-                except (OSError, HostError, PluginError) as error:
-                    self._problem.failed(error)
-                else:
-                    self._written = snapshots
-                    self._problem.ended()
-            await asyncio.sleep(self._timings.interval)
+    def observe(self) -> None:
+        """Read the devices of the resources."""
+        self._snapshots = tuple(feature.server.inventory.snapshot for feature in self._features)
+
+    async def write(self) -> None:
+        """Write the file when all devices have been scanned, after changes, and before it expires.
+
+        Raises OSError, HostError and PluginError.
+        """
+        snapshots = self._snapshots
+        if all(snapshot.revision for snapshot in snapshots) and self._is_due(snapshots):
+            await self._worker.run(partial(self._update, snapshots), WRITE_TIMEOUT, label="feature file")
+            self._written = snapshots
 
     def _is_due(self, snapshots: tuple[Snapshot, ...]) -> bool:
         # A clock that was set back would let the file expire late; one that was set forward makes it due.

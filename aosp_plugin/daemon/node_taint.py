@@ -8,21 +8,18 @@ that comes back would end or keep away pods that have no phone.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from aosp_plugin.framework.apiserver.errors import ApiError, InvalidObjectError
+from aosp_plugin.framework.apiserver.errors import InvalidObjectError
 from aosp_plugin.framework.apiserver.paths import NODES, object_path
-from aosp_plugin.framework.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.daemon.node_problem import NodeProblem
     from aosp_plugin.framework.apiserver.client import ApiClient
     from aosp_plugin.framework.resource_server import ResourceServer
 
@@ -35,8 +32,6 @@ UNASKED_SECONDS: Final = 30.0
 class TaintTimings(NamedTuple):
     """Intervals in seconds."""
 
-    interval: float = 1.0
-    """Between two readings of the plugin's state."""
     recheck: float = 5.0
     """Between two requests of the Node while it does not have the devices: the kubelet reports every 10 s."""
     settled: float = 600.0
@@ -72,11 +67,6 @@ class Readiness:
         self._clock = clock
         self._registered_at: float | None = None
 
-    @property
-    def generation(self) -> float:
-        """Changes with each registration."""
-        return self._registered_at or 0.0
-
     def ready(self) -> bool:
         """Return whether the plugin is registered, and the kubelet, or the API server, has healthy devices of it."""
         server = self._server
@@ -109,41 +99,35 @@ class StartupTaint:
         node_name: str,
         key: str,
         servers: Sequence[ResourceServer],
-        problem: NodeProblem,
         *,
         timings: TaintTimings = TaintTimings(),
-        backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``key`` is that of the taint, whatever its value and effect are."""
+        """``key`` is that of the taint, whatever its value and effect are; ``clock`` returns seconds."""
         self._api = api
         self._path = object_path(NODES, node_name)
         self._key = key
-        self._resources = [Readiness(server) for server in servers]
-        self._problem = problem
+        self._resources = [Readiness(server, clock) for server in servers]
         self._timings = timings
-        self._backoff = backoff or Backoff(first=1.0, cap=60.0)
+        self._clock = clock
+        self._ready = False
+        self._check_at = 0.0
         self._done = ""
         """The UID of the Node object from which the taint was removed, or that did not have it."""
 
-    async def run(self) -> None:
-        """Remove the taint when all resources are ready, from this Node object and from later ones, until cancelled."""
-        while True:
-            if not self._ready():
-                await asyncio.sleep(self._timings.interval)
-                continue
-            try:
-                done = await self._check()
-            except ApiError as error:
-                self._problem.failed(error)
-                await asyncio.sleep(self._backoff.pause(error.retry_after))
-                continue
-            self._problem.ended()
-            self._backoff.succeeded()
-            await self._pause(self._timings.settled if done else self._timings.recheck)
+    def observe(self) -> None:
+        """Read whether all resources are ready."""
+        self._ready = all([resource.ready() for resource in self._resources])  # noqa: C419 - each reads its own state
+        if not self._ready:
+            self._check_at = 0.0  # after the next registration: the kubelet may have created its Node again
 
-    def _ready(self) -> bool:
-        states = [resource.ready() for resource in self._resources]  # each keeps the time of its registration
-        return all(states)
+    async def write(self) -> None:
+        """Remove the taint if all resources are ready, once from each Node object. Raises ApiError."""
+        if not self._ready or self._clock() < self._check_at:
+            return
+        done = await self._check()
+        if self._ready:
+            self._check_at = self._clock() + (self._timings.settled if done else self._timings.recheck)
 
     async def _check(self) -> bool:
         """Remove the taint if the Node has the devices; return whether nothing is left to do for this Node object."""
@@ -162,15 +146,6 @@ class StartupTaint:
         self._done = node.metadata.uid
         LOG.info("startup taint removed", extra={"taint": self._key})
         return True
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait; return early after a new registration, because the kubelet may have created its Node again."""
-        before = [resource.generation for resource in self._resources]
-        end = time.monotonic() + seconds
-        while (remaining := end - time.monotonic()) > 0:
-            await asyncio.sleep(min(self._timings.interval, remaining))
-            if not self._ready() or [resource.generation for resource in self._resources] != before:
-                return
 
 
 def removal(node: Node, key: str) -> list[dict[str, Any]]:

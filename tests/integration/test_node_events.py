@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.daemon.node_conditions import Occurrence
 from aosp_plugin.daemon.node_events import EventLimits, NodeEvents
-from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.daemon.node_reporter import keep_written
+from aosp_plugin.daemon.node_watch import Occurrence
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
@@ -72,10 +72,12 @@ async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
         ApiServer() as server,
         ApiClient(Credentials(server.url), limits=ApiLimits(request=0.3)) as client,
     ):
-        problem = NodeProblem("events", lambda _task, count: problems.append(count))
+        events = NodeEvents(client, "worker", [], limits=limits, clock=clock)
         backoff = Backoff(first=0.01, cap=0.02)
-        events = NodeEvents(client, "worker", problem, limits=limits, backoff=backoff, clock=clock)
-        async with background_task(events.run()):
+        work = keep_written(
+            "events", events, lambda _task, count: problems.append(count), interval=0.01, backoff=backoff
+        )
+        async with background_task(work):
             yield Node(server, events, clock, problems)
 
 

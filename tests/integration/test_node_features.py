@@ -16,16 +16,17 @@ import pytest
 
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.daemon import node_features
-from aosp_plugin.daemon.node_features import Feature, FeatureFile, FeatureTimings, labels
-from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.daemon.node_features import Feature, FeatureFile, labels
+from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
 from aosp_plugin.framework.aio import background_task
+from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.worker import Worker
 from tests.backends import binder_backend, scan
 from tests.support import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from tests.hanging_fs import HangingFileSystem
     from tests.support import DeviceDirectory
@@ -68,18 +69,20 @@ class Files:
         scan(self.backend)
         self.inventory.publish(self.backend.devices())
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[FeatureFile]:
-        """Yield what writes the file."""
+    @contextlib.asynccontextmanager
+    async def written(self) -> AsyncIterator[None]:
+        """Keep the file current."""
 
         def changed(_task: str, count: int) -> None:
             self.problems.append(count)
             self.checked.set()
 
-        with contextlib.closing(Worker("features")) as worker:
-            problem = NodeProblem("feature_file", changed)
-            timings = FeatureTimings(interval=0.01)
-            yield FeatureFile(str(self.path), [self.feature], worker, problem, timings=timings, clock=self.clock)
+        with contextlib.closing(Worker("feature file")) as worker:
+            file = FeatureFile(str(self.path), [self.feature], worker, clock=self.clock)
+            backoff = Backoff(first=0.01, cap=0.02)
+            work = keep_written("feature_file", file, changed, interval=0.01, backoff=backoff)
+            async with background_task(keep_observed([file], 0.01)), background_task(work):
+                yield
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until the condition holds after an attempt to write."""
@@ -94,9 +97,8 @@ async def files(tmp_path: Path, device_directory: DeviceDirectory) -> AsyncItera
     """Yield a file that a task keeps current."""
     (tmp_path / "features.d").mkdir()
     files = Files(tmp_path / "features.d" / "aosp-device-plugin", device_directory, Clock(START))
-    with files.writing() as written:
-        async with background_task(written.run()):
-            yield files
+    async with files.written():
+        yield files
 
 
 async def test_the_file_has_the_numbers_and_the_kind_of_the_devices(files: Files) -> None:
@@ -184,8 +186,8 @@ async def test_a_file_system_that_hangs_is_a_problem_and_blocks_nothing_else(
 ) -> None:
     monkeypatch.setattr(node_features, "WRITE_TIMEOUT", 0.1)
     files = Files(Path(hanging_file_system.directory) / "aosp-device-plugin", device_directory, Clock(START))
-    with files.writing() as written, hanging_file_system.hanging():
-        async with background_task(written.run()):
+    with hanging_file_system.hanging():
+        async with files.written():
             device_directory.add(0)
             files.scan()
             await files.until(lambda: files.problems.count(1) >= 2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.daemon.node_problem import NodeProblem
+from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
 from aosp_plugin.daemon.node_taint import Readiness, StartupTaint, TaintTimings
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import paths
@@ -103,21 +104,27 @@ class Node:
         await self.api.wait_for(lambda server: server.count("get", "nodes") >= before + times)
 
 
+@contextlib.asynccontextmanager
+async def kept(taint: StartupTaint, problems: list[int]) -> AsyncIterator[None]:
+    """Let the plugin read its state and write the Node all the time."""
+    work = keep_written(
+        "startup_taint",
+        taint,
+        lambda _task, count: problems.append(count),
+        interval=0.01,
+        backoff=Backoff(first=0.01, cap=0.02),
+    )
+    async with background_task(keep_observed([taint], 0.01)), background_task(work):
+        yield
+
+
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """Yield a Node that does not exist yet."""
     plugin, problems = Server(), list[int]()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
-        taint = StartupTaint(
-            client,
-            "worker",
-            KEY,
-            [plugin],
-            NodeProblem("startup_taint", lambda _task, count: problems.append(count)),
-            timings=TaintTimings(interval=0.01, recheck=0.02, settled=0.05),
-            backoff=Backoff(first=0.01, cap=0.02),
-        )
-        async with background_task(taint.run()):
+        taint = StartupTaint(client, "worker", KEY, [plugin], timings=TaintTimings(recheck=0.02, settled=0.05))
+        async with kept(taint, problems):
             yield Node(server, plugin, problems)
 
 
@@ -156,10 +163,9 @@ async def test_a_node_object_that_is_created_again_loses_the_taint_again(node: N
 async def test_a_registration_makes_the_plugin_read_the_node_again_at_once() -> None:
     plugin = Server()
     async with ApiServer() as server, ApiClient(Credentials(server.url)) as client:
-        node, problem = Node(server, plugin, []), NodeProblem("startup_taint", lambda _task, _count: None)
-        taint = StartupTaint(client, "worker", KEY, [plugin], problem, timings=TaintTimings(interval=0.01))
+        node = Node(server, plugin, [])
         node.create()
-        async with background_task(taint.run()):
+        async with kept(StartupTaint(client, "worker", KEY, [plugin]), []):
             await server.wait_for(lambda _: server.count("get", "nodes") == 1)
             server.objects.delete(NODE)
             node.create(STARTUP)

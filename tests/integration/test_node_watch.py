@@ -7,38 +7,30 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from aosp_plugin.daemon.node_watch import ResourceWatch
 from aosp_plugin.framework.deviceplugin.kubelet_view import ViewTimings
-from aosp_plugin.framework.worker import Worker
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, RESOURCE, Clock, DeviceDirectory, listed, make_plugin, ready, run, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
-    from aosp_plugin.daemon.node_conditions import Occurrence
+    from aosp_plugin.daemon.node_watch import Occurrence
     from aosp_plugin.framework import DevicePlugin
 
 
 class Watched:
     """A plugin that is watched, with a clock that the test moves."""
 
-    def __init__(self, plugin: DevicePlugin, worker: Worker) -> None:
+    def __init__(self, plugin: DevicePlugin) -> None:
         self.clock = Clock()
         self._recorded: list[Occurrence] = []
-        self._watch = ResourceWatch(plugin, worker, self._record, clock=self.clock)
+        self._watch = ResourceWatch(plugin, clock=self.clock)
 
-    def _record(self, resource: str, occurrence: Occurrence) -> None:
-        assert resource == RESOURCE
-        self._recorded.append(occurrence)
-
-    async def after(self, seconds: float) -> list[str]:
+    def after(self, seconds: float) -> list[str]:
         """Let time pass, read the state once, and return the reasons of what it has recorded."""
         self.clock.now += seconds
-        self._recorded.clear()
-        await self._watch.observe()
+        self._recorded = [*self._watch.occurrences()]
         return [occurrence.reason for occurrence in self._recorded]
 
     @property
@@ -47,82 +39,71 @@ class Watched:
         return [occurrence.message for occurrence in self._recorded]
 
 
-@pytest.fixture
-def worker() -> Iterator[Worker]:
-    """Yield a worker thread."""
-    with contextlib.closing(Worker("watch")) as worker:
-        yield worker
-
-
 async def test_devices_that_are_lost_within_seconds_are_one_event(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
     device_directory.add(0, 1, 2, 3)
     async with Kubelet(kubelet_dir) as kubelet, run(make_plugin(device_directory, kubelet_dir)) as plugin:
         await listed(kubelet, 4)
-        watched = Watched(plugin, worker)
-        assert await watched.after(0.0) == []
+        watched = Watched(plugin)
+        assert watched.after(0.0) == []
         device_directory.remove(1)
         await listed(kubelet, 3)
-        assert await watched.after(1.0) == [], "further devices may follow"
+        assert watched.after(1.0) == [], "further devices may follow"
         device_directory.remove(2)
         await listed(kubelet, 2)
-        assert await watched.after(4.9) == []
-        assert await watched.after(0.2) == ["DevicesLost"]
+        assert watched.after(4.9) == []
+        assert watched.after(0.2) == ["DevicesLost"]
         assert watched.messages == [
             f"2 devices of {RESOURCE} lost: 2 missing (aosp_binder1, aosp_binder2); 2 of 4 are healthy"
         ]
-        assert await watched.after(60.0) == []
+        assert watched.after(60.0) == []
 
 
-async def test_a_device_that_is_soon_back_is_no_event(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
-) -> None:
+async def test_a_device_that_is_soon_back_is_no_event(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0, 1)
     async with Kubelet(kubelet_dir) as kubelet, run(make_plugin(device_directory, kubelet_dir)) as plugin:
         await listed(kubelet, 2)
-        watched = Watched(plugin, worker)
-        assert await watched.after(0.0) == []
+        watched = Watched(plugin)
+        assert watched.after(0.0) == []
         device_directory.remove(1)
         await listed(kubelet, 1)
-        assert await watched.after(1.0) == []
+        assert watched.after(1.0) == []
         device_directory.add(1)
         await listed(kubelet, 2)
-        assert await watched.after(5.0) == []
+        assert watched.after(5.0) == []
 
 
 async def test_a_kubelet_that_is_away_is_an_event_after_some_seconds(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet, run(make_plugin(device_directory, kubelet_dir)) as plugin:
         await listed(kubelet, 1)
-        watched = Watched(plugin, worker)
-        assert await watched.after(100.0) == []
+        watched = Watched(plugin)
+        assert watched.after(100.0) == []
         await kubelet.stop()
         await until(lambda: not plugin.registered)
-        assert await watched.after(0.0) == []
-        assert await watched.after(15.0) == ["PluginNotRegistered"]
+        assert watched.after(0.0) == []
+        assert watched.after(15.0) == ["PluginNotRegistered"]
         assert "the kubelet has not registered the plugin: " in watched.messages[0]
         await kubelet.start()
         await ready(plugin)
-        assert await watched.after(1.0) == ["PluginRegistered"]
+        assert watched.after(1.0) == ["PluginRegistered"]
 
 
-async def test_a_kubelet_that_has_lost_devices_is_an_event(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
-) -> None:
+async def test_a_kubelet_that_has_lost_devices_is_an_event(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0, 1, 2)
     async with Kubelet(kubelet_dir) as kubelet, run(make_plugin(device_directory, kubelet_dir)) as plugin:
         await listed(kubelet, 3)
-        watched = Watched(plugin, worker)
+        watched = Watched(plugin)
         plugin.confirmation.compare(1, 3, 0.0, ViewTimings())
-        assert await watched.after(0.0) == [], "a kubelet may be asked too early"
+        assert watched.after(0.0) == [], "a kubelet may be asked too early"
         plugin.confirmation.compare(1, 3, 5.0, ViewTimings())
-        assert await watched.after(0.0) == ["KubeletLostDevices"]
+        assert watched.after(0.0) == ["KubeletLostDevices"]
         assert watched.messages == [f"{RESOURCE}: the kubelet has 1 of 3 healthy devices"]
         plugin.confirmation.compare(3, 3, 10.0, ViewTimings())
-        assert await watched.after(0.0) == ["KubeletHasDevices"]
+        assert watched.after(0.0) == ["KubeletHasDevices"]
 
 
 @contextlib.asynccontextmanager
@@ -143,21 +124,19 @@ async def another_plugin(device_directory: DeviceDirectory, kubelet: Kubelet) ->
 OFTEN = IN_LIFE._replace(other_plugins=0.05)
 
 
-async def test_the_later_one_of_two_plugins_reports_both(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
-) -> None:
+async def test_the_later_one_of_two_plugins_reports_both(device_directory: DeviceDirectory, kubelet_dir: str) -> None:
     device_directory.add(0)
     plugin = make_plugin(device_directory, kubelet_dir, timings=OFTEN)
     async with Kubelet(kubelet_dir) as kubelet, another_plugin(device_directory, kubelet), run(plugin):
         await until(lambda: bool(plugin.registered and plugin.notice))
-        watched = Watched(plugin, worker)
-        assert await watched.after(0.0) == []
-        assert await watched.after(60.0) == ["SecondPlugin"]
+        watched = Watched(plugin)
+        assert watched.after(0.0) == []
+        assert watched.after(60.0) == ["SecondPlugin"]
         assert "another plugin of this resource runs on this node" in watched.messages[0]
 
 
 async def test_the_earlier_one_of_two_plugins_reports_neither(
-    device_directory: DeviceDirectory, kubelet_dir: str, worker: Worker
+    device_directory: DeviceDirectory, kubelet_dir: str
 ) -> None:
     device_directory.add(0)
     plugin = make_plugin(device_directory, kubelet_dir, timings=OFTEN)
@@ -165,6 +144,6 @@ async def test_the_earlier_one_of_two_plugins_reports_neither(
         await ready(plugin)
         async with another_plugin(device_directory, kubelet):
             await until(lambda: plugin.overridden)
-            watched = Watched(plugin, worker)
-            assert await watched.after(0.0) == []
-            assert await watched.after(60.0) == []
+            watched = Watched(plugin)
+            assert watched.after(0.0) == []
+            assert watched.after(60.0) == []
