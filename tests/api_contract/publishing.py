@@ -122,7 +122,7 @@ def _owner(found: dict[str, Any]) -> str:
     return str(reference["uid"])
 
 
-@check("What a kubelet wipes is back at once, without a list.")
+@check("What a kubelet wipes is back at once.")
 async def wiped(server: Server) -> None:
     async with publishing(server, "wiped") as running:
         await running.publish(phones(360))
