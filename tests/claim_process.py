@@ -38,7 +38,7 @@ def _unprepare(node: Node, uid: str) -> None:
 
 
 def _repair(node: Node) -> None:
-    node.host().repair(rewrite=True)
+    node.host().repair()
 
 
 _CALLS: Final[dict[str, Callable[..., None]]] = {"prepare": _prepare, "unprepare": _unprepare, "repair": _repair}

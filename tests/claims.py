@@ -14,26 +14,23 @@ from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, NotFound
 from aosp_plugin.framework.backend import Backend
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.allocations import device_ids, record_of
+from aosp_plugin.framework.dra.allocations import Claim, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
-from aosp_plugin.framework.dra.claim_source import Claim
-from aosp_plugin.framework.dra.claim_state import ClaimState
-from aosp_plugin.framework.dra.claims import Claims
+from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
+from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
 from aosp_plugin.framework.dra.interfaces import ClaimReference
 from aosp_plugin.framework.dra.observer import DraObserver
-from aosp_plugin.framework.dra.preparation import ClaimTimings
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from aosp_plugin.framework.backend import ClaimParameters
     from aosp_plugin.framework.dra.claim_host import Conflict
-    from aosp_plugin.framework.dra.claim_source import ClaimSource
     from aosp_plugin.framework.dra.interfaces import PreparedDevice
 
 PATIENCE = 30.0
@@ -231,7 +228,7 @@ class Node(NamedTuple):
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint."""
+        """The checkpoint of an earlier version."""
         return self.state / "checkpoint.json"
 
     @property
@@ -252,13 +249,13 @@ class Node(NamedTuple):
 
     def host(self) -> ClaimHost:
         """Return the claims as a new process has them."""
-        state = ClaimState(
+        specs = ClaimSpecs(
             DRIVER,
             state_directory=str(self.state),
             cdi_directory=str(self.cdi),
             boot_id_file=str(self.root / "boot_id"),
         )
-        return ClaimHost(self.backend, state)
+        return ClaimHost(self.backend, specs)
 
     def boot(self, boot: str) -> None:
         """Set the boot ID."""
@@ -266,7 +263,11 @@ class Node(NamedTuple):
 
     @contextlib.asynccontextmanager
     async def claims(
-        self, *, timings: ClaimTimings = TIMINGS, source: ClaimSource | None = None, scanned: bool = True
+        self,
+        *,
+        timings: ClaimTimings = TIMINGS,
+        get_claim: Callable[[str, str], Awaitable[Claim]] | None = None,
+        scanned: bool = True,
     ) -> AsyncIterator[Claims]:
         """Run the claims of a new process, in this event loop."""
         inventory, worker = Inventory(), Worker("claims")
@@ -276,7 +277,7 @@ class Node(NamedTuple):
             self.backend,
             DRIVER,
             NODE,
-            source=source or self.source,
+            get_claim=get_claim or self.source.get_claim,
             worker=worker,
             inventory=inventory,
             state_directory=str(self.state),
@@ -326,4 +327,4 @@ async def unprepare(claims: Claims, *uids: str, seconds: float = PATIENCE) -> di
 
 def nothing_left(node: Node, claims: Claims) -> bool:
     """Return whether no trace of any claim is left."""
-    return not node.specs and not node.backend.mounted and not claims.host.records
+    return not node.specs and not node.backend.mounted and not claims.prepared

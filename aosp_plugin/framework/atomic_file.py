@@ -45,18 +45,20 @@ def write_temporary(path: str, content: bytes, mode: int = 0o644, *, sync: bool 
         raise
 
 
-def replace(path: str, content: bytes, mode: int = 0o644) -> None:
-    """Replace the file at ``path``, or create it, without a sync: for files that matter until the host reboots.
+def replace(path: str, content: bytes, mode: int = 0o644) -> os.stat_result:
+    """Replace the file at ``path``, or create it, and return its status, without a sync.
 
+    For files that matter until the host reboots.
     After a crash of the host, the file may be missing, empty or the previous one. After an error, the previous file is
     complete.
     """
-    temporary, _ = write_temporary(path, content, mode, sync=False)
+    temporary, status = write_temporary(path, content, mode, sync=False)
     try:
         os.rename(temporary, path)
     except OSError:
         remove(temporary)
         raise
+    return status
 
 
 def sweep(directory: str, name: str, age: float = STALE) -> None:

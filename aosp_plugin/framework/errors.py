@@ -5,7 +5,7 @@
     PluginError                      base class; exit_code is 1
     ├── BackendError                 a scan of the host failed, or a backend could not clean up
     ├── CdiError                     the CDI spec file cannot be written or removed
-    ├── CheckpointError              the record of the prepared claims cannot be read, written or locked
+    ├── ClaimRecordError             the records of the prepared claims cannot be read or locked
     ├── ClaimError                   a claim cannot be prepared as it is
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
     ├── WorkerTimeoutError           a call in a worker thread has not ended in time
@@ -45,8 +45,8 @@ class CdiError(PluginError):
     """A CDI spec file could not be written or removed."""
 
 
-class CheckpointError(PluginError):
-    """The record of the prepared claims cannot be read, written or locked. A retry may succeed."""
+class ClaimRecordError(PluginError):
+    """The records of the prepared claims cannot be read or locked. A retry may succeed."""
 
 
 class ClaimError(PluginError):

@@ -39,16 +39,15 @@ async def prepared(claims: Claims, node: Node, uid: str, device_id: str) -> str:
     return result if isinstance(result, str) else ""
 
 
-@pytest.mark.parametrize("full", ["checkpoint", "CDI spec"])
-async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path, full: str) -> None:
+async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    directory = node.state if full == "checkpoint" else node.cdi
+    directory = node.cdi
     with small_file_system(directory):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
             fill(directory)
             text = await prepared(claims, node, "b", "phone2")
-            assert f"the {full} {directory}/" in text
+            assert f"the CDI spec {directory}/" in text
             assert "No space left on device" in text
             assert set(claims.prepared) == {"a"}
             assert node.backend.mounted == {"phone1"}
@@ -58,17 +57,20 @@ async def test_a_full_file_system_refuses_a_claim_and_names_the_file(tmp_path: P
             assert node.backend.mounted == {"phone1", "phone2"}
 
 
-async def test_a_full_checkpoint_directory_does_not_keep_pods_from_ending(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", ["specs", "lock"])
+async def test_a_full_file_system_does_not_keep_pods_from_ending(tmp_path: Path, full: str) -> None:
     node = make_node(tmp_path)
-    with small_file_system(node.state):
+    directory = node.cdi if full == "specs" else node.state
+    with small_file_system(directory):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
             assert not await prepared(claims, node, "b", "phone2")
-            fill(node.state)
+            fill(directory)
             assert await claims.unprepare([reference("a")], PATIENCE) == {"a": ""}
             assert set(claims.prepared) == {"b"}
+            (directory / "filler").unlink()
         async with node.claims() as claims:
-            await claims.restore()
+            await claims.repair()
             assert set(claims.prepared) == {"b"}
             assert node.backend.mounted == {"phone2"}
 
@@ -78,12 +80,12 @@ async def test_specs_are_restored_when_there_is_space_again(tmp_path: Path) -> N
     with small_file_system(node.cdi):
         async with node.claims() as claims:
             assert not await prepared(claims, node, "a", "phone1")
-        node.spec("a").unlink()
-        fill(node.cdi)
-        async with node.claims() as claims:
-            await claims.restore()
+            node.spec("a").unlink()
+            fill(node.cdi)
+            await claims.repair()
             assert "No space left on device" in claims.problem
+            assert set(claims.prepared) == {"a"}
             (node.cdi / "filler").unlink()
-            await claims.restore()
+            await claims.repair()
             assert not claims.problem
         assert node.specs == {"a"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,7 @@ from aosp_plugin.framework.apiserver.errors import (
     Request,
     TooManyRequestsError,
 )
-from aosp_plugin.framework.dra.claim_source import ApiClaimSource
+from aosp_plugin.framework.dra.allocations import get_claim
 from aosp_plugin.framework.dra.interfaces import ClaimReference
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.claims import (
@@ -94,7 +95,7 @@ async def api_claims(node: Node, server: ApiServer) -> AsyncIterator[Claims]:
     """Run claims with the client of an API server, which waits for an answer for a moment only."""
     async with (
         ApiClient(Credentials(server.url), limits=ApiLimits(request=0.2)) as client,
-        node.claims(source=ApiClaimSource(client)) as claims,
+        node.claims(get_claim=partial(get_claim, client)) as claims,
     ):
         yield claims
 
@@ -134,7 +135,7 @@ async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(n
     async with (
         ApiServer() as server,
         ApiClient(Credentials(server.url)) as client,
-        node.claims(source=ApiClaimSource(client), timings=TIMINGS._replace(conflict=0.3)) as claims,
+        node.claims(get_claim=partial(get_claim, client), timings=TIMINGS._replace(conflict=0.3)) as claims,
     ):
         references = []
         for name in ("claim-a", "claim-b"):

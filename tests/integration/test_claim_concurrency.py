@@ -104,9 +104,9 @@ async def test_no_device_is_in_two_pods_and_nothing_is_left(tmp_path: Path, seed
             for start in range(AT_ONCE):
                 tasks.create_task(cluster.run(range(start, PODS, AT_ONCE)))
         assert cluster.started > PODS / 2
-        await first.restore()  # read what the other process prepared last
+        await first.repair()  # read what the other process prepared last
         for record in list(first.prepared.values()):
-            await first.release(record)
-        await second.restore()
-        assert not second.host.records
+            await first._release(record)
+        await second.repair()
+        assert not second.prepared
         assert node.specs == node.backend.mounted == set()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from aosp_plugin.framework.apiserver.errors import ForbiddenError, NotFoundError, Request
 from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
-from aosp_plugin.framework.errors import ClaimError
 from aosp_plugin.framework.events.file_events import FileEvents
-from tests.claims import DRIVER, PATIENCE, Node, make_node, reference
+from tests.claims import PATIENCE, Node, make_node, reference
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -43,17 +43,9 @@ def node(tmp_path: Path) -> Node:
 async def reconciled(node: Node, timings: ReconcileTimings = FAST) -> AsyncIterator[Running]:
     """Run the claims of a new process with their reconciler."""
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
         stop, files = asyncio.Event(), FileEvents()
-        reconciler = Reconciler(
-            claims,
-            source=node.source,
-            driver=DRIVER,
-            files=files.subscribe(),
-            worker=claims._worker,
-            stop=stop,
-            timings=timings,
-        )
+        reconciler = Reconciler(claims, files.subscribe(), stop, timings)
         task = asyncio.create_task(reconciler.run())
         try:
             await until(lambda: not reconciler._requested.is_set())
@@ -97,28 +89,6 @@ async def test_a_deleted_directory_of_specs_is_made_again(node: Node) -> None:
         await until(node.spec("a").exists)
 
 
-async def test_a_deleted_checkpoint_is_written_again_at_once(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as running:
-        await prepare(node, running.claims, "a", "phone1")
-        node.checkpoint.unlink()
-        await until(node.checkpoint.exists)
-    assert ("reconciled", "checkpoint", "ok") in node.observer.events
-    host = node.host()
-    host.repair()
-    assert set(host.records) == {"a"}
-
-
-async def test_a_damaged_checkpoint_is_kept_aside_and_written_again(node: Node) -> None:
-    async with reconciled(node, EVENTS_ONLY) as running:
-        await prepare(node, running.claims, "a", "phone1")
-        node.checkpoint.write_text("{}")
-        await until((node.state / "checkpoint.json.rejected").exists)
-        await until(node.checkpoint.exists)
-    host = node.host()
-    host.repair()
-    assert set(host.records) == {"a"}
-
-
 async def test_a_changed_spec_is_written_again(node: Node) -> None:
     async with reconciled(node) as running:
         await prepare(node, running.claims, "a", "phone1")
@@ -142,13 +112,13 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
         await prepare(node, running.claims, "a", "phone1")
         node.backend.fail = {"prepare"}
         (node.backend.directory / "phone1").rmdir()
-        await until(lambda: "prepare fails" in running.reconciler.notice)
+        await until(lambda: "prepare fails" in running.claims.notice)
         await until(lambda: node.observer.events.count(("reconciled", "mount", "failed")) > 2)
         node.backend.fail = set()
-        assert not running.reconciler.problem
-        await until(lambda: not running.reconciler.notice)
+        assert not running.claims.problem
+        await until(lambda: not running.claims.notice)
         assert node.backend.mounted == {"phone1"}
-    levels = [record.levelno for record in caplog.records if "repair" in record.message]
+    levels = [record.levelno for record in caplog.records if "reconciliation" in record.message]
     assert levels.count(logging.ERROR) == 1
 
 
@@ -158,22 +128,23 @@ async def test_what_cannot_be_repaired_is_reported_until_it_is(node: Node, caplo
 async def test_a_restart_prepares_the_claims_again(node: Node) -> None:
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1", "phone2")
-    node.spec("a").unlink()
     (node.backend.directory / "phone2").rmdir()
+    written = node.spec("a").stat().st_ino
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
         assert node.backend.mounted == {"phone1", "phone2"}
-        assert node.specs == {"a"}
+        assert node.spec("a").stat().st_ino != written
         assert set(claims.prepared) == {"a"}
 
 
-async def test_a_lost_checkpoint_is_recovered_from_the_specs(node: Node) -> None:
+async def test_the_specs_are_the_records(node: Node) -> None:
     async with node.claims() as claims:
         await prepare(node, claims, "a", "phone1")
+        await prepare(node, claims, "b", "phone2", "phone3")
         before = dict(claims.prepared)
-    node.checkpoint.unlink()
+    shutil.rmtree(node.state)
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
         assert dict(claims.prepared) == before
 
 
@@ -182,21 +153,10 @@ async def test_nothing_of_an_earlier_boot_is_used(node: Node) -> None:
         await prepare(node, claims, "a", "phone1")
     node.boot("boot-2")
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
         assert not claims.prepared
         assert node.specs == node.backend.mounted == set()
         await prepare(node, claims, "b", "phone1")
-
-
-async def test_specs_of_an_earlier_boot_are_no_records(node: Node) -> None:
-    async with node.claims() as claims:
-        await prepare(node, claims, "a", "phone1")
-    node.boot("boot-2")
-    node.checkpoint.unlink()
-    async with node.claims() as claims:
-        await claims.restore()
-        assert not claims.prepared
-        assert node.specs == set()
 
 
 async def test_specs_of_other_drivers_and_temporary_files_stay_or_go(node: Node) -> None:
@@ -209,22 +169,22 @@ async def test_specs_of_other_drivers_and_temporary_files_stay_or_go(node: Node)
     orphan = node.spec("b")
     orphan.write_text("no JSON")
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
     assert sorted(node.cdi.iterdir()) == sorted(others)
 
 
 async def test_devices_of_no_claim_are_released(node: Node) -> None:
     (node.backend.directory / "phone5").mkdir()
     async with node.claims() as claims:
-        await claims.restore()
+        await claims.repair()
     assert node.backend.mounted == set()
 
 
 async def test_nothing_is_repaired_before_the_first_scan(node: Node) -> None:
     (node.backend.directory / "phone5").mkdir()
     async with node.claims(scanned=False) as claims:
-        with pytest.raises(ClaimError, match="not been scanned"):
-            await claims.restore()
+        assert not await claims.repair()
+        assert "not been scanned" in claims.problem
         assert node.backend.mounted == {"phone5"}
 
 
@@ -279,10 +239,10 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_is_tried_again(
         await prepare(node, running.claims, "a", "phone1")
         node.backend.fail = {"unprepare"}
         node.source.remove("a")
-        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.reconciler.notice)
+        await until(lambda: "is gone, and cannot be unprepared: [Errno 5] unprepare fails" in running.claims.notice)
         await until(lambda: node.observer.events.count(("reconciled", "claim", "failed")) > 2)
         node.backend.fail = set()
-        await until(lambda: not running.claims.prepared and not running.reconciler.notice)
+        await until(lambda: not running.claims.prepared and not running.claims.notice)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
 
@@ -293,15 +253,8 @@ async def test_a_tenth_of_the_claims_is_asked_for_in_each_round(node: Node) -> N
         for number in range(50):
             await prepare(node, claims, f"u{number}", f"phone{number}")
         files = FileEvents()
-        reconciler = Reconciler(
-            claims,
-            source=node.source,
-            driver=DRIVER,
-            files=files.subscribe(),
-            worker=claims._worker,
-            stop=asyncio.Event(),
-            timings=ReconcileTimings(round=1e-9, ask=1e-8),
-        )
+        timings = ReconcileTimings(round=1e-9, ask=1e-8)
+        reconciler = Reconciler(claims, files.subscribe(), asyncio.Event(), timings)
         counts = []
         for _ in range(6):
             node.source.requests.clear()
@@ -321,9 +274,9 @@ async def test_records_that_cannot_be_locked_are_reported_until_they_can(node: N
         link = node.state / "link"
         link.symlink_to("elsewhere")
         link.rename(node.state / "lock")
-        await until(lambda: "cannot lock" in running.reconciler.problem)
+        await until(lambda: "cannot lock" in running.claims.problem)
         (node.state / "lock").unlink()
-        await until(lambda: not running.reconciler.problem)
+        await until(lambda: not running.claims.problem)
         assert set(running.claims.prepared) == {"a"}
 
 
@@ -337,7 +290,7 @@ async def test_either_of_two_processes_answers(node: Node) -> None:
         await prepare(node, new, "a", "phone1")
         assert await old.unprepare([reference("b")], PATIENCE) == {"b": ""}
         assert await new.unprepare([reference("a")], PATIENCE) == {"a": ""}
-        await old.restore()
+        await old.repair()
         assert not old.prepared
         assert node.specs == node.backend.mounted == set()
 
@@ -352,20 +305,22 @@ async def test_a_device_is_waited_for_that_another_process_releases(node: Node) 
         assert set(new.prepared) == {"b"}
 
 
-async def test_a_lost_checkpoint_is_recovered_by_a_process_with_an_outdated_memory(node: Node) -> None:
+async def test_a_process_with_an_outdated_memory_reads_what_the_other_one_has_done(node: Node) -> None:
     async with node.claims() as old, node.claims() as new:
         await prepare(node, old, "a", "phone1")
+        await prepare(node, old, "c", "phone3")
         await prepare(node, new, "a", "phone2")
         await prepare(node, new, "b", "phone1")
-        node.checkpoint.unlink()
-        await old.restore()
+        assert await new.unprepare([reference("c")], PATIENCE) == {"c": ""}
+        await old.repair()
         assert {uid: record.ids for uid, record in old.prepared.items()} == {"a": ("phone2",), "b": ("phone1",)}
+        assert node.specs == {"a", "b"}
 
 
 async def test_two_processes_do_not_write_their_specs_in_turns(node: Node) -> None:
     async with reconciled(node, EVENTS_ONLY) as old, reconciled(node, EVENTS_ONLY) as new:
         await prepare(node, old.claims, "a", "phone1")
         await prepare(node, new.claims, "a", "phone1")
-        await old.claims.restore()
+        await old.claims.repair()
         await until(lambda: set(old.claims.prepared) == set(new.claims.prepared) == {"a"})
     assert ("reconciled", "spec", "ok") not in node.observer.events

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.dra.state_lock import StateLock
+from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from tests.claims import (
     PATIENCE,
     TIMINGS,
@@ -87,7 +87,8 @@ async def test_a_claim_that_is_gone_and_cannot_be_unprepared_keeps_its_device(
         node.backend.fail = {"unprepare"}
         assert "still prepared for claim default/claim-a" in await refusal(claims, node.source.add("b", "phone1"))
         assert set(claims.prepared) == {"a"}
-    errors = [record for record in caplog.records if "cannot be unprepared" in record.message]
+        assert "claim default/claim-a (UID a) is gone, and cannot be unprepared" in claims.notice
+    errors = [record for record in caplog.records if record.message == "claim reconciliation failed, retrying"]
     assert len(errors) == 1
 
 
@@ -111,7 +112,7 @@ async def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node, cl
     await prepared_devices(claims, node.source.add("a", "phone1"))
     outdated = claims.prepared["a"]
     await prepared_devices(claims, node.source.add("a", "phone2"))
-    await claims.release(outdated)
+    await claims._release(outdated)
     assert node.backend.mounted == {"phone2"}
     assert not [event for event in node.observer.events if event[0] in {"unprepared", "reconciled"}]
 
@@ -121,12 +122,12 @@ async def test_a_claim_that_has_changed_meanwhile_is_not_released(node: Node, cl
 
 async def test_a_call_that_has_waited_too_long_for_another_process_changes_nothing(node: Node, claims: Claims) -> None:
     claim = node.source.add("a", "phone1")
-    await claims.restore()
-    lock = StateLock(str(node.state))
+    await claims.repair()
+    other = ClaimSpecs("other", state_directory=str(node.state), cdi_directory=str(node.cdi))
     with contextlib.ExitStack() as held:
-        node.source.before = lambda: held.enter_context(lock.held())
+        node.source.before = lambda: held.enter_context(other.locked())
         assert "timed out" in await refusal(claims, claim, seconds=0.3)
-    await claims.restore()  # behind the call that has waited for the lock
+    await claims.repair()  # behind the call that has waited for the lock
     assert nothing_left(node, claims)
     assert "prepare phone1" not in node.backend.calls
 
@@ -178,6 +179,6 @@ async def test_a_cancelled_call_leaves_no_claim_half_prepared(node: Node, claims
     await asyncio.wait({task, other})
     node.backend.hang = set()
     node.backend.resume.set()
-    assert await claims._worker.run(lambda: dict(claims.host.records)) == dict(claims.prepared)
+    await claims.repair()  # behind the calls that were waiting
     assert set(claims.prepared) == {"a"}
     assert node.backend.mounted == {"phone1"}

@@ -1,28 +1,174 @@
-"""What a ResourceClaim allocates of a driver's devices on this node, checked and ready to be prepared.
+"""What the scheduler has allocated to a ResourceClaim, and the record of it that a driver prepares and keeps.
 
-All functions here are pure.
+All functions here but ``get_claim`` are pure.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord
 from aosp_plugin.framework.errors import ClaimError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from aosp_plugin.framework.dra.claim_source import Claim, Configuration, Result
+    from aosp_plugin.framework.apiserver.client import ApiClient
     from aosp_plugin.framework.dra.interfaces import ClaimReference
-
 
 MAX_PARAMETER_BYTES = 32 * 1024
 """Length of the JSON of a request's parameters, of class and claim, all of which are kept. The API server limits each
 to 10 KiB (``OpaqueParametersMaxLength``), of 32 in a class and 32 in a claim."""
+
+MAX_RECORD_BYTES = 192 * 1024
+"""Length of the JSON of a record: a runtime rejects a CDI spec with more than 256 KiB of annotations. Only parameters
+of several requests, each at its limit, get that long."""
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """Parameters for a driver (OpaqueDeviceConfiguration)."""
+
+    driver: str
+    parameters: Any = None
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """An entry of the configuration of an allocation (DeviceAllocationConfiguration)."""
+
+    source: str = ""
+    """FromClass or FromClaim."""
+    requests: tuple[str, ...] = ()
+    """Names of requests or subrequests; empty for all."""
+    opaque: Opaque | None = None
+
+
+class Result(msgspec.Struct, frozen=True, rename="camel"):
+    """A device that is allocated for a request (DeviceRequestAllocationResult)."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+
+
+class DeviceAllocation(msgspec.Struct, frozen=True):
+    """The devices of an allocation, of all drivers."""
+
+    results: tuple[Result, ...] = ()
+    config: tuple[Configuration, ...] = ()
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """What the scheduler has allocated to a claim."""
+
+    devices: DeviceAllocation = DeviceAllocation()
+
+
+class ClaimStatus(msgspec.Struct, frozen=True):
+    """The status of a claim."""
+
+    allocation: Allocation | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """The metadata of a claim."""
+
+    uid: str
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A ResourceClaim (staging/src/k8s.io/api/resource/v1/types.go)."""
+
+    metadata: Metadata
+    status: ClaimStatus = ClaimStatus()
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The allocated devices of all drivers; empty if the claim is not allocated."""
+        return self.status.allocation.devices.results if self.status.allocation is not None else ()
+
+
+class DeviceRecord(msgspec.Struct, frozen=True):
+    """A device that is allocated to a claim."""
+
+    id: str
+    pool: str
+    name: str
+    """Name in the ResourceSlice."""
+
+
+class ParametersRecord(msgspec.Struct, frozen=True):
+    """Parameters of a request: ``backend.ClaimParameters`` with a JSON value."""
+
+    source: Literal["class", "claim"]
+    content: Any
+
+
+class RequestRecord(msgspec.Struct, frozen=True):
+    """A request of a claim, with what is allocated for it."""
+
+    name: str
+    """As in the allocation: REQUEST, or REQUEST/SUBREQUEST for an alternative of a request."""
+    devices: tuple[DeviceRecord, ...]
+    parameters: tuple[ParametersRecord, ...] = ()
+    """The strongest last."""
+
+    @property
+    def main_name(self) -> str:
+        """The name without that of the subrequest, which containers refer to."""
+        return self.name.partition("/")[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The IDs of the devices."""
+        return tuple(device.id for device in self.devices)
+
+    @property
+    def claim_parameters(self) -> tuple[ClaimParameters, ...]:
+        """The parameters as a backend gets them."""
+        return tuple(ClaimParameters(each.source, each.content) for each in self.parameters)
+
+
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """A claim that is prepared, or is to be. Immutable; may be read in any thread."""
+
+    uid: str
+    namespace: str
+    name: str
+    requests: tuple[RequestRecord, ...]
+    state: Literal["completed", "started"] = "completed"
+    """For earlier versions, which also recorded preparations that were not completed; always "completed" here."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The IDs of all devices."""
+        return tuple(device_id for request in self.requests for device_id in request.ids)
+
+    @property
+    def devices(self) -> frozenset[tuple[str, str]]:
+        """Pool and name of each device."""
+        return frozenset((device.pool, device.name) for request in self.requests for device in request.devices)
+
+    @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def label(self) -> str:
+        """The claim as error messages name it."""
+        return f"{self.full_name} (UID {self.uid})"
+
+
+async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
+    """Return a claim. Raises ApiError, NotFoundError if it does not exist, and ValueError if a name is invalid."""
+    return await api.get(paths.object_path(paths.resource_claims(namespace), name), Claim)
 
 
 def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:
@@ -31,6 +177,12 @@ def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], s
         (names.pool_name(node_name, names.block_of(device_id)), names.device_name(device_id)): device_id
         for device_id in ids
     }
+
+
+def is_needed(record: ClaimRecord, claim: Claim, driver: str) -> bool:
+    """Return whether a claim needs the devices of its record: it is the same one, and no others are allocated to it."""
+    devices = frozenset((result.pool, result.device) for result in claim.results if result.driver == driver)
+    return claim.metadata.uid == record.uid and devices == record.devices
 
 
 def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping[tuple[str, str], str]) -> ClaimRecord:
@@ -44,19 +196,30 @@ def record_of(reference: ClaimReference, claim: Claim, driver: str, ids: Mapping
         raise ClaimError(f"the claim was replaced by another one of the same name, with UID {claim.metadata.uid}")
     if claim.status.allocation is None:
         raise ClaimError("the claim is not allocated")
-    allocation = claim.status.allocation.devices
-    results = [result for result in allocation.results if result.driver == driver]
+    results = [result for result in claim.results if result.driver == driver]
     if not results:
         raise ClaimError(f"the claim has no device of {driver}")
     by_request: dict[str, list[DeviceRecord]] = {}
+    seen: dict[str, str] = {}
     for result in results:
-        by_request.setdefault(result.request, []).append(_device(result, driver, ids))
-    _check_unique(by_request)
-    requests = tuple(
-        RequestRecord(name, tuple(devices), _limited(name, parameters_of(name, allocation.config, driver), driver))
-        for name, devices in by_request.items()
-    )
-    return ClaimRecord(reference.uid, reference.namespace, reference.name, "started", requests)
+        device = _device(result, driver, ids)
+        if device.id in seen:
+            raise ClaimError(
+                f"device {device.name} is allocated twice, for the requests {seen[device.id]} and {result.request}"
+            )
+        seen[device.id] = result.request
+        by_request.setdefault(result.request, []).append(device)
+    config = claim.status.allocation.devices.config
+    requests = [
+        RequestRecord(name, tuple(each), _parameters(name, config, driver)) for name, each in by_request.items()
+    ]
+    record = ClaimRecord(reference.uid, reference.namespace, reference.name, tuple(requests))
+    if (size := len(msgspec.json.encode(record))) > MAX_RECORD_BYTES:
+        raise ClaimError(
+            f"the parameters for {driver} of all requests are too long: with them, the record of the claim has {size} "
+            f"bytes; allowed: up to {MAX_RECORD_BYTES}"
+        )
+    return record
 
 
 def parameters_of(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ParametersRecord, ...]:
@@ -75,7 +238,8 @@ def parameters_of(request: str, configurations: Sequence[Configuration], driver:
     return tuple(sorted(found, key=lambda each: each.source == "claim"))
 
 
-def _limited(request: str, parameters: tuple[ParametersRecord, ...], driver: str) -> tuple[ParametersRecord, ...]:
+def _parameters(request: str, configurations: Sequence[Configuration], driver: str) -> tuple[ParametersRecord, ...]:
+    parameters = parameters_of(request, configurations, driver)
     size = sum(len(msgspec.json.encode(each.content)) for each in parameters)
     if size > MAX_PARAMETER_BYTES:
         raise ClaimError(
@@ -96,14 +260,3 @@ def _device(result: Result, driver: str, ids: Mapping[tuple[str, str], str]) -> 
             f"request {result.request}: device {result.device} of pool {result.pool} does not exist on this node"
         )
     return DeviceRecord(device_id, result.pool, result.device)
-
-
-def _check_unique(by_request: Mapping[str, Sequence[DeviceRecord]]) -> None:
-    seen: dict[str, str] = {}
-    for request, devices in by_request.items():
-        for device in devices:
-            if device.id in seen:
-                raise ClaimError(
-                    f"device {device.name} is allocated twice, for the requests {seen[device.id]} and {request}"
-                )
-            seen[device.id] = request

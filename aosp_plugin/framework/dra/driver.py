@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.aio import complete_unless, run_and_close, wait_any
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.dra import names
-from aosp_plugin.framework.dra.claim_source import ApiClaimSource
+from aosp_plugin.framework.dra.allocations import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.health import PreparedHealth
 from aosp_plugin.framework.dra.interfaces import DriverState
@@ -18,7 +18,6 @@ from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
-from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import DEFAULT
@@ -51,7 +50,7 @@ class DraDirectories(NamedTuple):
     registry: str
     """Where the kubelet looks for sockets of plugins: plugins_registry in its root directory."""
     state: str
-    """For the checkpoint, which must survive the process."""
+    """For the lock that excludes another process of the driver."""
     cdi: str
     """CDI specs; the container runtime must read them."""
 
@@ -90,27 +89,18 @@ class DraDriver:
         self.confirmation.unavailable("the devices are in ResourceSlices")
         self._registry_files = self._scanned.files.subscribe()
         self._api = ApiClient(credentials, observer=dra_observer.api_request, user_agent=self.driver_name)
-        source = ApiClaimSource(self._api)
-        worker = self._scanned.worker
         self._claims = Claims(
             backend,
             self.driver_name,
             node_name,
-            source=source,
-            worker=worker,
+            get_claim=partial(get_claim, self._api),
+            worker=self._scanned.worker,
             inventory=self.inventory,
             state_directory=directories.state,
             cdi_directory=directories.cdi,
             observer=dra_observer,
         )
-        self._reconciler = Reconciler(
-            self._claims,
-            source=source,
-            driver=self.driver_name,
-            files=self._scanned.subscribe(),
-            worker=worker,
-            stop=self._stop,
-        )
+        self._reconciler = Reconciler(self._claims, self._scanned.subscribe(), self._stop)
         self._health = PreparedHealth()
         self._service = KubeletService(
             self.driver_name,
@@ -148,14 +138,14 @@ class DraDriver:
             self._service.problem,
             self._publisher.problem or unconfirmed,
             self._scanned.problem,
-            self._reconciler.problem,
+            self._claims.problem,
         ]
         return "; ".join(problem for problem in problems if problem)
 
     @property
     def notice(self) -> str:
         """Which claims cannot be repaired or released, although the driver is ready. May be read in any thread."""
-        return self._reconciler.notice
+        return self._claims.notice
 
     def details(self, *, ready: bool) -> str:
         """Return what is published and prepared, for the readiness probe."""
@@ -209,8 +199,7 @@ class DraDriver:
     async def _start(self, *, require_devices: bool) -> None:
         """Scan, and restore the claims before the kubelet asks for them. The reconciler retries what fails."""
         await self._scanned.start(require_devices=require_devices)
-        with contextlib.suppress(OSError, PluginError):
-            await self._claims.restore(RESTORE_TIMEOUT)
+        await self._claims.repair(RESTORE_TIMEOUT)
 
     async def _serve(self) -> None:
         """Serve until ``stop`` is set, or a task fails."""

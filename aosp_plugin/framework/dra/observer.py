@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Repaired = Literal["claim", "spec", "mount", "checkpoint"]
+Repaired = Literal["claim", "spec", "mount"]
 
 
 class DraObserver:
@@ -41,7 +41,7 @@ class DraObserver:
         """Handle a slice that the driver wrote again, after another client had deleted or changed it."""
 
     def reconciled(self, kind: Repaired, result: Literal["ok", "failed"]) -> None:
-        """Handle a repair by reconciliation: a claim that is gone, or a spec, mount or checkpoint that was lost."""
+        """Handle a repair by reconciliation: a claim that is gone, or a spec or mount that was lost."""
 
 
 NULL_DRA_OBSERVER = DraObserver()

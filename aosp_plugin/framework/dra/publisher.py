@@ -25,8 +25,7 @@ from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError
 from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES, object_path
 from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER, DraObserver
-from aosp_plugin.framework.dra.problems import Problems
-from aosp_plugin.framework.dra.slice_watch import IN_LIFE, SliceTimings, SliceWatch
+from aosp_plugin.framework.dra.slice_watch import IN_LIFE, SliceTimings, SliceWatch, report, slice_problem
 from aosp_plugin.framework.dra.slices import (
     TAINTS_FIELD,
     Identity,
@@ -95,9 +94,9 @@ class SlicePublisher:
         self._observer = observer
         self._timings = timings
         self._rng = rng or random.Random()  # noqa: S311 - spreads the load
-        self._problems = Problems()
         self._selector = f"spec.nodeName={node_name},spec.driver={driver}"
-        self._watch = SliceWatch(api, self._selector, self._problems, timings, self._rng)
+        self._watch = SliceWatch(api, self._selector, timings, self._rng)
+        self._reading, self._listing, self._deletion, self._omission = (slice_problem() for _ in range(4))
         self._due = asyncio.Event()
         self._withheld = ""
         self._revision = 0
@@ -131,7 +130,11 @@ class SlicePublisher:
         failures = list(self._failures.values())
         more = f" (and {len(failures) - 1} more slices)" if len(failures) > 1 else ""
         texts = [f"no devices are published: {self._withheld}"] if self._withheld else []
-        texts += [*self._problems.texts, *[f"{error}{more}" for error in failures[:1]]]
+        problems = (self._reading, self._listing, self._watch.problem, self._deletion, self._omission)
+        texts += [
+            *[problem.text for problem in problems if problem.text],
+            *[f"{error}{more}" for error in failures[:1]],
+        ]
         unconfirmed = "" if self.confirmed else "the API server has not confirmed all ResourceSlices yet"
         return "; ".join(texts) or unconfirmed
 
@@ -204,15 +207,17 @@ class SlicePublisher:
         if self._node_uid and not self._node_due:
             return
         self._node_due = False
-        missing = f"there is no Node {self._node_name}: is NODE_NAME the name of this node?"
         try:
-            with self._problems.of("request of the Node", missing):
-                node = await self._api.get(object_path(NODES, self._node_name), _Node)
+            node = await self._api.get(object_path(NODES, self._node_name), _Node)
         except ApiError as error:
             self._node_due = True
             if isinstance(error, NotFoundError):
                 self._node_uid = ""
+                report(self._reading, f"there is no Node {self._node_name}: is NODE_NAME the name of this node?")
+            else:
+                report(self._reading, f"request of the Node failed: {error}")
             raise
+        report(self._reading, "")
         self._node_uid = node.metadata.uid
 
     async def _ask_for_taints(self) -> None:
@@ -265,10 +270,17 @@ class SlicePublisher:
 
     async def _list(self) -> dict[str, StoredSlice]:
         """Return the driver's slices by name. Raises ApiError."""
-        missing = f"the API server does not serve {RESOURCE_API}, which requires Kubernetes 1.34 or newer"
-        with self._problems.of("list of ResourceSlices", missing):
+        try:
             listed = await self._api.list(RESOURCE_SLICES, field_selector=self._selector)
             found = [_parsed("list", item) for item in listed.items]
+        except ApiError as error:
+            missing = f"the API server does not serve {RESOURCE_API}, which requires Kubernetes 1.34 or newer"
+            report(
+                self._listing,
+                missing if isinstance(error, NotFoundError) else f"list of ResourceSlices failed: {error}",
+            )
+            raise
+        report(self._listing, "")
         # Slices of others must never be touched, even if the server does not apply the selector.
         stored = {each.name: each for each in found if each.belongs_to(self._driver, self._node_name)}
         self._watch.known = {name: each.resource_version for name, each in stored.items()}
@@ -299,7 +311,7 @@ class SlicePublisher:
         wanted = self._wanted or {}
         stuck = [name for name, each in stored.items() if each.deleting and name in wanted]
         problem = f"the ResourceSlice {stuck[0]} is being deleted, but its finalizers remain" if stuck else ""
-        self._problems.set("deletion", problem)
+        report(self._deletion, problem)
         pools = {name: each["spec"]["pool"]["name"] for name, each in wanted.items()}  # which cannot be changed
         obsolete = [each for each in stored.values() if not each.deleting and each.pool != pools.get(each.name)]
         failures = await _each([each.name for each in obsolete], lambda name: self._delete(stored[name]))
@@ -367,7 +379,7 @@ class SlicePublisher:
         """Log each new reason why a device or an attribute is not published."""
         device, reason = next(iter(planned.left_out.items()), ("", ""))
         text = f"{len(planned.left_out)} devices are in no ResourceSlice, such as {device}: {reason}"
-        self._problems.set("devices", text if device else "")
+        report(self._omission, text if device else "")
         for problem in planned.attribute_problems.keys() - self._logged:
             device = planned.attribute_problems[problem]
             LOG.warning("attribute of devices is not published", extra={"reason": problem, "device": device})

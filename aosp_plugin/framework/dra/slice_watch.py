@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.apiserver.errors import ApiError
 from aosp_plugin.framework.apiserver.paths import RESOURCE_SLICES
 from aosp_plugin.framework.backoff import Backoff
+from aosp_plugin.framework.problem import Problem
 
 if TYPE_CHECKING:
     import random
 
     from aosp_plugin.framework.apiserver.client import ApiClient, WatchEvent
-    from aosp_plugin.framework.dra.problems import Problems
 
-PURPOSE = "watch of ResourceSlices"
+LOG = logging.getLogger(__name__)
 
 ANY_VERSION = "0"
 """The resourceVersion of a watch that begins with what the server's cache has. No version is remembered, so none can be
@@ -38,20 +39,29 @@ class SliceTimings(NamedTuple):
 IN_LIFE = SliceTimings()
 
 
+def slice_problem() -> Problem:
+    """Return a reason why the ResourceSlices may not be as they should be; see ``report``."""
+    return Problem(LOG, "DRA driver has a problem", "DRA driver no longer has the problem")
+
+
+def report(problem: Problem, text: str) -> None:
+    """Set a problem; empty for its end."""
+    problem.set(text, problem=text or problem.text)
+
+
 class SliceWatch:
     """The watch of a driver's slices on one node. For one event loop."""
 
-    def __init__(
-        self, api: ApiClient, selector: str, problems: Problems, timings: SliceTimings, rng: random.Random
-    ) -> None:
+    def __init__(self, api: ApiClient, selector: str, timings: SliceTimings, rng: random.Random) -> None:
         """``selector`` is a field selector for the driver's slices."""
         self._api = api
         self._selector = selector
-        self._problems = problems
         self._timings = timings
         self._rng = rng
         self._backoff = Backoff(rng)
         self._failed = False
+        self.problem = slice_problem()
+        """That the watch fails again and again."""
         self.known: dict[str, str] = {}
         """The resourceVersion of each slice as the publisher has listed or written it: nothing new for it."""
         self.changed = asyncio.Event()
@@ -72,7 +82,7 @@ class SliceWatch:
                 await self._watch()
             except ApiError as error:
                 if self._failed:  # one failure alone is an API server that ended
-                    self._problems.failed(PURPOSE, error)
+                    report(self.problem, f"watch of ResourceSlices failed: {error}")
                 self._failed = True
                 await asyncio.sleep(self._backoff.pause(error.retry_after))
             await asyncio.sleep(self._rng.uniform(*self._timings.after_end))
@@ -100,7 +110,7 @@ class SliceWatch:
     def _is_stable(self) -> None:
         self._failed = False
         self._backoff.succeeded()
-        self._problems.set(PURPOSE, "")
+        report(self.problem, "")
 
     def _note(self, event: WatchEvent) -> None:
         known = self.known.get(event.object["metadata"].get("name", ""))

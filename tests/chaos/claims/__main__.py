@@ -19,8 +19,7 @@ from tests.chaos.claims.invariants import violations
 from tests.chaos.claims.world import DEVICES, NODE, World
 
 BOUND: Final = 90.0
-"""Seconds within which the invariants hold again after a step. A spec that another process has changed, not deleted,
-is repaired by the reconciliation of each minute."""
+"""Seconds within which the invariants hold again after a step."""
 INTERVAL: Final = 0.05
 """Seconds between two checks of the invariants: files change without an event for this process."""
 

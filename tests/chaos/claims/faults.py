@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.framework.apiserver import paths
 from kubelet_standin.apiserver import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
-from tests.chaos.claims.world import NODE, World
+from tests.chaos.claims.world import DRIVER, NODE, World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FAULTS: Final[dict[str, Callable[[World], Awaitable[None]]]] = {}
 SOON: Final = 0.4
 """Seconds for which a fault that mends itself lasts, at most."""
+REPAIRED: Final = 3.0
+"""Seconds within which a running driver has written again what was lost."""
 
 
 def fault(function: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
@@ -213,43 +215,29 @@ async def node_recreated(world: World) -> None:
 
 @fault
 async def specs_deleted(world: World) -> None:
-    """All CDI specs, if the checkpoint has what they have."""
-    if world.checkpoint_is_whole():
-        for path in world.specs.values():
-            path.unlink(missing_ok=True)
+    """All CDI specs. They are the driver's records: only a process that has read them can write them again."""
+    await world.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
+    for path in world.specs.values():
+        path.unlink(missing_ok=True)
+    await asyncio.sleep(REPAIRED)
 
 
 @fault
-async def spec_damaged(world: World) -> None:
-    """A CDI spec is overwritten, if the checkpoint has what it had."""
-    if world.checkpoint_is_whole() and (specs := sorted(world.specs.values())):
-        world.rng.choice(specs).write_text("{")
-
-
-@fault
-async def checkpoint_deleted(world: World) -> None:
-    """Memory and specs have what it had."""
-    (world.state / "checkpoint.json").unlink(missing_ok=True)
-
-
-@fault
-async def checkpoint_damaged(world: World) -> None:
-    """Half of it is lost, as after a power failure."""
-    path = world.state / "checkpoint.json"
-    if path.exists():
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // 2])
+async def spec_replaced(world: World) -> None:
+    """A CDI spec is replaced by something else; as above."""
+    await world.kubelet.wait_for(lambda kubelet: kubelet.connected(DRIVER))
+    if specs := sorted(world.specs.values()):
+        damaged = world.directory / "damaged"
+        damaged.write_text("{")
+        damaged.rename(world.rng.choice(specs))
+    await asyncio.sleep(REPAIRED)
 
 
 @fault
 async def state_deleted_while_away(world: World) -> None:
-    """The directory of the checkpoint is lost while no process runs; the specs have what it had.
-
-    Not if a spec was lost or damaged a moment ago: one of the two is needed to recover the other one.
-    """
+    """The directory with the lock is lost while no process runs."""
     await world.end_driver(kill=True)
-    if world.specs_are_whole():
-        shutil.rmtree(world.state, ignore_errors=True)
+    shutil.rmtree(world.state, ignore_errors=True)
     await world.start_driver()
 
 

@@ -71,14 +71,3 @@ def _files(world: World) -> Iterator[str]:
         yield f"CDI specs differ from the claims of pods: {sorted(world.specs.keys() ^ claims)}"
     if rest := [path.name for path in (world.directory / "cdi").glob(".*")]:
         yield f"temporary files are left: {rest}"
-    try:
-        recorded = json.loads((world.state / "checkpoint.json").read_text())["data"]["claims"]
-    except FileNotFoundError:
-        recorded = []
-    except (ValueError, KeyError) as error:
-        yield f"the checkpoint is damaged: {error}"
-        return
-    if {record["uid"] for record in recorded} != claims:
-        yield "the checkpoint differs from the claims of pods"
-    if unfinished := [record["uid"] for record in recorded if record["state"] != "completed"]:
-        yield f"claims are half prepared: {unfinished}"

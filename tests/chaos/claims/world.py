@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import sys
@@ -77,24 +76,6 @@ class World:
     def specs(self) -> dict[str, Path]:
         """The CDI specs by the UID of their claim."""
         return {path.stem.rpartition("_")[2]: path for path in (self.directory / "cdi").glob("*.json")}
-
-    def checkpoint_is_whole(self) -> bool:
-        """Return whether the checkpoint exists and has each claim that has a spec."""
-        try:
-            recorded = json.loads((self.state / "checkpoint.json").read_text())["data"]["claims"]
-        except (FileNotFoundError, ValueError):
-            return False
-        return self.specs.keys() <= {record["uid"] for record in recorded}
-
-    def specs_are_whole(self) -> bool:
-        """Return whether there is a valid spec for each claim of the checkpoint."""
-        try:
-            recorded = json.loads((self.state / "checkpoint.json").read_text())["data"]["claims"]
-            for path in self.specs.values():
-                json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
-            return False
-        return {record["uid"] for record in recorded} <= self.specs.keys()
 
     def create_device(self, device: str) -> None:
         """Create a device's file, if it is missing."""

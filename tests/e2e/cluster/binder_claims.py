@@ -6,7 +6,6 @@ The manifests are those of :mod:`tests.e2e.cluster.dra`; the phones run the bind
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,9 +31,8 @@ APP: Final = "claimed"
 REPLICAS: Final = 3
 """Phones of the Deployment."""
 _USER: Final = "system"
-_CHECKPOINT: Final = f"/{dra.KUBELET}/plugins/{dra.DRIVER}/checkpoint.json"
 _SPECS: Final = " ".join(f"/{directory}/{dra.DRIVER}-claim_*" for directory in CDI)
-_READ: Final = f"ls {DIRECTORY}; echo ---; ls -d {_SPECS}; echo ---; cat {_CHECKPOINT}"
+_READ: Final = f"ls {DIRECTORY}; echo ---; cat {_SPECS}"
 
 
 class Made(NamedTuple):
@@ -44,24 +42,17 @@ class Made(NamedTuple):
     """The device number of the binderfs of each phone."""
     directories: set[str]
     """The names in the directory of the phones."""
-    specs: set[str]
-    """The UIDs of the claims that have a CDI spec."""
     records: dict[str, set[str]]
-    """The phones of each claim in the checkpoint, by UID."""
+    """The phones of each claim that has a CDI spec, by UID."""
 
 
 def made(machine: GuestMachine) -> Made:
     """Return what exists of claims on the machine."""
-    names, files, checkpoint = machine.run("sh", "-c", f"({_READ}) 2>/dev/null; true", seconds=SLOW).split("---\n")
-    claims = json.loads(checkpoint)["data"]["claims"] if checkpoint else []
+    names, specs = machine.run("sh", "-c", f"({_READ}) 2>/dev/null; true", seconds=SLOW).split("---\n")
     return Made(
         mounts=binder.mounted(machine, CLAIM_SOURCE),
         directories={*names.split()},
-        specs={path.rpartition("_")[2].removesuffix(".json") for path in files.split()},
-        records={
-            claim["uid"]: {device["id"] for request in claim["requests"] for device in request["devices"]}
-            for claim in claims
-        },
+        records=dict(map(dra.recorded, specs.replace("}{", "}\n{").splitlines())),
     )
 
 
@@ -72,12 +63,11 @@ def check_made(machine: GuestMachine, wanted: set[str]) -> Made:
     assert len({*found.mounts.values()}) == len(wanted), f"phones share a binderfs: {found}"
     recorded = [phone for held in found.records.values() for phone in held]
     assert sorted(recorded) == sorted(wanted), f"{found}, expected: {wanted}"
-    assert found.specs == found.records.keys(), f"{found}"
     return found
 
 
 def wait_nothing(machine: GuestMachine) -> None:
-    """Wait until nothing is left of any claim: no mount, no directory, no CDI spec, no record."""
+    """Wait until nothing is left of any claim: no mount, no directory, no CDI spec."""
     until(lambda: not check_made(machine, set()).mounts, "nothing of claims is left", seconds=SLOW)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.cluster import phones, plugin
@@ -242,22 +243,22 @@ def specs(machine: Machine) -> dict[str, str]:
     }
 
 
-def checkpoint(machine: Machine) -> str:
-    """Return the driver's checkpoint on a machine; empty if there is none."""
-    path = machine.root / KUBELET / "plugins" / DRIVER / "checkpoint.json"
-    return path.read_text() if path.exists() else ""
+def recorded(spec: str) -> tuple[str, set[str]]:
+    """Return the UID and the device IDs of the claim that a CDI spec records."""
+    claim = json.loads(json.loads(spec)["annotations"][f"{DRIVER}/claim"])["claim"]
+    return claim["uid"], {device["id"] for request in claim["requests"] for device in request["devices"]}
 
 
 def prepared(machine: Machine, claim: dict[str, Any]) -> bool:
-    """Return whether the driver has a spec and a record of a claim. Raises AssertionError if it has one of the two."""
+    """Return whether the driver has a spec of a claim, which records it."""
     uid = claim["metadata"]["uid"]
-    found = uid in specs(machine), uid in checkpoint(machine)
-    assert len(set(found)) == 1, f"claim {uid}: in a CDI spec, in the checkpoint: {found}"
-    return found[0]
+    found = specs(machine).get(uid)
+    assert found is None or recorded(found)[0] == uid, f"claim {uid}: {found}"
+    return found is not None
 
 
 def wait_unprepared(machine: Machine, *claims: dict[str, Any], seconds: float = 2 * PATIENCE) -> None:
-    """Wait until the driver has neither a spec nor a record of claims."""
+    """Wait until the driver has no spec of claims."""
 
     def unprepared() -> bool:
         return not any(prepared(machine, held) for held in claims)

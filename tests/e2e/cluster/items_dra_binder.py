@@ -223,7 +223,7 @@ def requests(cluster: Cluster) -> None:
         for name, request in (("one", "first"), ("other", "second"))
     ]
     found = check_made(machine, phones_of(pair))
-    assert len(found.specs) == 1, found
+    assert len(found.records) == 1, found
     check_all(pair)
     end(cluster, "two")
     wait_nothing(machine)

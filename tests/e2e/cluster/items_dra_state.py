@@ -160,12 +160,12 @@ def specs_lost(cluster: Cluster) -> None:
     _lose(cluster, f"rm /var/run/cdi/{dra.DRIVER}-claim_*", restart=False)
 
 
-@item("The driver's checkpoint is lost while it is away: it is recovered")
-def checkpoint_lost(cluster: Cluster) -> None:
-    _lose(cluster, f"rm /{dra.KUBELET}/plugins/{dra.DRIVER}/checkpoint.json", restart=True)
+@item("The driver's own directory is lost while it is away: the CDI specs have all that it needs")
+def directory_lost(cluster: Cluster) -> None:
+    _lose(cluster, f"rm -r /{dra.KUBELET}/plugins/{dra.DRIVER}", restart=True)
 
 
-@item("The driver's checkpoint is damaged while it is away: it is recovered")
+@item("The checkpoint of an earlier version that is damaged is moved aside")
 def checkpoint_damaged(cluster: Cluster) -> None:
     _lose(cluster, f"echo x > /{dra.KUBELET}/plugins/{dra.DRIVER}/checkpoint.json", restart=True)
 

@@ -111,20 +111,19 @@ async def claim_cannot_be_read(world: World) -> None:
 
 
 async def claim_cannot_be_released(world: World) -> None:
-    """The checkpoint cannot be written: AospPluginClaimUnpreparesFailing fires, and AospPluginClaimRepairsFailing."""
+    """The CDI spec cannot be removed: AospPluginClaimUnpreparesFailing fires, and AospPluginClaimRepairsFailing."""
     async with driving(world) as driver:
         pod = driver.create_pod("aosp_binder0")
         await driver.kubelet.prepare(pod)
-        checkpoint = world.directory / "plugins" / DRIVER / "checkpoint.json"
-        checkpoint.unlink()
-        checkpoint.mkdir()
-        (checkpoint / "in-the-way").touch()
+        (spec,) = (world.directory / "cdi").glob(f"{DRIVER}-claim_*.json")
+        spec.unlink()
+        (spec / "in-the-way").mkdir(parents=True)
         with contextlib.suppress(ClaimsError):
             await driver.kubelet.unprepare(pod)
         assert driver.process.value("claim_unprepares_total", result="failed") > 0
         await world.fires("AospPluginClaimUnpreparesFailing", "AospPluginClaimRepairsFailing", within=8)
-        (checkpoint / "in-the-way").unlink()
-        checkpoint.rmdir()
+        (spec / "in-the-way").rmdir()
+        spec.rmdir()
         await driver.kubelet.unprepare(pod)
         await world.fires(within=20)
 

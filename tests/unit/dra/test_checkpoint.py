@@ -1,189 +1,184 @@
-"""The checkpoint of a DRA driver: what is read again, and what is not."""
+"""From and to earlier versions, which had the prepared claims in a checkpoint as well."""
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
-import threading
-import tracemalloc
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import pytest
 
-from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.dra.allocations import MAX_PARAMETER_BYTES
-from aosp_plugin.framework.dra.checkpoint import Checkpoint
-from aosp_plugin.framework.dra.records import ClaimRecord, DeviceRecord, ParametersRecord, RequestRecord, boot_id
-from aosp_plugin.framework.dra.state_lock import StateLock
-from aosp_plugin.framework.errors import CheckpointError
+from aosp_plugin.framework.dra.claim_host import Conflict
+from tests.claims import DRIVER, NODE, Node, make_node, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-REQUEST = RequestRecord(
-    "main/fast", (DeviceRecord("phone1", "node/00000", "phone1"),), (ParametersRecord("claim", {"é\u2028": [1, None]}),)
+CHECKPOINT = (
+    '{"format":1,"checksum":"435b5326394d879f3cdeb3a381f057e6fd9e93f11cd9a71378213ee7256a518b",'
+    '"data":{"boot":"boot-1","claims":['
+    '{"uid":"a","namespace":"default","name":"claim-a","state":"completed","requests":[{"name":"phone",'
+    '"devices":[{"id":"phone1","pool":"node-1/00000","name":"phone1"}],'
+    '"parameters":[{"source":"claim","content":{"environment":{"LOCALE":"de"}}}]}]},'
+    '{"uid":"b","namespace":"default","name":"claim-b","state":"completed","requests":[{"name":"phone",'
+    '"devices":[{"id":"phone2","pool":"node-1/00000","name":"phone2"},'
+    '{"id":"phone3","pool":"node-1/00000","name":"phone3"}],"parameters":[]}]},'
+    '{"uid":"c","namespace":"default","name":"claim-c","state":"started","requests":[{"name":"phone",'
+    '"devices":[{"id":"phone4","pool":"node-1/00000","name":"phone4"}],"parameters":[]}]}]}}'
 )
-CLAIMS = {uid: ClaimRecord(uid, "default", f"claim-{uid}", "completed", (REQUEST,)) for uid in "ab"}
+"""As the last version with checkpoints wrote it: two prepared claims, and a preparation that was interrupted."""
 
 
-def test_a_successor_reads_what_was_written(tmp_path: Path) -> None:
-    Checkpoint(str(tmp_path), "boot").save(CLAIMS)
-    assert Checkpoint(str(tmp_path), "boot").load() == (CLAIMS, "file")
-    assert (tmp_path / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a node that the earlier version has left: the spec of claim a has no record, that of claim b is lost."""
+    node = make_node(tmp_path)
+    node.state.mkdir(parents=True)
+    node.checkpoint.write_text(CHECKPOINT)
+    node.cdi.mkdir()
+    node.spec("a").write_text('{"cdiVersion": "0.5.0"}')
+    for device_id in ("phone1", "phone2", "phone4"):
+        (node.backend.directory / device_id).mkdir()
+        (node.backend.directory / device_id / "in-use").touch()
+    return node
 
 
-def test_memory_for_the_largest_claims_is_bounded(tmp_path: Path) -> None:
-    """120 phones, each with as many parameters as a request may have. The driver's limit is 256 MiB, its base 74."""
-    parameters = ParametersRecord("claim", {"environment": {f"A{number}": "x" * 4000 for number in range(8)}})
-    claims = {
-        str(number): ClaimRecord(
-            str(number), "default", "a", "completed", (RequestRecord("main", REQUEST.devices, (parameters,)),)
-        )
-        for number in range(120)
+def test_claims_of_a_checkpoint_are_prepared_and_get_specs_that_record_them(node: Node) -> None:
+    host = node.host()
+    assert not host.repair()
+    assert {uid: record.ids for uid, record in host.specs.records.items()} == {
+        "a": ("phone1",),
+        "b": ("phone2", "phone3"),
     }
-    tracemalloc.start()
-    try:
-        Checkpoint(str(tmp_path), "boot").save(claims)
-        assert len(Checkpoint(str(tmp_path), "boot").load().claims) == 120
-        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
-    finally:
-        tracemalloc.stop()
-    assert (tmp_path / "checkpoint.json").stat().st_size < 120 * (MAX_PARAMETER_BYTES + 1024)
+    assert node.specs == {"a", "b"}
+    assert node.backend.mounted == {"phone1", "phone2", "phone3"}
+    assert (node.backend.directory / "phone1" / "in-use").exists()
+    assert [each.content for each in node.backend.parameters[0]] == [{"environment": {"LOCALE": "de"}}]
+    assert not node.checkpoint.exists()
+    successor = node.host()
+    successor.repair()
+    assert successor.specs.records == host.specs.records
 
 
-def test_a_missing_file_and_one_of_another_boot_have_no_claims(tmp_path: Path) -> None:
-    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "missing")
-    Checkpoint(str(tmp_path), "boot").save(CLAIMS)
-    assert Checkpoint(str(tmp_path), "other").load() == ({}, "other boot")
+def test_a_checkpoint_that_cannot_be_converted_stays_for_the_next_start(node: Node) -> None:
+    host = node.host()
+    node.backend.fail = {"prepare"}
+    assert set(host.repair()) == {"a", "b"}
+    assert node.checkpoint.exists()
+    assert node.specs == {"a"}
+    assert {"phone1", "phone2"} <= node.backend.mounted
+    node.backend.fail = set()
+    successor = node.host()
+    assert not successor.repair()
+    assert set(successor.specs.records) == {"a", "b"}
+    assert not node.checkpoint.exists()
 
 
-def test_a_file_that_another_process_has_replaced_is_read_again(tmp_path: Path) -> None:
-    """Even if inode, size and time are the same."""
-    first, second = Checkpoint(str(tmp_path), "boot"), Checkpoint(str(tmp_path), "boot")
-    first.save(CLAIMS)
-    second.save({"a": CLAIMS["a"]})
-    assert set(first.load().claims) == {"a"}
-    second.save({"b": CLAIMS["b"]})
-    assert set(first.load().claims) == {"b"}
+def test_a_checkpoint_of_another_boot_has_no_claims(node: Node) -> None:
+    node.boot("boot-2")
+    host = node.host()
+    assert not host.repair()
+    assert not host.specs.records
+    assert node.specs == node.backend.mounted == set()
+    assert not node.checkpoint.exists()
 
 
-@pytest.mark.parametrize("position", range(0, 700, 7))
-def test_any_changed_byte_is_noticed(tmp_path: Path, position: int) -> None:
-    checkpoint = Checkpoint(str(tmp_path), "boot")
-    checkpoint.save(CLAIMS)
-    path = tmp_path / "checkpoint.json"
-    content = bytearray(path.read_bytes())
-    content[position % len(content)] ^= 1
-    path.write_bytes(content)
-    for reader in (checkpoint, Checkpoint(str(tmp_path), "boot")):
-        source = reader.load().source
-        assert source in {"rejected", "missing"}
-    assert (tmp_path / "checkpoint.json.rejected").read_bytes() == content
+def test_specs_count_more_than_the_checkpoint(node: Node) -> None:
+    """An earlier version that still runs may have left it behind; its claim b has lost a device since."""
+    host = node.host()
+    prepare(node, host, "d", "phone3")
+    assert not host.repair()
+    assert set(host.specs.records) == {"a", "d"}
 
 
-@pytest.mark.parametrize("content", [b"null", b"[]", b"\xff", b"{" * 100_000, b'{"format": 1}', b'{"format": "1"}'])
-def test_what_is_no_checkpoint_is_kept_aside(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "checkpoint.json").write_bytes(content)
-    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "rejected")
-    assert (tmp_path / "checkpoint.json.rejected").read_bytes() == content
+@pytest.mark.parametrize("content", [b"null", b"[]", b"\xff", b"{" * 100_000, b'{"format": 1}', b'{"format": 2}'])
+def test_what_is_no_checkpoint_is_kept_aside(node: Node, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    node.checkpoint.write_bytes(content)
+    node.host().repair()
+    assert (node.state / "checkpoint.json.rejected").read_bytes() == content
+    assert not node.checkpoint.exists()
+    assert "checkpoint of the claims rejected, renamed" in [record.message for record in caplog.records]
+
+
+def test_any_changed_byte_is_noticed(node: Node) -> None:
+    for position in range(0, len(CHECKPOINT), 7):
+        content = bytearray(CHECKPOINT.encode())
+        content[position] ^= 1
+        node.checkpoint.write_bytes(content)
+        node.host().repair()
+        assert (node.state / "checkpoint.json.rejected").read_bytes() == content
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4096])
-def test_a_file_without_content_is_one_that_a_crash_of_the_host_has_left(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "checkpoint.json").write_bytes(content)
-    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "missing")
+def test_a_file_without_content_is_one_that_a_crash_of_the_host_has_left(node: Node, content: bytes) -> None:
+    node.checkpoint.write_bytes(content)
+    assert not node.host().repair()
+    assert not node.checkpoint.exists()
 
 
-def test_a_newer_format_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "checkpoint.json").write_text(json.dumps({"format": 2, "anything": []}))
-    assert Checkpoint(str(tmp_path), "boot").load().source == "rejected"
-    (record,) = caplog.records
-    assert vars(record)["error"] == "its format is 2, and this program reads 1"
+def test_a_checkpoint_that_cannot_be_read_is_an_error_that_names_it(node: Node) -> None:
+    node.checkpoint.unlink()
+    node.checkpoint.mkdir()
+    problems = node.host().repair()
+    assert str(problems[""]) == f"cannot read the checkpoint {node.checkpoint}: Is a directory"
 
 
-def test_errors_name_the_file(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.json").mkdir()
-    checkpoint = Checkpoint(str(tmp_path), "boot")
-    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint /.*/checkpoint.json: Is a directory"):
-        checkpoint.load()
-    with pytest.raises(CheckpointError, match=r"cannot write the checkpoint /.*/checkpoint.json: "):
-        checkpoint.save(CLAIMS)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.json"]
+def test_the_checkpoint_of_a_version_that_runs_at_the_same_time_means_that_it_may_have_removed_specs(
+    node: Node,
+) -> None:
+    node.checkpoint.unlink()
+    host = node.host()
+    prepare(node, host, "d", "phone5")
+    node.checkpoint.write_text(CHECKPOINT)
+    node.spec("d").unlink()
+    assert not isinstance(prepare(node, host, "e", "phone5"), Conflict)
 
 
-def test_names_of_a_record() -> None:
-    assert REQUEST.main_name == "main"
-    assert CLAIMS["a"].label == "default/claim-a (UID a)"
+# -- the way back: the structs and the check of the last version with checkpoints, which recovers a lost checkpoint
 
 
-def test_the_boot_id_of_this_host_is_known() -> None:
-    assert len(boot_id()) == 36
+class _Device(msgspec.Struct, frozen=True):
+    id: str
+    pool: str
+    name: str
 
 
-def test_a_shorter_checkpoint_is_written_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = Checkpoint(str(tmp_path), "boot")
-    checkpoint.save({"a": CLAIMS["a"]})
-
-    def no_space(*_: object, **_options: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic_file, "write_temporary", no_space)
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpoint.save(CLAIMS)
-    assert set(Checkpoint(str(tmp_path), "boot").load().claims) == {"a"}
-    checkpoint.save({})
-    assert Checkpoint(str(tmp_path), "boot").load() == ({}, "file")
+class _Parameters(msgspec.Struct, frozen=True):
+    source: Literal["class", "claim"]
+    content: Any
 
 
-def test_a_checkpoint_that_cannot_be_renamed_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.json").write_text("null")
-    (tmp_path / "checkpoint.json.rejected" / "x").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="cannot rename the checkpoint"):
-        Checkpoint(str(tmp_path), "boot").load()
+class _Request(msgspec.Struct, frozen=True):
+    name: str
+    devices: tuple[_Device, ...]
+    parameters: tuple[_Parameters, ...] = ()
 
 
-# -- the lock
+class _Claim(msgspec.Struct, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    state: Literal["started", "completed"]
+    requests: tuple[_Request, ...]
 
 
-def test_the_lock_excludes_other_processes(tmp_path: Path) -> None:
-    directory = tmp_path / "plugins" / "driver"
-    first, second = StateLock(str(directory)), StateLock(str(directory))
-    with first.held(), pytest.raises(CheckpointError, match=r"another process has had the lock /.*/lock for 0 s"):
-        second.held(0).__enter__()
-    with second.held(0):
-        pass
-    assert directory.stat().st_mode & 0o777 == 0o750
+class _Carried(msgspec.Struct):
+    boot: str
+    claim: _Claim
 
 
-def test_a_deleted_lock_file_does_not_break_the_exclusion(tmp_path: Path) -> None:
-    """A process that waits for the deleted file locks the new one."""
-    directory = tmp_path / "driver"
-    order = []
-    waiting = threading.Event()
-
-    class Waiting(StateLock):
-        def _try(self) -> int | None:
-            descriptor = super()._try()
-            waiting.set()
-            return descriptor
-
-    def wait() -> None:
-        with Waiting(str(directory)).held():
-            order.append("second")
-
-    with StateLock(str(directory)).held():
-        thread = threading.Thread(target=wait)
-        thread.start()
-        waiting.wait()
-        order.append("first")
-    thread.join()
-    (directory / "lock").unlink()
-    with StateLock(str(directory)).held(0):
-        pass
-    assert order == ["first", "second"]
+def test_the_last_version_with_checkpoints_reads_the_specs(node: Node) -> None:
+    node.host().repair()
+    annotation = json.loads(node.spec("a").read_text())["annotations"][f"{DRIVER}/claim"]
+    carried = msgspec.json.decode(annotation, type=_Carried)
+    device = _Device("phone1", f"{NODE}/00000", "phone1")
+    parameters = _Parameters("claim", {"environment": {"LOCALE": "de"}})
+    request = _Request("phone", (device,), (parameters,))
+    assert carried == _Carried("boot-1", _Claim("a", "default", "claim-a", "completed", (request,)))
 
 
-def test_a_lock_in_an_impossible_place_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot lock /.*/file/driver/lock: Not a directory"):
-        StateLock(str(tmp_path / "file" / "driver")).held(0).__enter__()
+def test_the_checkpoint_of_these_tests_is_valid() -> None:
+    envelope = json.loads(CHECKPOINT)
+    data = CHECKPOINT.partition('"data":')[2][:-1]
+    assert hashlib.sha256(data.encode()).hexdigest() == envelope["checksum"]

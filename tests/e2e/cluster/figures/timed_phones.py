@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aosp_plugin.__main__ import main
 from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.framework import atomic_file
-from aosp_plugin.framework.dra.checkpoint import Checkpoint
+from aosp_plugin.framework.dra import driver
 from aosp_plugin.framework.dra.claim_host import ClaimHost
-from aosp_plugin.framework.dra.claim_source import ApiClaimSource
-from aosp_plugin.framework.dra.claim_spec import ClaimSpecs
+from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims
 from tests.e2e.cluster.figures.tmpfs_phones import mount_tmpfs
 
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 
 _PARTS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("Prepare, without gRPC", Claims, "prepare"),
-    ("  GET of the claim", ApiClaimSource, "get_claim"),
+    ("  GET of the claim", driver, "get_claim"),
     ("  in the worker thread", ClaimHost, "prepare"),
-    ("    checkpoint", Checkpoint, "save"),
     ("    phone: mount, devices", ClaimsBackend, "prepare"),
     ("    CDI spec", ClaimSpecs, "write"),
     ("Unprepare, without gRPC", Claims, "unprepare"),
