@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
+from aosp_plugin.daemon.problems import lacks_devices
 from aosp_plugin.daemon.report import State
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _resource_lines(
         yield Line(f"  {resource.problem}{since}", color="red")
     if resource.notice:
         yield Line(f"  {resource.notice}", color="red")
-    if resource.registered and _kubelet_lacks(resource):
+    if resource.registered and lacks_devices(resource):
         yield Line(f"  The kubelet has fewer devices than the {resource.kubelet_published:,} healthy ones", color="red")
     yield Line(f"  {_counts(resource, allocations_known=allocations_known)}")
     if resource.expected is not None and resource.counts.total < resource.expected:
@@ -103,11 +104,6 @@ def _driver(driver: DriverReport | None) -> str:
         f" as DRA driver {driver.name}, with {driver.slices_confirmed:,} of {driver.slices:,} ResourceSlices and "
         f"{driver.claims:,} prepared claim{'s' * (driver.claims != 1)}"
     )
-
-
-def _kubelet_lacks(resource: ResourceReport) -> bool:
-    allocatable, published = resource.kubelet_allocatable, resource.kubelet_published
-    return allocatable is not None and published is not None and allocatable < published
 
 
 def _table(

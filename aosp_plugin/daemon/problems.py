@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.daemon import advice
+from aosp_plugin.daemon.catalog import entry
 from aosp_plugin.daemon.report import Problem, Severity, State
 from aosp_plugin.daemon.resource_report import GONE
 from aosp_plugin.framework.podresources_client import DISABLED
@@ -34,7 +34,7 @@ def problems(resources: Sequence[ResourceReport], allocations: Known, watching: 
 
 
 def _of_node(kind: str, severity: Severity, detail: str = "") -> Problem:
-    said = advice.NODE[kind]
+    said = entry(kind)
     return Problem(severity, kind, "", _sentence(said.title, detail), said.action, said.runbook)
 
 
@@ -84,7 +84,7 @@ def lacks_slices(resource: ResourceReport) -> bool:
 def _problem(
     resource: ResourceReport, kind: str, severity: Severity, detail: str = "", since: float | None = None
 ) -> Problem:
-    said = advice.RESOURCE[kind]
+    said = entry(kind)
     return Problem(severity, kind, resource.name, _sentence(said.title, detail), said.action, said.runbook, since)
 
 
@@ -113,7 +113,7 @@ def _of_devices(resource: ResourceReport) -> Iterator[Problem]:
 def _devices_problem(
     resource: ResourceReport, kind: str, severity: Severity, devices: Sequence[DeviceReport]
 ) -> Problem:
-    said, count = advice.DEVICES.get(kind, advice.OTHER_REASON), len(devices)
+    said, count = entry(kind), len(devices)
     pods = tuple(dict.fromkeys(f"{pod.namespace}/{pod.name}" for device in devices for pod in device.pods))
     return Problem(
         severity,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.daemon import advice
+from aosp_plugin.daemon import catalog
 from aosp_plugin.daemon.ages import Since
 from aosp_plugin.daemon.problems import NAMED_DEVICES, problems
 from aosp_plugin.daemon.report import DriverReport, Known, Problem, ResourceReport
@@ -18,6 +18,7 @@ from aosp_plugin.daemon.resource_report import GONE, TRUNCATED, ResourceStatus, 
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner
+from hack import runbook_reasons
 from tests.support import RESOURCE
 
 PHONE = Owner("games", "phone-1", "android")
@@ -114,10 +115,16 @@ def test_unknown_reason_is_shown_without_advice() -> None:
     assert only(resource(Device("n1", "new-reason"), Device("n2"))).summary == "1 device unhealthy"
 
 
-def test_advice_covers_all_reasons_and_refers_to_headings_of_the_runbook() -> None:
-    assert advice.DEVICES.keys() == {*Reason, GONE, TRUNCATED, "leaked"}
-    runbook = Path(__file__).resolve().parents[3] / "docs/runbook.md"
-    headings = re.findall(r"^#+ (.*)$", runbook.read_text(), re.MULTILINE)
+def test_the_catalog_has_all_reasons_in_their_order_and_refers_to_headings_of_the_runbook() -> None:
+    assert [*catalog.REASONS] == [*Reason]
+    assert {GONE, TRUNCATED, "leaked"} <= catalog.PROBLEMS.keys()
+    runbook = (Path(__file__).resolve().parents[3] / "docs/runbook.md").read_text()
+    headings = re.findall(r"^#+ (.*)$", runbook, re.MULTILINE)
     fragments = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-    said = [*advice.NODE.values(), *advice.RESOURCE.values(), *advice.DEVICES.values(), advice.OTHER_REASON]
-    assert {it.runbook for it in said} <= fragments
+    entries = [catalog.entry(kind) for kind in (*catalog.PROBLEMS, *catalog.REASONS, "another")]
+    assert {it.runbook for it in entries} <= fragments
+
+
+def test_the_table_of_reasons_in_the_runbook_is_that_of_the_catalog() -> None:
+    runbook = runbook_reasons.TARGET.read_text(encoding="utf-8")
+    assert runbook == runbook_reasons.with_table(runbook), "run make docs"
