@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.dra.health import PreparedHealth
 from aosp_plugin.framework.dra.interfaces import PreparedDevice
-from aosp_plugin.framework.dra.kubelet_service import KubeletService, Timings
+from aosp_plugin.framework.dra.kubelet_service import KubeletService
 from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ FAST_KUBELET = DraTimings(reconcile=0.01, health_retry=0.02, first_retry=0.02, l
 PATIENT = Timings(patience=30.0, stop=0.2)
 """A driver that does not give up its socket in a test."""
 
-HASTY = Timings(patience=0.1, max_patience=0.2, stop=0.2)
+HASTY = Timings(patience=0.1, longest_patience=0.2, stop=0.2)
 """A driver that soon gives up a socket that is not registered."""
 
 
@@ -100,7 +101,7 @@ async def running_driver(
     directory: str, *, name: str = DRIVER, timings: Timings = PATIENT, files: FileEvents | None = None
 ) -> AsyncIterator[Driver]:
     """Run a driver inside the context."""
-    own_files = files or FileEvents()
+    own_files = files or FileEvents(timings)
     stop, handler, health, events = asyncio.Event(), Handler(), PreparedHealth(), Events()
     service = KubeletService(
         name,

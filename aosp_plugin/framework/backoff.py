@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FIRST, FACTOR, CAP = 0.1, 2.0, 15.0
-"""Seconds, factor, seconds. A new kubelet.sock ends a pause at once, so the cap is for a kubelet that rejects the
-plugin."""
+    from aosp_plugin.framework.timings import Timings
+
+FIRST, FACTOR = 0.1, 2.0
+"""Seconds, and a factor."""
 
 
-def delays(rng: random.Random) -> Iterator[float]:
+def delays(rng: random.Random, timings: Timings) -> Iterator[float]:
     """Yield pauses in seconds without end: 0 before the first retry, then exponentially longer ones up to a cap."""
     yield 0.0
-    backoff = Backoff(rng, cap=CAP)
+    backoff = Backoff(rng, first=timings.first_pause, cap=timings.longest_pause)
     while True:
         yield backoff.pause()
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.problem import Problem
 from aosp_plugin.framework.sockets import SocketIdentity, identify, listens
+from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-HANG_TIMEOUT = 10.0
-"""Seconds after which an access to the directory counts as hanging."""
 
 ACCESS = "access to the kubelet's plugin directory"
 """Label of the calls."""
@@ -55,13 +54,24 @@ class DirectoryMonitor:
     the directory ends the plugin. Everything else can wait for the next registration, and raises nothing.
     """
 
-    def __init__(self, directory: SocketDirectory, files: Subscription, stop: asyncio.Event, name: str) -> None:
+    def __init__(
+        self,
+        directory: SocketDirectory,
+        files: Subscription,
+        stop: asyncio.Event,
+        name: str,
+        timings: Timings = DEFAULT,
+    ) -> None:
         """``files`` is used by this object alone; ``stop`` ends every wait; ``name`` is the name of the thread."""
         self._directory = directory
         self._files = files
         self._stop = stop
         self._worker = Worker(name)
-        self._hanging_since: float | None = None
+        self._timings = timings
+        self._hanging_since = 0.0
+        self._hang = Problem(
+            LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR
+        )
 
     @property
     def changed(self) -> asyncio.Event:
@@ -76,8 +86,8 @@ class DirectoryMonitor:
     @property
     def problem(self) -> str:
         """Whether an access hangs; empty if none does. May be read in any thread."""
-        since = self._hanging_since
-        return "" if since is None else f"{ACCESS} has been hanging for {time.monotonic() - since:.0f} s"
+        hang = self._hang.text
+        return f"{hang} for {time.monotonic() - self._hanging_since:.0f} s" if hang else ""
 
     async def view(self, own_path: str = "") -> DirectoryView:
         """Return which sockets exist now. The next change of the directory sets ``changed``.
@@ -157,18 +167,16 @@ class DirectoryMonitor:
             background_task(self._stop.wait()) as stopped,
         ):
             started = time.monotonic()
-            done, _ = await asyncio.wait({call, stopped}, timeout=HANG_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            waiting = partial(asyncio.wait, {call, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await waiting(timeout=self._timings.hang)
             if not done:
-                if self._hanging_since is None:  # otherwise, another call has reported it meanwhile
+                if not self._hang.text:  # otherwise, another call has reported it meanwhile
                     self._hanging_since = started
-                    LOG.error("kubelet directory is hanging", extra={"path": self._directory.path})
-                await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                    self._hang.set(f"{ACCESS} has been hanging", path=self._directory.path)
+                await waiting()
             if not call.done():
                 return None
-            if self._hanging_since is not None:
-                duration = milliseconds(time.monotonic() - self._hanging_since)
-                LOG.info("kubelet directory is no longer hanging", extra={"duration_ms": duration})
-                self._hanging_since = None
+            self._hang.set("", duration_ms=milliseconds(time.monotonic() - self._hanging_since))
             try:
                 return call.result()
             except OSError as error:

@@ -174,7 +174,7 @@ class SocketDirectory:
     def socket_names(self) -> list[str]:
         """Return the names of the plugin's sockets, of this process and of others. Raises OSError.
 
-        Names that begin with a dot are those of sockets that do not serve yet: see ``socket_server``.
+        Names that begin with a dot are those of sockets that do not serve yet: see ``registration``.
         """
         with os.scandir(self.path) as entries:
             return [entry.name for entry in entries if self._names.fullmatch(entry.name) and not entry.is_dir()]

@@ -31,6 +31,19 @@ class Timings(NamedTuple):
     """After which a registration that fails does not count as one more failure in a row."""
     stop: float = 1.0
     """For pending requests when the server stops."""
+    first_pause: float = 0.1
+    """Before the second retry of a registration; doubles each time."""
+    longest_pause: float = 15.0
+    """Upper limit of this pause. A new kubelet.sock ends it at once, so it is for a kubelet that rejects the plugin."""
+    patience: float = 10.0
+    """For the kubelet to register a DRA driver after the socket appeared, or after its last attempt; doubles each time
+    it does not. The kubelet repeats attempts that failed after 0.5 s, and then after twice as long each time."""
+    longest_patience: float = 60.0
+    """Upper limit of this time."""
+    kubelet: float = 5.0
+    """Between two checks whether the kubelet of a DRA driver runs."""
+    health_period: float = 10.0
+    """Between two reports of the health of a DRA driver's devices that does not change."""
     other_plugins: float = 5.0
     """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
     a file event."""

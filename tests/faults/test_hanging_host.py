@@ -121,10 +121,9 @@ async def test_kubelet_directory_that_hangs_leaves_the_registration_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Scans and the open stream go on."""
-    monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2, raising=False)
     file_system, path = kubelet_path
     backend = listing(SUFFERING, str(device_directory.directory))
-    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(safety=0.1))
+    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(hang=0.2, safety=0.1))
     async with Kubelet(kubelet_dir) as kubelet, run(plugin):
         await listed(kubelet, 0, SUFFERING)
         await ready(plugin)
@@ -147,7 +146,7 @@ async def test_registered_plugin_stops_while_the_kubelet_directory_hangs(
     """A reload of the configuration must not wait for it. The kubelet's stream ends; the socket stays for now."""
     file_system, path = kubelet_path
     backend = listing(SUFFERING, str(device_directory.directory))
-    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(safety=0.1))
+    plugin = DevicePlugin(backend, kubelet_dir=path, timings=IN_LIFE._replace(hang=0.2, safety=0.1))
     async with Kubelet(kubelet_dir) as kubelet:
         task = asyncio.create_task(plugin.run())
         await listed(kubelet, 0, SUFFERING)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.timings import DEFAULT
 from kubelet_standin import DraKubelet
-from tests.dra_drivers import DRIVER, FAST_KUBELET, Driver, pod, running_driver
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, Driver, pod, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import PATIENCE, until
 
@@ -22,12 +19,8 @@ if TYPE_CHECKING:
 
 OTHER = "tablet.example.com"
 
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report a hang after a moment, and access the directory often."""
-    monkeypatch.setattr("aosp_plugin.framework.directory_monitor.HANG_TIMEOUT", 0.2)
-    monkeypatch.setattr("tests.dra_drivers.FileEvents", partial(FileEvents, DEFAULT._replace(safety=0.1)))
+SOON = PATIENT._replace(hang=0.2, safety=0.1)
+"""Report a hang after a moment, and access the directory often."""
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ async def test_registered_driver_answers_during_a_hang(
 ) -> None:
     """The hang is a problem until it ends, and then the registration is the same."""
     file_system, path = registry
-    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet, running_driver(path) as driver:
+    async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet, running_driver(path, timings=SOON) as driver:
         await connected(kubelet, driver)
         with file_system.hanging():
             await file_system.until_waiting()
@@ -68,8 +61,8 @@ async def test_hang_delays_no_other_driver(kubelet_dir: str, registry: tuple[Han
     file_system, path = registry
     async with (
         DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet,
-        running_driver(path) as driver,
-        running_driver(kubelet_dir, name=OTHER) as other,
+        running_driver(path, timings=SOON) as driver,
+        running_driver(kubelet_dir, name=OTHER, timings=SOON) as other,
     ):
         await connected(kubelet, driver)
         with file_system.hanging():
@@ -77,7 +70,7 @@ async def test_hang_delays_no_other_driver(kubelet_dir: str, registry: tuple[Han
             await kubelet.restart()
             await connected(kubelet, driver)
             await connected(kubelet, other, OTHER)
-            async with running_driver(kubelet_dir, name="watch.example.com") as third:
+            async with running_driver(kubelet_dir, name="watch.example.com", timings=SOON) as third:
                 await connected(kubelet, third, "watch.example.com")
 
 
@@ -86,7 +79,7 @@ async def test_driver_ends_during_a_hang(kubelet_dir: str, registry: tuple[Hangi
     file_system, path = registry
     async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
         try:
-            async with running_driver(path) as driver:
+            async with running_driver(path, timings=SOON) as driver:
                 await connected(kubelet, driver)
                 file_system.hang()
                 await file_system.until_waiting()
@@ -104,10 +97,10 @@ async def test_driver_that_begins_during_a_hang_registers_after_it(
     async with DraKubelet(kubelet_dir, timings=FAST_KUBELET) as kubelet:
         file_system.hang()
         try:
-            async with running_driver(path, name=OTHER) as other:
+            async with running_driver(path, name=OTHER, timings=SOON) as other:
                 await file_system.until_waiting()
             assert not other.service.registered
-            async with running_driver(path) as driver:
+            async with running_driver(path, timings=SOON) as driver:
                 await until(lambda: "has been hanging for" in driver.service.problem)
                 file_system.release()
                 await connected(kubelet, driver)

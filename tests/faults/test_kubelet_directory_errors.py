@@ -9,15 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.events.file_events import FileEvents
 from kubelet_standin import DraKubelet, Kubelet
-from tests.dra_drivers import DRIVER, FAST_KUBELET, running_driver
+from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, running_driver
 from tests.hanging_fs import HangingFileSystem, available
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, listed, problem, ready, running, until
 
@@ -30,14 +28,10 @@ ERRORS = [errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOSPC]
 FAILED = "registration failed, retrying"
 
 OFTEN = IN_LIFE._replace(safety=0.1)
+OFTEN_DRA = PATIENT._replace(safety=0.1)
+"""Access the directory often: its recovery causes no file event."""
 
 each_error = pytest.mark.parametrize("error", ERRORS, ids=errno.errorcode.get)
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Access the directory often: its recovery causes no file event."""
-    monkeypatch.setattr("tests.dra_drivers.FileEvents", partial(FileEvents, OFTEN))
 
 
 @pytest.fixture
@@ -119,7 +113,7 @@ async def test_dra_driver_registers_after_an_error(
     file_system: HangingFileSystem, directory: str, call: str, error: int
 ) -> None:
     file_system.fail(call, error)
-    async with running_driver(directory) as driver:
+    async with running_driver(directory, timings=OFTEN_DRA) as driver:
         await until(lambda: FAILED in driver.service.problem)
         assert os.strerror(error) in driver.service.problem or call == "mknod"
         file_system.release()
@@ -136,7 +130,7 @@ async def test_dra_driver_serves_beside_a_stale_socket(
     leave_stale_socket(f"{directory}/{DRIVER}-7-1700000000000.sock")
     async with DraKubelet(directory, timings=FAST_KUBELET) as kubelet:
         file_system.fail(call, error)
-        async with running_driver(directory) as driver:
+        async with running_driver(directory, timings=OFTEN_DRA) as driver:
             await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
         file_system.release()
 
@@ -146,7 +140,10 @@ async def test_dra_driver_serves_beside_a_stale_socket(
 async def test_dra_driver_stays_registered_during_an_error(
     file_system: HangingFileSystem, directory: str, call: str, error: int
 ) -> None:
-    async with DraKubelet(directory, timings=FAST_KUBELET) as kubelet, running_driver(directory) as driver:
+    async with (
+        DraKubelet(directory, timings=FAST_KUBELET) as kubelet,
+        running_driver(directory, timings=OFTEN_DRA) as driver,
+    ):
         await kubelet.wait_for(lambda k: k.connected(DRIVER) and driver.service.registered, PATIENCE)
         file_system.fail(call, error)
         await file_system.until_failed(5)

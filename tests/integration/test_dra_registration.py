@@ -7,13 +7,14 @@ import errno
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.dra.kubelet_service import Timings
+from aosp_plugin.framework.api import pluginregistration_pb2 as pb
 from aosp_plugin.framework.sockets import listener
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraKubelet, DraVersion
 from tests.dra_drivers import DRIVER, FAST_KUBELET, HASTY, Driver, pod, running_driver
 from tests.support import PATIENCE, until
@@ -254,7 +255,7 @@ async def test_driver_ends_while_it_waits_for_the_kubelet(registry: str) -> None
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        ("aosp_plugin.framework.socket_server.check_descriptors", "cannot listen in {}: "),
+        ("aosp_plugin.framework.registration.check_descriptors", "cannot listen in {}: "),
         ("os.chmod", "cannot set the mode of a socket in {}: "),
         ("os.rename", "cannot create a socket in {}: "),
     ],
@@ -284,7 +285,9 @@ async def test_calls_on_a_given_up_socket_are_ignored(registry: str) -> None:
     async with kubelet_at(registry) as kubelet, running_driver(registry) as driver:
         await connected(kubelet, driver)
         driver.service.restarted.clear()
-        driver.service._requested("other.sock")
-        driver.service._answered("other.sock", "it is too late")
+        late = pb.RegistrationStatus(plugin_registered=False, error="it is too late")
+        context: Any = None
+        await driver.service._get_info("other.sock", pb.InfoRequest(), context)
+        await driver.service._notify("other.sock", late, context)
         assert not driver.service.restarted.is_set()
         assert driver.service.registered

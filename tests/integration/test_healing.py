@@ -38,14 +38,10 @@ if TYPE_CHECKING:
     Damaged = Callable[[], None]
 
 
-@pytest.fixture
-def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the pause after the second failure in a row longer than any test."""
-    monkeypatch.setattr("aosp_plugin.framework.backoff.FIRST", 3600.0)
-    monkeypatch.setattr("aosp_plugin.framework.backoff.CAP", 3600.0)
+LONG_PAUSES = IN_LIFE._replace(first_pause=3600.0, longest_pause=3600.0)
+"""The pause after the second failure in a row is longer than any test."""
 
 
-@pytest.mark.usefixtures("long_pauses")
 async def test_kubelet_is_found_after_a_stale_kubelet_socket(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
@@ -54,7 +50,7 @@ async def test_kubelet_is_found_after_a_stale_kubelet_socket(
     async with Kubelet(kubelet_dir):
         pass
     assert os.listdir(kubelet_dir) == ["kubelet.sock"]
-    async with running(device_directory, kubelet_dir) as plugin:
+    async with running(device_directory, kubelet_dir, timings=LONG_PAUSES) as plugin:
         await problem(plugin, "Connection refused")
         healed()
         async with Kubelet(kubelet_dir) as kubelet:
@@ -192,7 +188,6 @@ async def test_plugin_socket_removed_before_it_is_served(
             assert kubelet.registrations[-1].endpoint not in swept
 
 
-@pytest.mark.usefixtures("long_pauses")
 async def test_kubelet_restart_ends_the_pause(
     device_directory: DeviceDirectory, kubelet_dir: str, healed: Damaged
 ) -> None:
@@ -200,7 +195,7 @@ async def test_kubelet_restart_ends_the_pause(
     device_directory.add(0)
     async with Kubelet(kubelet_dir) as kubelet:
         kubelet.faults.refuse_register = "not today"
-        async with running(device_directory, kubelet_dir):
+        async with running(device_directory, kubelet_dir, timings=LONG_PAUSES):
             await kubelet.wait_for(lambda k: len(k.registrations) == 2)
             kubelet.faults.refuse_register = None
             healed()

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.errors import RegistrationFailedError
 from aosp_plugin.framework.aio import background_task, wait_any
+from aosp_plugin.framework.clock import Clock
 from aosp_plugin.framework.deviceplugin import supervisor as real
 from aosp_plugin.framework.deviceplugin.kubelet_client import register
-from aosp_plugin.framework.deviceplugin.servicer import Servicer
 from kubelet_standin import Kubelet
 from kubelet_standin.registration import PENDING
 from tests.model.events import Event, happen, quiet, reachable
@@ -36,7 +34,7 @@ WALKS, EVENTS, TWO_AT_ONCE = 20, 60, 0.3
 """Number of walks, of events in each before STOP, and the probability of two events at once."""
 
 
-class SupervisorClock:
+class SupervisorClock(Clock):
     """The supervisor's time, which the test controls, and what the supervisor is waiting for."""
 
     def __init__(self) -> None:
@@ -44,17 +42,12 @@ class SupervisorClock:
         self._passed = asyncio.Event()
         self._late = asyncio.Event()
         self.waits_for: tuple[asyncio.Event, ...] = ()
-        self.servicer: Servicer | None = None
-        """The servicer of the newest registration."""
         self.moved = asyncio.Event()
         """Set whenever the supervisor starts to wait."""
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make the supervisor use this clock."""
-        monkeypatch.setattr(real, "time", SimpleNamespace(monotonic=lambda: self._now, time=time.time))
-        monkeypatch.setattr(real, "wait_any", self._wait_any)
+        """Let the time of the kubelet's answer be that of this clock as well."""
         monkeypatch.setattr(real, "register", self._register_in_time)
-        monkeypatch.setattr(real, "Servicer", self._serve)
 
     def passes(self) -> None:
         """Let so much time pass that all deadlines and pauses are over."""
@@ -62,11 +55,12 @@ class SupervisorClock:
         self._passed.set()
         self._late.set()
 
-    def _serve(self, *arguments: Any) -> Servicer:
-        self.servicer = Servicer(*arguments)
-        return self.servicer
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._now
 
-    async def _wait_any(self, *events: asyncio.Event, timeout: float) -> bool:  # noqa: ARG002 - it is the test's time
+    async def wait(self, *events: asyncio.Event, timeout: float | None = None) -> bool:  # noqa: ARG002 - as above
+        """Wait for an event, or until the time passes."""
         self.waits_for = events
         self.moved.set()
         try:
@@ -94,6 +88,7 @@ class RandomWalk:
         self.kubelet = Kubelet(kubelet_dir)
         self.plugin = make_plugin(device_directory, kubelet_dir, timings=IN_LIFE)
         self._supervisor = self.plugin._supervisor
+        self._supervisor._clock = clock
         self._clock = clock
         self.task = asyncio.create_task(self.plugin.run())
         self.task.add_done_callback(lambda _: clock.moved.set())
@@ -139,13 +134,13 @@ class RandomWalk:
         waits_for = self._clock.waits_for
         if not waits_for or any(event.is_set() for event in waits_for):
             return None
-        if len(waits_for) == 2:
-            waits = self._supervisor.problem.startswith("waiting for kubelet")
-            return Phase.WAITING if waits else Phase.PAUSING
+        supervisor = self._supervisor
+        if not supervisor.endpoint:
+            return Phase.WAITING if supervisor.problem.startswith("waiting for kubelet") else Phase.PAUSING
         streams = self.kubelet.resource(RESOURCE).streams
-        if not self._supervisor.problem:
+        if supervisor.registered:
             return Phase.STREAMING if streams == 1 else None
-        if self._clock.servicer is not None and self._clock.servicer.stream_opened in waits_for:
+        if supervisor._response is not None and supervisor._response.done():
             return Phase.REGISTERED if streams == 0 else None
         served = sockets(self.kubelet.directory)
         arrived = any(one.endpoint in served and one.outcome == PENDING for one in self.kubelet.registrations)

@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.binder.discovery.health import Reason
 from aosp_plugin.daemon.leaks import Leaks
-from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
+from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, States
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_every_alert_heading_and_reason_is_in_the_runbook() -> None:
 
 
 def test_every_reason_for_a_lost_connection_is_in_the_runbook() -> None:
-    reasons = set(DisconnectReason) - {DisconnectReason.STOPPED}
+    reasons = set(Loss) - {Loss.STOPPED, Loss.NOT_REGISTERED}  # the last one is a reason to wait for the kubelet
     assert [reason for reason in reasons if f"`{reason}`" not in RUNBOOK] == []
 
 

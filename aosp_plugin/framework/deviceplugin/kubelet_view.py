@@ -18,8 +18,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
+from aosp_plugin.framework.registration import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -184,7 +184,7 @@ class KubeletView:
                 continue
             with working_for(plugin.resource_name):
                 if confirmation.compare(allocatable, published, self._clock(), self._timings):
-                    plugin.reregister(DisconnectReason.FEWER_DEVICES)
+                    plugin.reregister(Loss.FEWER_DEVICES)
             self._recheck |= confirmation.in_doubt
         self._log_failure(answer.problem)
 

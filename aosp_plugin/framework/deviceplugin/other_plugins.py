@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
 from aosp_plugin.framework.observer import NULL_OBSERVER
+from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.sockets import socket_number
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class OtherPlugins:
         self,
         supervisor: Supervisor,
         *,
-        reregister: Callable[[DisconnectReason], None],
+        reregister: Callable[[Loss], None],
         override: Callable[[bool], None],
         earlier_ended: Callable[[], None],
         interval: float,
@@ -132,11 +132,11 @@ class OtherPlugins:
 
     async def _scan(self) -> None:
         self._supervisor.directory_changed.clear()
-        own_endpoint = self._supervisor.endpoint
+        own_endpoint = self._supervisor.registered_endpoint
         found = await self._supervisor.other_plugins()
         if found is None:
             return
-        if own_endpoint != self._supervisor.endpoint:  # what was found may be later than the previous registration only
+        if own_endpoint != self._supervisor.registered_endpoint:  # found may be later than the previous one only
             self._supervisor.directory_changed.set()
             return
         fewer = len(found) < len(self.found)
@@ -155,6 +155,6 @@ class OtherPlugins:
                 LOG.info("later plugin of the resource has taken over")
             self._override(self.overridden)
         if lost:
-            self._reregister(DisconnectReason.LATER_PLUGIN_ENDED)
+            self._reregister(Loss.LATER_PLUGIN_ENDED)
         elif fewer and not self.overridden:
             self._earlier_ended()

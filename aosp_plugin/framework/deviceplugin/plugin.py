@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import complete_unless, run_and_close
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
@@ -17,9 +18,9 @@ from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.deviceplugin.supervisor import DisconnectReason
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.observer import Observer
+    from aosp_plugin.framework.registration import Loss
 
 
 class DevicePlugin:
@@ -36,6 +37,7 @@ class DevicePlugin:
         *,
         kubelet_dir: str = KUBELET_DIRECTORY,
         timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         close_timeout: float = CLOSE_TIMEOUT,
@@ -64,6 +66,7 @@ class DevicePlugin:
             stop=self._stop,
             rescan=self.rescan,
             timings=timings,
+            clock=clock,
             observer=observer,
         )
         self._other_plugins = OtherPlugins(
@@ -83,19 +86,19 @@ class DevicePlugin:
         """Request a full scan without a file event."""
         self._scanned.trigger()
 
-    def reregister(self, reason: DisconnectReason) -> None:
-        """End the current registration and register again, with ``reason`` in the log; no effect if not registered.
+    def reregister(self, loss: Loss) -> None:
+        """End the current registration and register again, with ``loss`` in the log; no effect if not registered.
 
         For a kubelet that has lost the devices although its stream is open.
         """
         if self.registered:
             self._observer.lost_by_kubelet()
-            self._supervisor.reregister(reason)
+            self._supervisor.reregister(loss)
 
     @property
     def endpoint(self) -> str:
         """Name of the plugin's socket while it is registered, and else empty."""
-        return self._supervisor.endpoint
+        return self._supervisor.registered_endpoint
 
     @property
     def view_due(self) -> asyncio.Event:
@@ -121,7 +124,7 @@ class DevicePlugin:
     @property
     def registered(self) -> bool:
         """Whether the kubelet is registered and has an open stream of the devices."""
-        return self._supervisor.connected
+        return self._supervisor.registered
 
     @property
     def unready(self) -> str:

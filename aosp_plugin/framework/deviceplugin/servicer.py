@@ -56,26 +56,31 @@ class Servicer:
         inventory: Inventory,
         worker: Worker,
         rescan: Callable[[], None],
+        streams_changed: Callable[[], None],
         observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
     ) -> None:
-        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy."""
+        """``worker`` runs ``pre_start``. ``rescan`` is called if that fails: the device may be unhealthy.
+
+        ``streams_changed`` is called when ``stream_opened`` or ``stream_ended`` becomes true.
+        """
         self._backend = backend
         self._inventory = inventory
         self._worker = worker
         self._rescan = rescan
+        self._streams_changed = streams_changed
         self._observer = observer
         self._timings = timings
         self._silent = False
         self._finished = asyncio.Event()
-        self.stream_opened = asyncio.Event()
-        """Set when ListAndWatch was called for the first time.
+        self.stream_opened = False
+        """Whether ListAndWatch was called.
 
         Any number of clients may call it; the first stream is the kubelet's, which calls it as soon as it has the name
         of the socket.
         """
-        self.stream_ended = asyncio.Event()
-        """Set when the first stream has ended unexpectedly: the kubelet will not open another one."""
+        self.stream_ended = False
+        """Whether the first stream has ended unexpectedly: the kubelet will not open another one."""
 
     @property
     def options(self) -> pb.DevicePluginOptions:
@@ -116,9 +121,9 @@ class Servicer:
 
         A client that does not read delays nothing but its own stream.
         """
-        first = not self.stream_opened.is_set()
-        self.stream_opened.set()
+        first, self.stream_opened = not self.stream_opened, True
         self._observer.stream_opened()
+        self._streams_changed()
         sent = 0
         try:
             while not self._finished.is_set():
@@ -133,7 +138,8 @@ class Servicer:
         finally:
             self._observer.stream_closed()
             if first and not self._finished.is_set():
-                self.stream_ended.set()
+                self.stream_ended = True
+                self._streams_changed()
 
     def _unary(
         self, rpc: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]

@@ -14,6 +14,7 @@ import grpc
 
 from aosp_plugin.framework.aio import wait_any
 from aosp_plugin.framework.api import dra_health_pb2 as pb
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """The messages of both are the same."""
-
-PERIOD = 10.0
-"""Seconds between two reports of a health that does not change."""
 
 TIMEOUT = 30
 """Seconds without a report after which the kubelet considers the health unknown: its default, too."""
@@ -67,7 +65,7 @@ class PreparedHealth:
 class HealthServicer:
     """The service DRAResourceHealth of one socket, with any number of streams."""
 
-    def __init__(self, health: PreparedHealth, period: float = PERIOD) -> None:
+    def __init__(self, health: PreparedHealth, period: float = DEFAULT.health_period) -> None:
         """``period`` is in seconds."""
         self._health = health
         self._period = period

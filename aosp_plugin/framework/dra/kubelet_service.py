@@ -1,75 +1,55 @@
-"""Keeps a DRA driver registered with the kubelet, and serves its requests.
+"""Keeps a DRA driver registered: it is called by the kubelet, on one socket for everything.
 
-One socket in the kubelet's directory plugins_registry serves everything: registration, DRAPlugin, DRAResourceHealth.
-The socket has a name that was never used before, and appears only when the server answers. The kubelet finds it by file
-events, and a kubelet that starts finds it by reading the directory; nothing else tells a driver that the kubelet
-restarted. If the kubelet does not connect, or the socket is gone, the driver serves on another one.
+The kubelet finds the socket in its directory plugins_registry by file events, and a kubelet that starts finds it by
+reading the directory; nothing else tells a driver that the kubelet restarted. It calls GetInfo, registers the driver,
+and calls NotifyRegistrationStatus (pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go).
 
-The end of a kubelet shows in no call either: its connection to the driver may be idle, and gRPC closes it after half an
-hour. Its podresources socket, which then refuses connections, shows it at no cost.
+The end of a kubelet shows in no call: its connection to the driver may be idle, and gRPC closes it after half an hour.
+Its podresources socket, which then refuses connections, shows it at no cost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import enum
 import logging
-import os
-import random
-import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from aosp_plugin.framework import backoff
-from aosp_plugin.framework.aio import wait_any
-from aosp_plugin.framework.directory_monitor import DirectoryMonitor
+import grpc
+
+from aosp_plugin.framework.api import pluginregistration_pb2 as pb
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
-from aosp_plugin.framework.dra.health import PERIOD, HealthServicer
+from aosp_plugin.framework.dra.health import HealthServicer
+from aosp_plugin.framework.dra.names import socket_stem
 from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
-from aosp_plugin.framework.dra.registration import RegistrationServicer, RegistryDirectory
-from aosp_plugin.framework.errors import KubeletDirectoryError, RegistrationFailedError
-from aosp_plugin.framework.observer import milliseconds
-from aosp_plugin.framework.socket_server import serving
+from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.registration import Loss, Registration
+from aosp_plugin.framework.sockets import SocketDirectory
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aosp_plugin.framework.directory_monitor import DirectoryView
     from aosp_plugin.framework.dra.health import PreparedHealth
     from aosp_plugin.framework.dra.interfaces import ClaimHandler
     from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.sockets import SocketIdentity
+    from aosp_plugin.framework.registration import Handlers
+
+    Context = grpc.aio.ServicerContext[bytes, bytes]
 
 LOG = logging.getLogger(__name__)
 
+SERVICE = "pluginregistration.Registration"
 
-class Timings(NamedTuple):
-    """Durations in seconds."""
-
-    patience: float = 10.0
-    """For the kubelet to register the driver after the socket appeared, or after its last attempt; doubled each time it
-    does not. The kubelet repeats attempts that failed after 0.5 s, and then after twice as long each time."""
-    max_patience: float = 60.0
-    """The longest patience."""
-    stable: float = 5.0
-    """After which the loss of a socket does not count as one more failure in a row."""
-    kubelet: float = 5.0
-    """Between two checks whether the kubelet runs."""
-    stop: float = 1.0
-    """For pending requests when the server stops."""
-    health_period: float = PERIOD
-    """Between two reports of a health that does not change."""
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""The kubelet uses the first DRAPlugin in the driver's order that it knows, and its own favourite DRAResourceHealth
+(pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go ``validateSupportedServices``, ``pickHealthService``)."""
 
 
-class _Reason(enum.StrEnum):
-    """Why a socket is given up."""
-
-    STOPPED = "stopped"
-    SOCKET_GONE = "the driver's socket is gone"
-    NOT_REGISTERED = "the kubelet has not registered the driver"
-
-
-class KubeletService:
+class KubeletService(Registration):
     """The kubelet's side of one DRA driver. Belongs to one event loop."""
 
     def __init__(
@@ -83,194 +63,108 @@ class KubeletService:
         stop: asyncio.Event,
         kubelet_socket: str = "",
         observer: DraObserver = NULL_DRA_OBSERVER,
-        timings: Timings = Timings(),
-        rng: random.Random | None = None,
+        timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
     ) -> None:
         """``files`` is used by this object alone; ``stop`` ends ``run``.
 
         ``kubelet_socket`` is a socket on which the kubelet listens; empty if there is none.
         """
-        self._driver = driver
-        self._directory = RegistryDirectory(registry_directory, driver)
-        self._monitor = DirectoryMonitor(self._directory, files, stop, f"{driver} registry")
+        directory = SocketDirectory(registry_directory, socket_stem(driver))
+        name = f"{driver} registry"
+        super().__init__(directory, files, stop, name=name, observer=observer, timings=timings, clock=clock)
+        # Without an endpoint, the kubelet uses the socket on which it called GetInfo, under the path that it sees
+        # (operation_generator.go): the path in the driver's container may be another one.
+        self._info = pb.PluginInfo(type="DRAPlugin", name=driver, supported_versions=SUPPORTED_VERSIONS)
         self._claims = ClaimServicer(handler)
         self._health = health
-        self._stop = stop
         self._kubelet_socket = kubelet_socket
         self._kubelet_listened = False
-        self._observer = observer
-        self._timings = timings
-        self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._patience = timings.patience
-        self._awaited_since = 0.0
-        self._started = 0.0
-        self._problem = "not registered yet"
-        self.registered = False
-        """Whether the kubelet has confirmed the registration of the current socket."""
         self.first_registered = asyncio.Event()
         """Set when the kubelet has confirmed a registration for the first time."""
-        self.endpoint = ""
-        """Name of the driver's socket while it serves, and else empty."""
         self.restarted = asyncio.Event()
         """Set each time the kubelet begins to register the driver, as it does after a restart; the subscriber clears
         it."""
 
-    @property
-    def problem(self) -> str:
-        """Why the driver is not registered, and what hangs; empty if neither. May be read in any thread."""
-        return "; ".join(filter(None, [self._problem, self._monitor.problem]))
-
-    async def run(self) -> None:
-        """Serve and stay registered until ``stop`` is set."""
-        pauses = backoff.delays(self._rng)
-        while not self._stop.is_set():
-            self._started, reason = time.monotonic(), None
-            try:
-                if not await self._wait_for_directory():
-                    return
-                self._started = time.monotonic()
-                await self._monitor.sweep()
-                reason = await self._serve()
-            except RegistrationFailedError as error:
-                self._failed(str(error))
-            if reason is _Reason.NOT_REGISTERED or time.monotonic() - self._started >= self._timings.stable:
-                pauses = backoff.delays(self._rng)
-            await wait_any(self._stop, timeout=next(pauses))
-
     async def close(self) -> None:
         """End the work for claims, the file events and the worker thread, after ``run`` or instead of it."""
         await self._claims.close(self._timings.stop)
-        await self._monitor.close()
+        await super().close()
 
-    async def _wait_for_directory(self) -> bool:
-        """Wait until the driver can serve in the kubelet's directory; return False if ``stop`` is set first.
+    def _services(self, endpoint: str) -> tuple[Handlers, Callable[[], None]]:
+        registration = {
+            "GetInfo": grpc.unary_unary_rpc_method_handler(
+                partial(self._get_info, endpoint), pb.InfoRequest.FromString, pb.PluginInfo.SerializeToString
+            ),
+            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                partial(self._notify, endpoint),
+                pb.RegistrationStatus.FromString,
+                pb.RegistrationStatusResponse.SerializeToString,
+            ),
+        }
+        health = HealthServicer(self._health, self._timings.health_period)
+        self._await_kubelet()
+        handlers = [grpc.method_handlers_generic_handler(SERVICE, registration)]
+        return [*handlers, *self._claims.handlers(), *health.handlers()], health.finish
 
-        Raises RegistrationFailedError.
-        """
-        while not self._stop.is_set():
-            exists = (await self._monitor.view()).kubelet is not None
-            reason = await self._directory_problem() if exists else f"there is no {self._directory.path}"
-            if self._stop.is_set():
-                break
-            if not reason:
-                return True
-            self._wait_for_kubelet(reason)
-            await wait_any(self._monitor.changed, self._stop, timeout=self._monitor.interval)
-        return False
+    async def _get_info(self, endpoint: str, _request: pb.InfoRequest, _context: Context) -> pb.PluginInfo:
+        if endpoint == self.endpoint:  # otherwise, the socket was given up
+            self._await_kubelet()
+            LOG.info("kubelet requests registration", extra={"endpoint": self.endpoint})
+            self.restarted.set()
+        return self._info
 
-    async def _directory_problem(self) -> str:
+    async def _notify(
+        self, endpoint: str, status: pb.RegistrationStatus, _context: Context
+    ) -> pb.RegistrationStatusResponse:
+        if endpoint == self.endpoint:
+            if status.plugin_registered:
+                self._completed()
+                self._patience = self._timings.patience
+                self.first_registered.set()
+            else:
+                # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
+                error = (status.error or "the kubelet gave no reason").replace(f"/{endpoint}", "")
+                self._failed(f"the kubelet refuses the driver: {error}")
+                self._await_kubelet()
+            self._monitor.changed.set()
+        return pb.RegistrationStatusResponse()
+
+    def _progress(self, _view: DirectoryView) -> Loss | None:
+        if self._deadline is None or self._clock() < self._deadline:
+            return None
+        self._patience = min(2 * self._patience, self._timings.longest_patience)
+        return Loss.NOT_REGISTERED
+
+    async def _unavailable(self) -> str:
+        if reason := await super()._unavailable():
+            return reason
         try:
             await self._monitor.check()
         except KubeletDirectoryError as error:
             return str(error)
         return ""
 
-    async def _serve(self) -> _Reason:
-        """Serve on a new socket until it is given up; return why. Raises RegistrationFailedError."""
-        endpoint = self._directory.next_endpoint(time.time())
-        path = os.path.join(self._directory.path, endpoint)
-        registration = RegistrationServicer(
-            self._driver, partial(self._requested, endpoint), partial(self._answered, endpoint)
-        )
-        health = HealthServicer(self._health, self._timings.health_period)
-        handlers = [registration.handler(), *self._claims.handlers(), *health.handlers()]
-        self._awaited_since, self.endpoint = time.monotonic(), endpoint
-        async with serving(handlers, path, self._monitor, self._timings.stop, finish=health.finish):
-            reason = await self._watch(path)
-            self._given_up(reason)
-        return reason
+    @property
+    def _interval(self) -> float:
+        return min(super()._interval, self._timings.kubelet)
 
-    async def _watch(self, path: str) -> _Reason:
-        """Return the first sign that the kubelet has lost the driver, or will not register it.
-
-        Raises RegistrationFailedError.
-        """
-        view = await self._monitor.view(path)
-        own_socket = view.own
-        while True:
-            if self._stop.is_set():
-                return _Reason.STOPPED
-            if self._is_gone(view, own_socket):
-                return _Reason.SOCKET_GONE
-            timeout = min(self._monitor.interval, self._timings.kubelet)
-            if not self.registered:
-                remaining = self._awaited_since + self._patience - time.monotonic()
-                if remaining <= 0:
-                    return _Reason.NOT_REGISTERED
-                timeout = min(timeout, remaining)
-            await wait_any(self._monitor.changed, self._stop, timeout=timeout)
-            with contextlib.suppress(RegistrationFailedError):  # the kubelet keeps its connection
-                view = await self._monitor.view(path)
-                await self._check_kubelet()
-
-    async def _check_kubelet(self) -> None:
+    async def _look(self) -> None:
         """Note the end of the kubelet. A socket on which it has never listened may be left from another one."""
         listens = await self._monitor.listens(self._kubelet_socket)
         if listens and self.registered:
             self._kubelet_listened = True
         elif listens is False and self._kubelet_listened:
             self._unregistered()
-            self._awaited_since = time.monotonic()  # it finds the driver's socket when it starts
-            self._wait_for_kubelet(f"it does not listen on {self._kubelet_socket}")
+            self._await_kubelet()  # it finds the driver's socket when it starts
+            self._waits(f"it does not listen on {self._kubelet_socket}")
 
-    @staticmethod
-    def _is_gone(view: DirectoryView, own_socket: SocketIdentity | None) -> bool:
-        return own_socket is None or view.own != own_socket
-
-    def _requested(self, endpoint: str) -> None:
-        """Handle the kubelet's first call of a registration."""
-        if endpoint != self.endpoint:
-            return  # the socket was given up
-        self._awaited_since = time.monotonic()
-        LOG.info("kubelet requests registration", extra={"endpoint": self.endpoint})
-        self.restarted.set()
-
-    def _answered(self, endpoint: str, refusal: str | None) -> None:
-        """Handle the end of the kubelet's registration."""
-        if endpoint != self.endpoint:
-            return
-        if refusal is not None:
-            # Without the name of the socket, which differs each time: a refusal that lasts is logged once.
-            self._failed(f"the kubelet refuses the driver: {refusal.replace(f'/{endpoint}', '')}")
-            self._awaited_since = time.monotonic()
-            self._monitor.changed.set()  # the wait for the registration begins
-            return
-        self._observer.registration("ok")
-        self.registered, self._problem, self._patience = True, "", self._timings.patience
-        self.first_registered.set()
-        self._monitor.changed.set()  # check the kubelet's socket at once
-        duration = milliseconds(time.monotonic() - self._started)
-        LOG.info("registered", extra={"endpoint": self.endpoint, "duration_ms": duration})
-
-    def _failed(self, error: str) -> None:
-        self._unregistered()
-        self._observer.registration("failed")
-        if self._set_problem(f"registration failed, retrying: {error}"):
-            LOG.warning("registration failed, retrying", extra={"error": error})
-
-    def _given_up(self, reason: _Reason) -> None:
-        """Report the end of a socket, before its server stops."""
-        self._unregistered()
-        self.endpoint = ""
-        if reason is _Reason.SOCKET_GONE:
-            if self._set_problem(f"connection to kubelet lost, re-registering: {reason}"):
-                LOG.warning("connection to kubelet lost, re-registering", extra={"reason": reason.value})
-        elif reason is _Reason.NOT_REGISTERED:
-            self._patience = min(2 * self._patience, self._timings.max_patience)
-            if not self._problem.startswith("registration failed"):
-                self._wait_for_kubelet("it has not registered the driver's socket")
+    def _await_kubelet(self) -> None:
+        """Give the kubelet time to register the driver, unless it is registered."""
+        if not self.registered:
+            self._deadline = self._clock() + self._patience
 
     def _unregistered(self) -> None:
         self._kubelet_listened = False
-        if self.registered:
-            self.registered = False
-            self._observer.unregistered()
-
-    def _wait_for_kubelet(self, reason: str) -> None:
-        if self._set_problem(f"waiting for kubelet: {reason}"):
-            LOG.warning("waiting for kubelet", extra={"reason": reason})
-
-    def _set_problem(self, problem: str) -> bool:
-        """Set why the driver is not registered; return whether that differs from the last reason."""
-        before, self._problem = self._problem, problem
-        return problem != before
+        super()._unregistered()

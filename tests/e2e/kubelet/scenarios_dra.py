@@ -9,10 +9,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from aosp_plugin.framework.dra.interfaces import DeviceHealth
-from aosp_plugin.framework.dra.registration import RegistrationServicer
 from tests.dra_drivers import PATIENT, Driver, running_driver
 from tests.e2e.kubelet import scenarios
 from tests.e2e.kubelet.scenarios import PATIENCE, restart, scenario
@@ -95,7 +92,7 @@ async def dra_two_instances(kubelet: DeviceManager, resource: str) -> None:
 @scenario("A DRA driver that is not registered within its patience is registered on another socket", DRA)
 async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
     endpoints: set[str] = set()
-    timings = PATIENT._replace(patience=0.6, max_patience=3.0)
+    timings = PATIENT._replace(patience=0.6, longest_patience=3.0)
     await kubelet.stop()
     async with running_driver(kubelet.registry, name=_name(resource), timings=timings) as driver:
         try:
@@ -110,24 +107,16 @@ async def dra_kubelet_is_down(kubelet: DeviceManager, resource: str) -> None:
 
 @scenario("A DRA driver whose services the kubelet does not know is refused, and told why", DRA)
 async def dra_refused(kubelet: DeviceManager, resource: str) -> None:
-    answers: asyncio.Queue[str | None] = asyncio.Queue()
-    servicer = RegistrationServicer(_name(resource), lambda: None, answers.put_nowait)
-    servicer._info.supported_versions[:] = ["v1beta1"]
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((servicer.handler(),))
-    path = os.path.join(kubelet.registry, f"{_name(resource)}.sock")
-    server.add_insecure_port(f"unix:{path}")
-    await server.start()
-    try:
-        refusal = await asyncio.wait_for(answers.get(), PATIENCE)
-    finally:
-        await server.stop(None)
     expected = (
         "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC versions of DRA driver "
-        f'plugin {_name(resource)} at endpoint {path}: none of services supported by the plugin (["v1beta1"]) are '
-        'supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
+        f"plugin {_name(resource)} at endpoint {kubelet.registry}: none of services supported by the plugin "
+        '(["v1beta1"]) are supported by the kubelet (["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
     )
-    assert refusal == expected, refusal
+    async with running_driver(kubelet.registry, name=_name(resource)) as driver:
+        driver.service._info.supported_versions[:] = ["v1beta1"]  # before the driver runs
+        async with asyncio.timeout(PATIENCE):
+            while not driver.service.problem.endswith(expected):
+                await asyncio.sleep(0.05)
 
 
 ALL: Final = scenarios.ALL

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.backoff import delays
+from aosp_plugin.framework.timings import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +36,19 @@ def first(count: int, waits: Iterator[float]) -> list[float]:
 
 def drawn(seed: int) -> Iterator[float]:
     """Return pauses with a seeded source of randomness."""
-    return delays(random.Random(seed))  # noqa: S311 - no secret
+    return delays(random.Random(seed), DEFAULT)  # noqa: S311 - no secret
 
 
 def test_pauses_double_up_to_the_cap() -> None:
-    assert first(12, delays(Fixed(1))) == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15, 15])
+    assert first(12, delays(Fixed(1), DEFAULT)) == pytest.approx(
+        [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15, 15]
+    )
 
 
 def test_each_pause_is_random_in_the_upper_half_of_its_range() -> None:
     """A short pause does not change the next range."""
     low = Fixed(0)
-    assert first(9, delays(low)) == pytest.approx([0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4])
+    assert first(9, delays(low, DEFAULT)) == pytest.approx([0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4])
     assert set(low.ranges) == {(0.5, 1.0)}
 
 

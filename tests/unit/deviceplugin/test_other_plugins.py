@@ -30,7 +30,7 @@ class Directory:
 
     def __init__(self) -> None:
         """Begin with the plugin registered, and no other one."""
-        self.endpoint = endpoint(5)
+        self.registered_endpoint = endpoint(5)
         self.others: tuple[int, ...] = ()
         self.during_scan: Callable[[], None] = lambda: None
         self.directory_changed = asyncio.Event()
@@ -80,7 +80,7 @@ async def test_new_registration_during_a_scan_is_not_overridden(
     """The scan found a plugin that registered later than the previous registration only."""
 
     def register() -> None:
-        directory.endpoint = endpoint(9)
+        directory.registered_endpoint = endpoint(9)
 
     directory.during_scan = register
     async with background_task(plugins.run()):

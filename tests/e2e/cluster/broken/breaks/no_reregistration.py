@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from aosp_plugin.framework import registration
 from aosp_plugin.framework.deviceplugin import supervisor
 
-
-def _stopped(self: Any, *_: object) -> supervisor.DisconnectReason | None:
-    return supervisor.DisconnectReason.STOPPED if self._stop.is_set() else None
+_progress = supervisor.Supervisor._progress
 
 
-def _ignore(*_: object) -> None:
-    pass
+def _stopped(self: Any, *_: object) -> registration.Loss | None:
+    return registration.Loss.STOPPED if self._stop.is_set() else None
 
 
-supervisor.Supervisor._detect_failure = _stopped  # type: ignore[assignment,method-assign]
-supervisor.Supervisor.reregister = _ignore  # type: ignore[assignment,method-assign]
+def _until_registered(self: Any, view: Any) -> registration.Loss | None:
+    return None if self.registered else _progress(self, view)
+
+
+registration.Registration._lost = _stopped  # type: ignore[assignment,method-assign]
+supervisor.Supervisor._progress = _until_registered  # type: ignore[method-assign]
