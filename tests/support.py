@@ -22,13 +22,16 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin
+from aosp_plugin.framework.service.address import listen
+from aosp_plugin.framework.service.http import serving
 from aosp_plugin.framework.timings import Timings
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from aosp_plugin.framework.service.http import Route
     from kubelet_standin import Kubelet
 
 RESOURCE = "aosp.io/binder"
@@ -68,6 +71,13 @@ class DeviceDirectory:
         """Remove devices."""
         for number in numbers:
             (self.directory / f"aosp_binder{number}").unlink()
+
+
+@contextlib.contextmanager
+def http_serving(address: tuple[str, int], routes: Mapping[str, Route], allowed: Iterable[str] = ()) -> Iterator[int]:
+    """Serve routes on an address, as the plugin does; yield the port."""
+    with serving(listen(address), routes, {address[0], *allowed}) as port:
+        yield port
 
 
 def free_port() -> int:

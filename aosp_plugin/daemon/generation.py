@@ -25,7 +25,7 @@ from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.service.listening import listen
+from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:

@@ -21,14 +21,13 @@ import pytest
 
 from aosp_plugin.daemon import page
 from aosp_plugin.errors import ServiceError
-from aosp_plugin.framework.service import connections, requests
 from aosp_plugin.framework.service import http as plugin_http
-from aosp_plugin.framework.service.connections import read_head
-from aosp_plugin.framework.service.http import Answer, in_loop, probe, serving
-from aosp_plugin.framework.service.listening import listen
-from aosp_plugin.framework.service.requests import is_own_host
+from aosp_plugin.framework.service.address import listen
+from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
+from aosp_plugin.framework.service.http import serving as serving_socket
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
+from tests.support import http_serving as serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -321,7 +320,7 @@ def test_request_may_arrive_in_pieces(port: int) -> None:
 
 def test_slow_request_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for the whole request, even if bytes keep arriving."""
-    monkeypatch.setattr(requests, "CLIENT_TIMEOUT", 0.2)
+    monkeypatch.setattr(plugin_http, "CLIENT_TIMEOUT", 0.2)
     with connected(port) as connection:
         connection.settimeout(0.01)
         received = None
@@ -346,7 +345,8 @@ def test_slow_request_does_not_shorten_the_time_for_the_answer(monkeypatch: pyte
         connection.settimeout(0.001)
         return head
 
-    monkeypatch.setattr(requests, "read_head", slow_read)
+    read_head = plugin_http._read_head
+    monkeypatch.setattr(plugin_http, "_read_head", slow_read)
     with serving(LOCAL, {"/": lambda: Answer("text/plain", b"x" * 50_000_000)}) as port:
         assert len(get(port, "/").body) == 50_000_000
 
@@ -385,7 +385,7 @@ def test_client_with_many_connections_closes_none_of_another_address(port: int) 
         probing = stack.enter_context(
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=("127.0.0.2", 0))
         )
-        for _ in range(3 * connections.MAX_CONNECTIONS):
+        for _ in range(3 * plugin_http.MAX_CONNECTIONS):
             stack.enter_context(connected(port))
             assert get(port, "/").text == "hello"  # the server has accepted all earlier connections
         probing.sendall(REQUEST)
@@ -395,7 +395,7 @@ def test_client_with_many_connections_closes_none_of_another_address(port: int) 
 def test_new_connection_replaces_the_oldest(port: int) -> None:
     """A client with many connections cannot lock out a probe."""
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connected(port)) for _ in range(connections.MAX_CONNECTIONS)]
+        idle = [stack.enter_context(connected(port)) for _ in range(plugin_http.MAX_CONNECTIONS)]
         assert get(port, "/").status == 200
         assert idle[0].recv(1) == b""
         for connection in idle[1:]:
@@ -405,7 +405,7 @@ def test_new_connection_replaces_the_oldest(port: int) -> None:
 
 def test_number_of_threads_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """If closed connections do not end, new ones are refused until they do."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(plugin_http, "MAX_CONNECTIONS", 2)
     proceed, entered = threading.Event(), threading.Semaphore(0)
 
     def hanging() -> Answer:
@@ -507,11 +507,11 @@ def test_socket_passes_from_one_server_to_the_next_without_losing_a_client() -> 
     """A client that connects while there is no server is answered by the next one."""
     listener = listen(LOCAL)
     successor = listener.dup()
-    with serving(listener, {"/": lambda: plugin_http.text(HTTPStatus.OK, "first")}) as port:
+    with serving_socket(listener, {"/": lambda: plugin_http.text(HTTPStatus.OK, "first")}) as port:
         assert get(port, "/").text == "first\n"
     with connected(port) as client:
         client.sendall(REQUEST)
-        with serving(successor, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
+        with serving_socket(successor, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
             assert client.makefile().read().endswith("second\n")
 
 
@@ -522,7 +522,7 @@ def test_all_addresses_of_the_host_replace_one_of_them() -> None:
         with pytest.raises(ServiceError, match="Address already in use"):
             listen(("0.0.0.0", port))  # noqa: S104 - the subject of the test
         second = listen(("0.0.0.0", port), beside=[first])  # noqa: S104 - as above
-    with serving(second, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
+    with serving_socket(second, {"/": lambda: plugin_http.text(HTTPStatus.OK, "second")}):
         assert get(port, "/").text == "second\n"
         with pytest.raises(ServiceError, match="Address already in use"):
             listen(("127.0.0.1", port))
@@ -677,13 +677,13 @@ async def test_clients_that_wait_for_a_descriptor_cost_no_cpu_time(
 
 SCARCE = """\
 import contextlib, logging, os, resource, socket, threading
-from aosp_plugin.framework.service import connections, http, listening
+from aosp_plugin.framework.service import address, http
 
 waiting = threading.Event()
 handler = logging.Handler()
 handler.emit = lambda record: waiting.set()
-connections.LOG.addHandler(handler)
-listener, client = listening.listen(("127.0.0.1", 0)), socket.socket()
+http.LOG.addHandler(handler)
+listener, client = address.listen(("127.0.0.1", 0)), socket.socket()
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 free = [os.open("/dev/null", os.O_RDONLY) for _ in range(2)]
 for descriptor in free:

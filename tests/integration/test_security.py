@@ -20,12 +20,11 @@ from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi.spec_file import SpecFile
-from aosp_plugin.framework.service.http import serving
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.integration.test_binder_backend import needs_root
 from tests.integration.test_http import LOCAL, raw
-from tests.support import DeviceDirectory, listed, names, running, sockets
+from tests.support import DeviceDirectory, http_serving, listed, names, running, sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,7 +196,7 @@ def test_resource_name_and_prefix_cannot_be_paths(tmp_path: Path, key: str, valu
 )
 def test_request_path_is_never_a_file_path(path: str) -> None:
     """The answer does not repeat the request."""
-    with serving(LOCAL, page.routes()) as port:
+    with http_serving(LOCAL, page.routes()) as port:
         head, _, body = raw(port, f"GET {path} HTTP/1.0\r\n\r\n".encode()).decode().partition("\r\n\r\n")
     assert head.startswith("HTTP/1.0 404 ")
     assert body == "not found\n"

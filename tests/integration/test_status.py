@@ -22,10 +22,10 @@ from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
 from aosp_plugin.daemon.report import Counts
 from aosp_plugin.errors import ConfigError, ServiceError
-from aosp_plugin.framework.service.http import Answer, serving
+from aosp_plugin.framework.service.http import Answer
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
-from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed
+from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, http_serving, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -362,7 +362,7 @@ def test_plugin_that_does_not_serve_its_status_has_no_url(key: str) -> None:
     ],
 )
 def test_unexpected_answer_is_an_error(answer: Answer, error: str) -> None:
-    with serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(ServiceError, match=error):
+    with http_serving(("127.0.0.1", 0), {"/status": lambda: answer}) as port, pytest.raises(ServiceError, match=error):
         status.fetch(f"http://127.0.0.1:{port}")
 
 
@@ -371,5 +371,5 @@ def test_path_of_the_url_is_kept(path: str) -> None:
     """A proxy such as kubectl's serves the plugin below a path. The path of the report itself is accepted, too."""
     report = {"version": "1", "node": "n", "started": 1.0, "watching": "inotify"}
     body = json.dumps(report | {"allocations": {"known": True, "problem": ""}, "resources": []}).encode()
-    with serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
+    with http_serving(("127.0.0.1", 0), {"/a/b/status": lambda: Answer("application/json", body)}) as port:
         assert status.fetch(f"http://127.0.0.1:{port}{path}").node == "n"

@@ -27,7 +27,7 @@ from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.service.address import listen_address
+from aosp_plugin.framework.service.address import listen, listen_address
 from aosp_plugin.framework.service.heartbeat import Heartbeat
 from aosp_plugin.framework.service.termination import stop_on_signals
 
@@ -193,7 +193,7 @@ async def _serve(
             background.append(heartbeat.run())
             routes = probe_routes(servers, heartbeat.problem)
             routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
-            stack.enter_context(http.serving(address, routes, allowed_hosts))
+            stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in background]
             await asyncio.wait([tasks.create_task(server.run()) for server in servers])
