@@ -13,8 +13,8 @@ from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.daemon.report import Event
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
-from aosp_plugin.framework.service import logs, systemd
-from aosp_plugin.framework.service.heartbeat import Heartbeat
+from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.service.liveness import Heartbeat, notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.worker import Worker
 
@@ -57,7 +57,7 @@ class Daemon:
         stop_on_signals(self._stop.set, self._reload.set)
         async with asyncio.TaskGroup() as tasks:
             heartbeat = tasks.create_task(self._heartbeat.run())
-            tasks.create_task(systemd.notify(self._unready, self._stop))
+            tasks.create_task(notify(self._unready, self._stop))
             if await complete_unless(self._stop, self._first_generation(tasks)):
                 await self._serve(tasks)
             heartbeat.cancel()

@@ -27,7 +27,7 @@ from aosp_plugin.framework.errors import AllocationError
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.service import logs
-from aosp_plugin.framework.service.heartbeat import Heartbeat
+from aosp_plugin.framework.service.liveness import Heartbeat
 from aosp_plugin.framework.service.metrics import Metrics, States
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.support import (

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import leaves
 from aosp_plugin.framework.cdi.spec import DIRECTORY as CDI_DIRECTORY
@@ -20,27 +20,22 @@ from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
 from aosp_plugin.framework.dra.names import driver_name
-from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.errors import PluginError
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.resource_names import is_extended_resource_name
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.service.heartbeat import Heartbeat
+from aosp_plugin.framework.service.liveness import Heartbeat
+from aosp_plugin.framework.service.metrics import Metrics, States
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
-    from aosp_plugin.framework.service.metrics import Metrics
-
-    Server = TypeVar("Server", bound=ResourceServer)
 
 LOG = logging.getLogger(__name__)
 
@@ -70,18 +65,15 @@ def serve(
     standard error, another one with its traceback in the log. Raises ValueError if an argument is invalid.
     """
 
-    def servers(files: FileEvents, metrics: Metrics | None) -> list[DevicePlugin]:
+    def create(files: FileEvents, metrics: Metrics) -> list[DevicePlugin]:
         return [
-            DevicePlugin(backend, kubelet_dir=kubelet_dir, files=files, observer=_observer(metrics, backend))
+            DevicePlugin(
+                backend, kubelet_dir=kubelet_dir, files=files, observer=metrics.observer(backend.resource_name)
+            )
             for backend in backends
         ]
 
-    def background(plugins: Sequence[DevicePlugin], stack: contextlib.ExitStack) -> Coroutine[None, None, None]:
-        pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
-        stack.callback(pod_resources.close)
-        return KubeletView(plugins, pod_resources).run()
-
-    _run(backends, partial(_serve, servers, background), listen, allowed_hosts, log_level, log_format)
+    _run(backends, partial(_serve, create, pod_resources_socket), listen, allowed_hosts, log_level, log_format)
 
 
 def serve_dra(
@@ -106,7 +98,7 @@ def serve_dra(
     if not node:
         raise ValueError("serve_dra() requires node_name, or the environment variable NODE_NAME")
 
-    def servers(files: FileEvents, metrics: Metrics | None) -> list[ResourceServer]:
+    def create(files: FileEvents, metrics: Metrics) -> list[ResourceServer]:
         from aosp_plugin.framework.apiserver.credentials import in_cluster  # noqa: PLC0415 - only where DRA is on
         from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver  # noqa: PLC0415 - as above
 
@@ -122,13 +114,13 @@ def serve_dra(
                 credentials=in_cluster(service_account_dir),
                 kubelet_socket=os.path.join(kubelet_root, "pod-resources", "kubelet.sock"),
                 files=files,
-                observer=_observer(metrics, backend),
-                dra_observer=metrics.dra_observer(backend.resource_name) if metrics else NULL_DRA_OBSERVER,
+                observer=metrics.observer(backend.resource_name),
+                dra_observer=metrics.dra_observer(backend.resource_name),
             )
             for backend in backends
         ]
 
-    _run(backends, partial(_serve, servers, None), listen, allowed_hosts, log_level, log_format)
+    _run(backends, partial(_serve, create, ""), listen, allowed_hosts, log_level, log_format)
 
 
 def _run(
@@ -154,10 +146,6 @@ def _run(
         sys.exit(1)
 
 
-def _observer(metrics: Metrics | None, backend: Backend) -> Observer:
-    return metrics.observer(backend.resource_name) if metrics else NULL_OBSERVER
-
-
 def _report(errors: Sequence[BaseException]) -> None:
     """Report each error once: the same one may have ended several plugins."""
     lines = dict.fromkeys(str(error) for error in errors if isinstance(error, (PluginError, OSError)))
@@ -169,42 +157,41 @@ def _report(errors: Sequence[BaseException]) -> None:
 
 
 async def _serve(
-    create: Callable[[FileEvents, Metrics | None], Sequence[Server]],
-    watch: Callable[[Sequence[Server], contextlib.ExitStack], Coroutine[None, None, None]] | None,
+    create: Callable[[FileEvents, Metrics], Sequence[ResourceServer]],
+    pod_resources_socket: str,
     address: tuple[str, int] | None,
     allowed_hosts: Collection[str],
 ) -> None:
-    """Run the servers that ``create`` returns, and what ``watch`` returns beside them."""
-    servers: list[Server] = []
-    stop_on_signals(lambda: stop_all(servers))
+    """Run the servers that ``create`` returns. The podresources socket is that of device plugins."""
+    servers: list[ResourceServer] = []
+
+    def stop() -> None:
+        for server in servers:
+            server.stop()
+
+    stop_on_signals(stop)
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(contextlib.closing(FileEvents()))
-        metrics = None
-        if address is not None:
-            from aosp_plugin.framework.service.metrics import Metrics, States  # noqa: PLC0415 - only where it is on
-
-            metrics = Metrics(States(polling=lambda: files.polling))
+        heartbeat = Heartbeat()
+        metrics = Metrics(States(polling=lambda: files.polling), exposed=address is not None)
         servers += create(files, metrics)
-        background = [watch(servers, stack)] if watch else []
-        if address is not None and metrics is not None:
-            from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+        background = [heartbeat.run()]
+        if plugins := [server for server in servers if isinstance(server, DevicePlugin)]:
+            pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
+            stack.callback(pod_resources.close)
+            background.append(KubeletView(plugins, pod_resources).run())
+        if address is not None:
+            from aosp_plugin.framework.service import http  # noqa: PLC0415 - only where it is on
 
-            heartbeat = Heartbeat()
-            background.append(heartbeat.run())
             routes = probe_routes(servers, heartbeat.problem)
             routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
             stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
+            metrics.load()
         async with asyncio.TaskGroup() as tasks:
             others = [tasks.create_task(work) for work in background]
             await asyncio.wait([tasks.create_task(server.run()) for server in servers])
             for task in others:
                 task.cancel()
-
-
-def stop_all(servers: Iterable[ResourceServer]) -> None:
-    """Stop the servers."""
-    for server in servers:
-        server.stop()
 
 
 def probe_routes(servers: Sequence[ResourceServer], stuck: Callable[[], str]) -> dict[str, Route]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.service.systemd import check_interval, notify, watchdog_timeout
+from aosp_plugin.framework.service.liveness import notify, watchdog_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,11 +127,6 @@ async def test_short_watchdog_timeout_is_met(systemd: Systemd) -> None:
         assert await systemd.receive() == "WATCHDOG=1"
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [(0.0, 1.0), (60.0, 1.0), (2.0, 1.0), (0.5, 0.25)])
-def test_check_interval_is_at_most_half_the_watchdog_timeout(timeout: float, seconds: float) -> None:
-    assert check_interval(1.0, timeout) == seconds
-
-
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}])
 async def test_nothing_is_checked_without_a_socket(environment: dict[str, str]) -> None:
     state = State()
@@ -189,23 +184,6 @@ async def test_full_socket_does_not_block_the_event_loop(systemd: Systemd) -> No
 )
 def test_watchdog_timeout_is_that_of_this_process(environment: dict[str, str], seconds: float) -> None:
     assert watchdog_timeout(environment, 7) == seconds
-
-
-async def test_notifications_start_although_no_descriptor_was_free(systemd: Systemd) -> None:
-    """The socket is opened as soon as there is one."""
-    state, limits = State(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    state.unready = []
-
-    def exhaust() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]) if state.checks <= 2 else limits)
-
-    state.before_check = exhaust
-    try:
-        async with background_task(state.notify(systemd.environment)):
-            assert await systemd.receive() == "READY=1\nSTATUS=registered"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert state.checks >= 3
 
 
 async def test_notifications_go_on_while_no_descriptor_is_free(systemd: Systemd) -> None:

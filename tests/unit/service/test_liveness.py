@@ -7,8 +7,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.service import heartbeat
-from aosp_plugin.framework.service.heartbeat import LIMIT, Heartbeat
+from aosp_plugin.framework.service import liveness
+from aosp_plugin.framework.service.liveness import LIMIT, Heartbeat
 from tests.support import Clock
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def test_process_that_was_stopped_is_not_stuck() -> None:
 
 async def test_running_loop_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that is blocked by a call is stuck until the call returns."""
-    monkeypatch.setattr(heartbeat, "INTERVAL", 0.0)
-    monkeypatch.setattr(heartbeat, "LIMIT", 0.0)
+    monkeypatch.setattr(liveness, "INTERVAL", 0.0)
+    monkeypatch.setattr(liveness, "LIMIT", 0.0)
     beating = Heartbeat(grace=10.0)
     task = asyncio.create_task(beating.run())
     assert await asyncio.to_thread(beating.problem) == ""

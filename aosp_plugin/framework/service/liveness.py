@@ -1,0 +1,114 @@
+"""Whether the event loop turns: ``Heartbeat`` for probes, ``notify`` for systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from aosp_plugin.framework.aio import wait_any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = 1.0
+"""Seconds between two beats, and between two checks of the plugin's state for systemd."""
+
+LIMIT = 10.0
+"""Seconds without a beat after which the loop counts as stuck. No single callback takes nearly as long."""
+
+GRACE = 2.0
+"""Seconds to wait for an overdue beat. A process that was stopped (SIGSTOP, cgroup freezer, paused virtual machine)
+finds an old beat when it continues, and no clock distinguishes that from a stuck loop; but a running loop beats at
+once. Shorter than the timeout of the probes in the manifests (5 s)."""
+
+
+class Heartbeat:
+    """A task records a timestamp every second, and other threads check its age."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, grace: float = GRACE) -> None:
+        """Count from now on. ``clock`` and ``grace`` are in seconds."""
+        self._clock = clock
+        self._grace = grace
+        self._condition = threading.Condition()
+        self._last = clock()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            self.beat()
+            await asyncio.sleep(INTERVAL)
+
+    def beat(self) -> None:
+        """Record that the loop runs."""
+        with self._condition:
+            self._last = self._clock()
+            self._condition.notify_all()
+
+    def problem(self) -> str:
+        """Return for how long the loop has been stuck; empty if it is not.
+
+        Waits for an overdue beat, so it must not be called in the loop's own thread.
+        """
+        with self._condition:
+            last = self._last
+            overdue = self._clock() - last > LIMIT
+            if overdue and not self._condition.wait_for(lambda: self._last != last, self._grace):
+                return f"the event loop has been stuck for {self._clock() - last:.0f} s"
+        return ""
+
+
+async def notify(
+    unready: Callable[[], Iterable[str]],
+    stop: asyncio.Event,
+    environment: Mapping[str, str] = os.environ,
+    interval: float = INTERVAL,
+) -> None:
+    """Notify systemd until ``stop`` is set, if the process is a service of Type=notify (sd_notify(3)).
+
+    Sends READY=1 once ``unready`` returns no problem, and its problems as the status; empty texts do not count as
+    problems. Sends WATCHDOG=1 whatever they are: only a stuck event loop or the end of the task misses it, and systemd
+    restarts the service. Sends STOPPING=1 at the end.
+    """
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    timeout = watchdog_timeout(environment, os.getpid())
+    pause = min(interval, timeout / 2) if timeout else interval  # as sd_notify(3) recommends
+    sent_status, ready = None, False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:  # kept: later, no descriptor may be free
+        sender.settimeout(0.0)
+        try:
+            while not stop.is_set():
+                problem = " ".join("; ".join(filter(None, unready())).split())
+                lines = ["READY=1"] if not (ready or problem) else []
+                lines += [f"STATUS={problem or 'registered'}"] if problem != sent_status else []
+                lines += ["WATCHDOG=1"] if timeout else []
+                if not lines or _send(sender, address, *lines):
+                    sent_status, ready = problem, ready or not problem
+                await wait_any(stop, timeout=pause)
+        finally:
+            _send(sender, address, "STOPPING=1")
+
+
+def watchdog_timeout(environment: Mapping[str, str], pid: int) -> float:
+    """Return the watchdog timeout in seconds; 0 if systemd does not watch this process."""
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    watched = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+    return int(microseconds) / 1e6 if watched and microseconds.isdecimal() else 0.0
+
+
+def _send(sender: socket.socket, address: str, *lines: str) -> bool:
+    """Send to a path, or to an abstract socket if it starts with "@"; return whether that succeeded."""
+    try:
+        sender.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
+    except OSError as error:
+        LOG.debug("systemd notification failed", extra={"path": address, "error": str(error)})
+        return False
+    return True
