@@ -39,10 +39,9 @@ demo: $(RUN_VENV)/.installed ## Run the plugin with a stand-in kubelet, without 
 
 test: lint types layers tests ## Run linters, type checks, import layers and the test suite with coverage
 
-lint: $(VENV)/.installed ## Run ruff and the wording check
+lint: $(VENV)/.installed ## Run ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python hack/check_wording.py
 
 types: $(VENV)/.installed ## Check types with mypy
 	$(BIN)/mypy
