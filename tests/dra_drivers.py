@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from aosp_plugin.framework.dra.health import PreparedHealth
 from aosp_plugin.framework.dra.interfaces import PreparedDevice
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
-from aosp_plugin.framework.dra.observer import DraObserver
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.timings import Timings
 from kubelet_standin import DraClaim, DraPod, DraTimings
@@ -71,7 +70,7 @@ class Handler:
             await result
 
 
-class Events(DraObserver):
+class Events:
     """Records registrations."""
 
     def __init__(self) -> None:

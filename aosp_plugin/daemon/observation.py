@@ -111,7 +111,7 @@ class Observation:
 
     def dra_observer(self, resource: str) -> DraObserver:
         """Return the observer for the DRA driver of a resource, in addition to ``observer``."""
-        return self.metrics.dra_observer(resource, self.observer(resource))
+        return self.metrics.dra_observer(resource)
 
     async def status(self, servers: Sequence[ResourceServer]) -> NodeStatus:
         """Return the status of each resource, and what they have in common. For the event loop of the servers."""

@@ -110,7 +110,7 @@ class DraDriver:
             files=self._registry_files,
             stop=self._stop,
             kubelet_socket=kubelet_socket,
-            observer=dra_observer,
+            observer=observer,
         )
         self._publisher = SlicePublisher(
             self._api, self.driver_name, node_name, self.inventory, backend.attributes, self._stop, dra_observer

@@ -22,8 +22,8 @@ from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.dra.health import HealthServicer
 from aosp_plugin.framework.dra.names import socket_stem
-from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.errors import KubeletDirectoryError
+from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.sockets import SocketDirectory
 from aosp_plugin.framework.timings import DEFAULT, Timings
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.directory_monitor import DirectoryView
     from aosp_plugin.framework.dra.health import PreparedHealth
     from aosp_plugin.framework.dra.interfaces import ClaimHandler
-    from aosp_plugin.framework.dra.observer import DraObserver
     from aosp_plugin.framework.events.file_events import Subscription
-    from aosp_plugin.framework.registration import Handlers
+    from aosp_plugin.framework.registration import Handlers, RegistrationObserver
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -62,7 +61,7 @@ class KubeletService(Registration):
         files: Subscription,
         stop: asyncio.Event,
         kubelet_socket: str = "",
-        observer: DraObserver = NULL_DRA_OBSERVER,
+        observer: RegistrationObserver = NULL_OBSERVER,
         timings: Timings = DEFAULT,
         clock: Clock = CLOCK,
     ) -> None:

@@ -13,12 +13,6 @@ class DraObserver:
     The methods are called in the event loop and must return within microseconds. Durations are in seconds.
     """
 
-    def registration(self, result: Literal["ok", "failed"]) -> None:
-        """Handle the kubelet's answer to a registration (NotifyRegistrationStatus)."""
-
-    def unregistered(self) -> None:
-        """Handle the end of a registration."""
-
     def prepared(self, result: Literal["ok", "failed"], seconds: float) -> None:
         """Handle the end of the preparation of one claim."""
 

@@ -94,7 +94,7 @@ _OF_DRIVERS = (
     _Event(
         Counter,
         "claim_repairs_total",
-        "Repairs of claims, CDI specs, mounts and the checkpoint.",
+        "Repairs of claims, CDI specs and mounts.",
         {"kind": get_args(Repaired), **_OK_OR_FAILED},
     ),
     _Event(Counter, "api_requests_total", "Requests to the API server by HTTP status.", _REQUEST),

@@ -92,13 +92,10 @@ class Metrics:
         self._observers[resource] = ResourceMetrics(resource, self, self._clock)
         return self._observers[resource]
 
-    def dra_observer(self, resource: str, registrations: Observer | None = None) -> DraObserver:
-        """Return the observer for the DRA driver of a resource.
-
-        ``registrations`` gets its registrations instead of the observer that ``observer`` has returned.
-        """
+    def dra_observer(self, resource: str) -> DraObserver:
+        """Return the observer for the DRA driver of a resource: that of ``observer``, which was called before."""
         self._apply(lambda counters: counters.add(resource, driver=True))
-        return DraResourceMetrics(resource, self, registrations or self._observers[resource])
+        return self._observers[resource]
 
     def node_problem(self, task: str, count: int) -> None:
         """Record whether a task that writes something for the Node fails: 0 or 1."""
@@ -147,8 +144,8 @@ class Metrics:
         return CONTENT_TYPE, generate_latest(self.load().registry)
 
 
-class ResourceMetrics(Observer):
-    """The observer of one resource's plugin."""
+class ResourceMetrics(Observer, DraObserver):
+    """The observer of one resource's device plugin or DRA driver."""
 
     def __init__(self, resource: str, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._resource = resource
@@ -227,23 +224,6 @@ class ResourceMetrics(Observer):
         elif rpc == "PreStartContainer":
             result = "ok" if code == "OK" else "failed"
             self._metrics.inc("recreations_total", self._resource, result)
-
-
-class DraResourceMetrics(DraObserver):
-    """The observer of one resource's DRA driver. ``registrations`` counts its registrations, as those of plugins."""
-
-    def __init__(self, resource: str, metrics: Metrics, registrations: Observer) -> None:
-        self._resource = resource
-        self._metrics = metrics
-        self._registrations = registrations
-
-    def registration(self, result: Literal["ok", "failed"]) -> None:
-        """Count the kubelet's answer to a registration."""
-        self._registrations.registration(result)
-
-    def unregistered(self) -> None:
-        """Record the end of a registration."""
-        self._registrations.unregistered()
 
     def prepared(self, result: Literal["ok", "failed"], seconds: float) -> None:
         """Count a preparation, and its duration."""

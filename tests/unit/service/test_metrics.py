@@ -335,12 +335,3 @@ def test_claims_waits_repairs_and_requests_are_shown(driver_metrics: Metrics) ->
     assert value(driver_metrics, "claim_repairs_total", resource=A, kind="mount", result="ok") == 1
     series = {"verb": "GET", "object": "resourceclaims", "code": "503"}
     assert value(driver_metrics, "api_requests_total", resource=A, **series) == 1
-
-
-def test_registration_of_a_driver_counts_like_that_of_a_plugin(driver_metrics: Metrics) -> None:
-    observer = driver_metrics.dra_observer(A)
-    observer.registration("ok")
-    assert value(driver_metrics, "registered", resource=A) == 1
-    observer.unregistered()
-    assert value(driver_metrics, "registered", resource=A) == 0
-    assert value(driver_metrics, "registrations_total", resource=A, result="ok") == 1
