@@ -80,7 +80,6 @@ class SharedPaths:
         self._shared = [shared_device(item) for item in resource.shared_devices]
         self._spread = ["/" + "/".join(parts(path)) for path in resource.spread_devices]
         self._search: PathSearch | None = None
-        self._numa_nodes: dict[tuple[int, int], int | None] = {}
         self._states: dict[str, frozenset[str]] = {}
         self._resets_requested = 0
         self._resets_done = 0
@@ -111,13 +110,10 @@ class SharedPaths:
         that must not cost the node all its phones.
         """
         resets, before, search = self._resets_requested, self._files.spread, PathSearch(self._host)
-        reset = resets != self._resets_done
-        if reset:
-            self._numa_nodes = {}
         mounts = frozenset(path for path in self._mounts if self._find(path, search))
         self._log_not_found("mounts", self._mounts - mounts)
         found, absent = self._find_devices(search)
-        spread = self._spread_devices(found, () if reset else before.known)
+        spread = self._spread_devices(found, before.known if resets == self._resets_done else ())
         self._files = SharedFiles(mounts, self._shared_devices(found), self._missing(found, spread), spread)
         self._search, self._resets_done = search, resets
         self._log_not_found("devices", absent & {device.path for device in self._shared if not device.required})
@@ -184,21 +180,12 @@ class SharedPaths:
         present = {file: status for path in self._spread for file, status in found[path].items()}
         devices = known(before, present, [path for path in self._spread if not is_pattern(path)])
         numa_nodes = {path: node for path, node in self._files.spread.numa_nodes.items() if path in devices}
-        numbers = {_number(status) for status in present.values()}
-        self._numa_nodes = {number: node for number, node in self._numa_nodes.items() if number in numbers}
         for path, status in present.items():
             numa_nodes.pop(path, None)
-            if (node := self._numa_node(status)) is not None:
+            node = self._host.numa_node(status)
+            if node is not None and node <= LAST_NUMA_NODE:
                 numa_nodes[path] = node
         return Spread(devices, frozenset(devices) - present.keys(), numa_nodes)
-
-    def _numa_node(self, status: os.stat_result) -> int | None:
-        """Return the NUMA node of a device, which the kernel is asked for once until it is lost."""
-        device = _number(status)
-        if device not in self._numa_nodes:
-            node = self._host.numa_node(status)
-            self._numa_nodes[device] = node if node is not None and node <= LAST_NUMA_NODE else None
-        return self._numa_nodes[device]
 
     def _log_not_found(self, kind: str, paths: Iterable[str]) -> None:
         for path in self._newly(f"no {kind}", paths):
@@ -216,8 +203,3 @@ def known(before: Collection[str], present: Collection[str], fixed: Collection[s
     ``before`` is empty after a restart and after SIGHUP, so that lost ones are forgotten and the devices spread again.
     """
     return tuple(natural_sort([*{*before, *present, *fixed}]))
-
-
-def _number(status: os.stat_result) -> tuple[int, int]:
-    """Return what identifies a device of the kernel as long as it exists."""
-    return stat.S_IFMT(status.st_mode), status.st_rdev
