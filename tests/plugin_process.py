@@ -16,13 +16,21 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import Config, Resource
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView, ViewTimings
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.timings import Timings
 from tests.support import IN_LIFE, RESOURCE
 
 SHORT = IN_LIFE._replace(other_plugins=0.1)
-VIEW = ViewTimings(interval=0.2, after_registration=0.1, recheck=0.1, settle=0.05, first_pause=0.2, longest_pause=5.0)
+VIEW = Timings(
+    view_interval=0.2,
+    view_after_registration=0.1,
+    view_recheck=0.1,
+    view_settle=0.05,
+    view_first_pause=0.2,
+    view_longest_pause=5.0,
+)
 
 
 async def main(kubelet_dir: str, pod_resources_socket: str, device_dir: str) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import wait_any
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Clock:
@@ -21,6 +18,10 @@ class Clock:
     async def wait(self, *events: asyncio.Event, timeout: float | None = None) -> bool:
         """Wait until one of ``events`` is set; return False if none is after ``timeout`` seconds."""
         return await wait_any(*events, timeout=timeout)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
 
 
 CLOCK = Clock()

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.observer import milliseconds
+from aosp_plugin.framework.errors import RegistrationFailedError
+from aosp_plugin.framework.host_call import HostCall
 from aosp_plugin.framework.problem import Problem
 from aosp_plugin.framework.sockets import SocketIdentity, identify, listens
 from aosp_plugin.framework.timings import DEFAULT, Timings
@@ -30,9 +29,6 @@ T = TypeVar("T")
 
 ACCESS = "access to the kubelet's plugin directory"
 """Label of the calls."""
-
-CLOSE_TIMEOUT = 0.5
-"""Seconds for the end of the file events; a thread that hangs ends with the process."""
 
 SOCKET_MODE = 0o600
 """For the kubelet alone, which runs as root like the plugin."""
@@ -68,9 +64,12 @@ class DirectoryMonitor:
         self._stop = stop
         self._worker = Worker(name)
         self._timings = timings
-        self._hanging_since = 0.0
-        self._hang = Problem(
-            LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR
+        self._access = HostCall(
+            self._worker,
+            ACCESS,
+            hang=Problem(LOG, "kubelet directory is hanging", "kubelet directory is no longer hanging", logging.ERROR),
+            limit=timings.hang,
+            path=directory.path,
         )
 
     @property
@@ -86,8 +85,7 @@ class DirectoryMonitor:
     @property
     def problem(self) -> str:
         """Whether an access hangs; empty if none does. May be read in any thread."""
-        hang = self._hang.text
-        return f"{hang} for {time.monotonic() - self._hanging_since:.0f} s" if hang else ""
+        return self._access.problem
 
     async def view(self, own_path: str = "") -> DirectoryView:
         """Return which sockets exist now. The next change of the directory sets ``changed``.
@@ -147,9 +145,7 @@ class DirectoryMonitor:
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
     async def close(self) -> None:
-        """End the file events and the thread, now or when its last call returns."""
-        with contextlib.suppress(WorkerTimeoutError):
-            await self._worker.run(self._files.close, CLOSE_TIMEOUT, label="close")
+        """End the file events and the thread when its last call has returned; do not wait for that."""
         self._worker.close(self._files.close)
 
     def _view(self, own_path: str) -> DirectoryView:
@@ -163,20 +159,12 @@ class DirectoryMonitor:
         name the socket, which differs each time: a failure that lasts is logged once.
         """
         async with (
-            background_task(self._worker.run(function, label=ACCESS)) as call,
+            background_task(self._access.run(function)) as call,
             background_task(self._stop.wait()) as stopped,
         ):
-            started = time.monotonic()
-            waiting = partial(asyncio.wait, {call, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            done, _ = await waiting(timeout=self._timings.hang)
-            if not done:
-                if not self._hang.text:  # otherwise, another call has reported it meanwhile
-                    self._hanging_since = started
-                    self._hang.set(f"{ACCESS} has been hanging", path=self._directory.path)
-                await waiting()
+            await asyncio.wait({call, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
                 return None
-            self._hang.set("", duration_ms=milliseconds(time.monotonic() - self._hanging_since))
             try:
                 return call.result()
             except OSError as error:

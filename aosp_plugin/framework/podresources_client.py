@@ -1,7 +1,7 @@
 """Client of the kubelet's podresources API: which pod has which device, and how many devices the kubelet has.
 
-List is called only on demand, and for ``current`` at most once in ``MIN_INTERVAL``: the kubelet then releases the
-devices of finished pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that
+List is called only on demand, and for ``current`` at most once in ``Timings.list_interval``: the kubelet then releases
+the devices of finished pods (pkg/kubelet/cm/devicemanager/manager.go ``UpdateAllocatedDevices``), with a lock that
 allocations need. The plugin works without the API: an old kubelet may not serve it, and its directory may not be
 mounted. The result is unknown then, with the reason.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,9 +17,11 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
+from aosp_plugin.framework.clock import CLOCK
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import identify, open_channel
+from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -34,18 +35,6 @@ T = TypeVar("T")
 
 POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """The kubelet's socket, in a directory of its own below its root directory."""
-
-MIN_INTERVAL = 3.0
-"""Seconds between two List calls."""
-
-MAX_AGE = 10.0
-"""Seconds for which a result is returned if there is no newer one."""
-
-DEADLINE = 2.0
-"""Seconds for the kubelet to answer."""
-
-PATIENCE = 0.3
-"""Seconds that a caller waits for a List call in progress before it gets the previous result."""
 
 RECEIVE_LIMIT = 16 * 1024 * 1024
 """Maximum message size in bytes (pkg/kubelet/apis/podresources/constants.go), four times gRPC's default."""
@@ -93,8 +82,9 @@ class PodResources:
         self,
         socket: str,
         resources: Collection[str],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = CLOCK,
         *,
+        timings: Timings = DEFAULT,
         ids: Callable[[str], Collection[str]] = lambda _resource: (),
     ) -> None:
         """Query the API at the path ``socket`` for ``resources``; an empty path disables it.
@@ -105,6 +95,7 @@ class PodResources:
         self._resources = frozenset(resources)
         self._ids = ids
         self._clock = clock
+        self._timings = timings
         self._worker = Worker("podresources")
         self._query: asyncio.Task[Allocations] | None = None
         self._queried = -math.inf
@@ -133,17 +124,17 @@ class PodResources:
         return {resource: len(owners) for resource, owners in self.latest.owners.items()}
 
     async def _current(self) -> Allocations:
-        if self._query is None and self._clock() - self._queried >= MIN_INTERVAL:
+        if self._query is None and self._clock() - self._queried >= self._timings.list_interval:
             self._queried = self._clock()
             self._query = asyncio.create_task(self._list())
         if self._query is not None:
-            await asyncio.wait({self._query}, timeout=PATIENCE)
+            await asyncio.wait({self._query}, timeout=self._timings.list_patience)
         if self._query is not None and self._query.done():
             query, self._query = self._query, None
             result = query.result()
             self._result = self._result if result == self._result else result
             self._received = self._clock()
-        return self._result if self._clock() - self._received <= MAX_AGE else _PENDING
+        return self._result if self._clock() - self._received <= self._timings.list_age else _PENDING
 
     async def query(self) -> Allocations:
         """Ask the kubelet for the owners now. To be called rarely; ``current`` is not affected."""
@@ -185,15 +176,16 @@ class PodResources:
             raise _QueryError(f"cannot connect to {self._socket}: {error}") from None
         async with new_channel as channel:
             try:
-                return await getattr(pb_grpc.PodResourcesListerStub(channel), method)(request, timeout=DEADLINE)
+                call = getattr(pb_grpc.PodResourcesListerStub(channel), method)
+                return await call(request, timeout=self._timings.answer)
             except grpc.aio.AioRpcError as error:
-                problem = f"{method} at {self._socket} failed: {_describe(error)}"
+                problem = f"{method} at {self._socket} failed: {_describe(error, self._timings.answer)}"
         raise _QueryError(problem)  # outside the except block: the traceback of the gRPC error refers to the call
 
     async def _run(self, function: Callable[[], T]) -> T:
         """Run a function in the worker thread. Raises _QueryError if the socket's directory hangs or fails."""
         try:
-            return await self._worker.run(function, DEADLINE)
+            return await self._worker.run(function, self._timings.answer)
         except WorkerTimeoutError:
             raise _QueryError(f"reading {self._socket} hangs") from None
         except OSError as error:
@@ -259,9 +251,9 @@ def devices_in(response: pb.AllocatableResourcesResponse, resources: Collection[
     return {name: len(ids) for name, ids in devices.items()}
 
 
-def _describe(error: grpc.aio.AioRpcError) -> str:
+def _describe(error: grpc.aio.AioRpcError, seconds: float) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {DEADLINE:.0f} s"
+        return f"no answer within {seconds:.0f} s"
     if error.code() is grpc.StatusCode.UNIMPLEMENTED or "disabled" in (error.details() or ""):
         return f"this kubelet is too old ({error.details()})"
     return f"{error.code().name}: {error.details()}"

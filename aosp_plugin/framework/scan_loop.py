@@ -11,16 +11,18 @@ import collections
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from aosp_plugin.framework.aio import background_task, debounce, wait_any
+from aosp_plugin.framework.aio import debounce
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.host_call import HostCall
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
 from aosp_plugin.framework.problem import Problem
-from aosp_plugin.framework.service.termination import EXIT_WITHIN
 from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
@@ -35,47 +37,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 REST = 3
-"""The pause after a scan, as a multiple of what it took: a device that flaps costs a quarter of a processor at most."""
-
-CLOSE_TIMEOUT = EXIT_WITHIN - 1.0
-"""Seconds for ``Backend.close`` and the call before it, which leaves a second for the rest of the end of a process."""
-
-
-class _HostCall:
-    """One kind of call of a backend on the host: a failure, a hang and their end are logged once each."""
-
-    def __init__(self, label: str, failure: Problem, hang: Problem) -> None:
-        self.label = label
-        self.failure = failure
-        self.hang = hang
-        self.hanging_since = 0.0
-
-    @property
-    def problem(self) -> str:
-        """What hangs or has failed; empty if nothing. May be read in any thread."""
-        if self.hang.text:
-            return f"{self.hang.text} for {time.monotonic() - self.hanging_since:.0f} s"
-        return self.failure.text
-
-    def hangs(self, since: float) -> bool:
-        """Note that the call has not returned; return whether that is new."""
-        if self.hang.text:
-            return False
-        self.hanging_since = since
-        self.hang.set(f"{self.label} has been hanging", duration_ms=milliseconds(time.monotonic() - since))
-        return True
-
-    def returned(self, error: Exception | None = None) -> None:
-        """Note that the call has returned, or failed."""
-        if self.hang.text:
-            self.hang.set("", duration_ms=milliseconds(time.monotonic() - self.hanging_since))
-        if error is None:
-            self.failure.set("")
-        else:
-            self.failure.set(f"{self.label} failed: {error}", error=str(error))
+"""The pause after a scan, as a multiple of its processor time: a device that flaps costs a quarter of a processor."""
 
 
 class ScanLoop:
@@ -89,12 +52,9 @@ class ScanLoop:
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
         timings: Timings = DEFAULT,
-        close_timeout: float = CLOSE_TIMEOUT,
+        clock: Clock = CLOCK,
     ) -> None:
-        """``stop`` ends ``run``. The caller that creates ``files`` also closes it.
-
-        ``close_timeout``: seconds for ``close``.
-        """
+        """``stop`` ends ``run``. The caller that creates ``files`` also closes it."""
         self.backend = backend
         self.worker = Worker(backend.resource_name)
         self.inventory = Inventory()
@@ -105,20 +65,29 @@ class ScanLoop:
         self._stop = stop
         self._observer = observer
         self._timings = timings
-        self._close_timeout = close_timeout
+        self._clock = clock
         self._prepared = False
         self._held = False
         self._due = 0.0
+        self._cost = 0.0
+        """Processor time of the last scan, in seconds."""
         self._first_change: float | None = None
-        self._scanning = _HostCall(
+        self._scanning = HostCall(
+            self.worker,
             "device scan",
-            Problem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
-            Problem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
+            failure=Problem(LOG, "device scan failed, retrying", "device scan recovered", logging.ERROR),
+            hang=Problem(LOG, "device scan is hanging", "device scan is no longer hanging", logging.ERROR),
+            limit=timings.hang,
+            on_hang=partial(observer.scanned, "hung"),
+            clock=clock,
         )
-        self._updating = _HostCall(
+        self._updating = HostCall(
+            self.worker,
             "host update",
-            Problem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
-            Problem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
+            failure=Problem(LOG, "host update failed, retrying", "host update recovered", logging.ERROR),
+            hang=Problem(LOG, "host update is hanging", "host update is no longer hanging", logging.ERROR),
+            limit=timings.hang,
+            clock=clock,
         )
         self._truncated = Problem(
             LOG,
@@ -131,9 +100,8 @@ class ScanLoop:
     @property
     def problem(self) -> str:
         """Why the inventory or the host may be outdated; empty if both are current. May be read in any thread."""
-        calls = (self._scanning, self._updating)
-        hanging = [] if any(call.hang.text for call in calls) else [self.worker.hanging(self._timings.hang)]
-        return "; ".join(filter(None, [*hanging, *(call.problem for call in calls)]))
+        own = "; ".join(filter(None, [self._scanning.problem, self._updating.problem]))
+        return own or self.worker.hanging(self._timings.hang)
 
     def subscribe(self) -> Subscription:
         """Return a subscription to file events, to be used in ``worker``. ``close`` closes it."""
@@ -185,24 +153,22 @@ class ScanLoop:
             await self._until_due()
             if self._stop.is_set():
                 return
-            started = time.monotonic()
             with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
                 await self.scan()
                 await self.update_host()
-            rest = REST * (time.monotonic() - started)
-            await wait_any(self._stop, timeout=min(rest, self._timings.retry))
+            await self._clock.wait(self._stop, timeout=min(REST * self._cost, self._timings.retry))
 
     async def scan(self, timeout: float | None = None) -> None:
         """Scan once, and publish the result. Raises OSError and PluginError; WorkerTimeoutError after ``timeout``."""
-        started = time.monotonic()
+        started = self._clock()
         self._due = started
         self._first_change = self._first_change or self._changes.first_change()
         outcome: Literal["ok", "failed"] = "failed"
         try:
-            devices, skipped = await self._call(self._scanning, self._scan, timeout)
+            devices, skipped = await self._scanning.run(self._scan, timeout)
             outcome = "ok"
         finally:
-            seconds = time.monotonic() - started
+            seconds = self._clock() - started
             self._observer.scanned(outcome, seconds)
             self._set_due(scanned=outcome == "ok")
         self._log_skipped(skipped)
@@ -220,7 +186,7 @@ class ScanLoop:
             return
         result: Literal["ok", "failed"] = "failed"
         try:
-            await self._call(self._updating, self.backend.update_host, timeout)
+            await self._updating.run(self.backend.update_host, timeout)
             result = "ok"
         except (OSError, PluginError):
             pass
@@ -231,15 +197,15 @@ class ScanLoop:
     async def close(self, *others: Awaitable[object], close_backend: bool) -> None:
         """Release everything, side by side with ``others``; call ``Backend.close`` if ``close_backend``.
 
-        It runs in the worker thread, after the call that runs there now. What has not ended in time, because a call
-        hangs or the processors are busy, is logged and left: the file events are released when it ends. Raises the
-        first error.
+        It runs in the worker thread, after the call that runs there now. What has not ended after ``Timings.close``,
+        because a call hangs or the processors are busy, is logged and left: the file events are released when it ends.
+        Raises the first error.
         """
         self.files.unsubscribe(*self._subscriptions)
         if self._own_files:
             self.files.close()
         close: Callable[[], None] = self._close_all if close_backend else self._close_subscriptions
-        closing = [self.worker.run(close, self._close_timeout, label="close"), *others]
+        closing = [self.worker.run(close, self._timings.close, label="close"), *others]
         results = await asyncio.gather(*closing, return_exceptions=True)
         self.worker.close(self._close_subscriptions)
         for error in results:
@@ -250,8 +216,8 @@ class ScanLoop:
 
     async def _until_due(self) -> None:
         """Wait until a scan is due, after changes or without any, or ``stop`` is set."""
-        timeout = max(0.0, self._due - time.monotonic())
-        await wait_any(self._changes.changed, self._stop, timeout=timeout)
+        timeout = max(0.0, self._due - self._clock())
+        await self._clock.wait(self._changes.changed, self._stop, timeout=timeout)
         if self._changes.changed.is_set():
             await debounce(self._changes.changed, self._timings.quiet, self._timings.longest_delay)
 
@@ -261,34 +227,15 @@ class ScanLoop:
         Directories are watched before they are scanned, so that no change is missed. If the scan has found further
         ones, because links lead into them, another scan follows.
         """
+        started = time.thread_time()
         directories = self.backend.directories()
         self._changes.watch(directories)
         self.backend.scan()
         if not self.backend.directories() <= directories:
             self._changes.notify()
-        return valid_devices(self.backend.devices())
-
-    async def _call(self, kind: _HostCall, function: Callable[[], T], timeout: float | None) -> T:
-        """Run a call in the worker thread, and return its result. Raises its error, and WorkerTimeoutError."""
-        started = time.monotonic()
-        async with background_task(self.worker.run(function, timeout, label=kind.label)) as call:
-            done, _ = await asyncio.wait({call}, timeout=self._timings.hang)
-            if not done:
-                self._hangs(kind, started)
-            try:
-                result = await call
-            except WorkerTimeoutError:
-                self._hangs(kind, started)
-                raise
-            except (OSError, PluginError) as error:
-                kind.returned(error)
-                raise
-        kind.returned()
-        return result
-
-    def _hangs(self, kind: _HostCall, since: float) -> None:
-        if kind.hangs(since) and kind is self._scanning:
-            self._observer.scanned("hung", time.monotonic() - since)
+        found = valid_devices(self.backend.devices())
+        self._cost = time.thread_time() - started
+        return found
 
     def _set_due(self, *, scanned: bool) -> None:
         """Set when the next scan without a change is due. The backend is asked only if the last scan succeeded."""
@@ -297,7 +244,7 @@ class ScanLoop:
             pauses.append(self._timings.retry)
         elif (seconds := self.backend.seconds_until_scan()) is not None:
             pauses.append(max(seconds, 0.0))
-        self._due = time.monotonic() + min(pauses)
+        self._due = self._clock() + min(pauses)
 
     def _check_devices(self) -> None:
         if not self.inventory.snapshot.devices:

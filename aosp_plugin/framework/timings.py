@@ -18,6 +18,8 @@ class Timings(NamedTuple):
     """The same while a directory cannot be watched."""
     retry: float = 1.0
     """From a failed scan or host update to the next one: no event reports that disk space or descriptors are free."""
+    close: float = 3.0
+    """For ``Backend.close`` and the call before it. A process has a second more from SIGTERM to its forced end."""
     hang: float = 10.0
     """After which a call on the host that has not returned counts as hanging."""
 
@@ -44,6 +46,27 @@ class Timings(NamedTuple):
     """Between two checks whether the kubelet of a DRA driver runs."""
     health_period: float = 10.0
     """Between two reports of the health of a DRA driver's devices that does not change."""
+    view_interval: float = 30.0
+    """Between two questions how many devices the kubelet has, while nothing changes."""
+    view_after_registration: float = 2.0
+    """From a registration, and from the start or end of another plugin of the resource, to the next question."""
+    view_recheck: float = 5.0
+    """To the next question after an answer with fewer devices than published or without a result, and after the devices
+    have changed or the registration has ended, at the latest."""
+    view_settle: float = 1.0
+    """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
+    view_first_pause: float = 15.0
+    """From one registration because of the kubelet's answer to the next one; doubles each time."""
+    view_longest_pause: float = 600.0
+    """Upper limit of this pause. After so long with all devices, the next pause is the first one again."""
+    answer: float = 2.0
+    """For the kubelet to answer a query of its podresources API."""
+    list_interval: float = 3.0
+    """Between two List calls of that API."""
+    list_age: float = 10.0
+    """For which a result of List is returned if there is no newer one."""
+    list_patience: float = 0.3
+    """For which a caller waits for a List call in progress before it gets the previous result."""
     other_plugins: float = 5.0
     """Between two scans for other plugins of the resource while there is one: a killed one leaves its socket, without
     a file event."""

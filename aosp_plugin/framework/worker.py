@@ -1,4 +1,4 @@
-"""A thread that runs blocking calls for the event loop and other threads, one after another."""
+"""A thread that runs blocking calls for the event loop, one after another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import weakref
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,19 +69,6 @@ class Worker:
             if not result.cancel() and not result.cancelled():
                 result.exception()  # mark it as retrieved, or asyncio would log it
         raise self._timeout(label, timeout)
-
-    def call(self, function: Callable[[], T], timeout: float | None = None, *, label: str = "call") -> T:
-        """Do what ``run`` does, for another thread, which waits; independent of the event loop."""
-        future = self._enqueue(function, label)
-        if wait({future}, timeout).done:
-            return future.result()
-        future.cancel()
-        raise self._timeout(label, timeout)
-
-    def busy(self) -> float:
-        """Return for how many seconds the current call has been running; 0.0 if there is none. For any thread."""
-        current = self.current
-        return 0.0 if current is None else time.monotonic() - current[1]
 
     def hanging(self, limit: float) -> str:
         """Return which call has been running for more than ``limit`` seconds; empty if none. For any thread."""

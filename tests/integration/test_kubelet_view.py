@@ -13,8 +13,9 @@ import pytest
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
-from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView, ViewTimings
+from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.podresources_client import Allocatable, PodResources
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as Server
 from kubelet_standin.tests.stub import Plugins, buggy_kubelet, new_kubelet, old_kubelet
@@ -39,8 +40,13 @@ if TYPE_CHECKING:
     from aosp_plugin.framework import DevicePlugin
     from tests.hanging_fs import HangingFileSystem
 
-TIMINGS = ViewTimings(
-    interval=0.1, after_registration=0.05, recheck=0.05, settle=0.02, first_pause=0.1, longest_pause=1.0
+TIMINGS = Timings(
+    view_interval=0.1,
+    view_after_registration=0.05,
+    view_recheck=0.05,
+    view_settle=0.02,
+    view_first_pause=0.1,
+    view_longest_pause=1.0,
 )
 
 
@@ -79,7 +85,7 @@ class View(KubeletView):
 async def viewed(devices: DeviceDirectory, kubelet_dir: str, socket: str) -> AsyncIterator[View]:
     """Run a plugin, and its view as soon as the plugin is registered."""
     plugin = make_plugin(devices, kubelet_dir, timings=IN_LIFE._replace(other_plugins=0.1))
-    with contextlib.closing(PodResources(socket, [RESOURCE])) as pod_resources:
+    with contextlib.closing(PodResources(socket, [RESOURCE], timings=TIMINGS)) as pod_resources:
         view = View(plugin, pod_resources)
         async with run(plugin):
             await ready(plugin)
@@ -211,7 +217,7 @@ async def test_kubelet_is_asked_soon_after_devices_have_changed_or_the_registrat
     kubelet: Kubelet, socket: str, device_directory: DeviceDirectory, kubelet_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a change, the next round is an hour away."""
-    monkeypatch.setattr(f"{__name__}.TIMINGS", TIMINGS._replace(interval=3600.0))
+    monkeypatch.setattr(f"{__name__}.TIMINGS", TIMINGS._replace(view_interval=3600.0))
     device_directory.add(0, 1, 2)
     async with Server(kubelet, socket), viewed(device_directory, kubelet_dir, socket) as view:
         await view.confirmed(3)
@@ -257,7 +263,7 @@ async def test_hanging_directory_of_the_socket_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The event loop serves the kubelet meanwhile."""
-    monkeypatch.setattr("aosp_plugin.framework.podresources_client.DEADLINE", 0.2)
+    monkeypatch.setattr(f"{__name__}.TIMINGS", TIMINGS._replace(answer=0.2))
     device_directory.add(0)
     hanging_file_system.hang()
     socket = f"{hanging_file_system.directory}/kubelet.sock"

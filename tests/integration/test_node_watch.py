@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from aosp_plugin.daemon.node_watch import ResourceWatch
-from aosp_plugin.framework.deviceplugin.kubelet_view import ViewTimings
+from aosp_plugin.framework.timings import Timings
 from kubelet_standin import Kubelet
 from tests.support import IN_LIFE, RESOURCE, Clock, DeviceDirectory, listed, make_plugin, ready, run, until
 
@@ -97,12 +97,12 @@ async def test_a_kubelet_that_has_lost_devices_is_an_event(device_directory: Dev
     async with Kubelet(kubelet_dir) as kubelet, run(make_plugin(device_directory, kubelet_dir)) as plugin:
         await listed(kubelet, 3)
         watched = Watched(plugin)
-        plugin.confirmation.compare(1, 3, 0.0, ViewTimings())
+        plugin.confirmation.compare(1, 3, 0.0, Timings())
         assert watched.after(0.0) == [], "a kubelet may be asked too early"
-        plugin.confirmation.compare(1, 3, 5.0, ViewTimings())
+        plugin.confirmation.compare(1, 3, 5.0, Timings())
         assert watched.after(0.0) == ["KubeletLostDevices"]
         assert watched.messages == [f"{RESOURCE}: the kubelet has 1 of 3 healthy devices"]
-        plugin.confirmation.compare(3, 3, 10.0, ViewTimings())
+        plugin.confirmation.compare(3, 3, 10.0, Timings())
         assert watched.after(0.0) == ["KubeletHasDevices"]
 
 

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from aosp_plugin.framework import podresources_client
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as rpc
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.podresources_client import (
-    MAX_AGE,
-    MIN_INTERVAL,
     Allocations,
     Owner,
     allocations_in,
 )
 from aosp_plugin.framework.podresources_client import PodResources as Client
 from aosp_plugin.framework.sockets import identify
+from aosp_plugin.framework.timings import DEFAULT
 from kubelet_standin import Behaviour, Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, running
@@ -32,15 +30,9 @@ from tests.support import PATIENCE, RESOURCE, Clock, DeviceDirectory, listed, ru
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+PATIENT = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)
+
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2}), Container("agent", {RESOURCE: 1})])
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Return the clock of the client, and disable its other timeouts."""
-    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
-    return Clock()
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def socket(kubelet_dir: str) -> str:
 
 @pytest.fixture
 def client(socket: str, clock: Clock) -> Client:
-    return Client(socket, [RESOURCE], clock)
+    return Client(socket, [RESOURCE], clock, timings=PATIENT)
 
 
 class Server(rpc.PodResourcesListerServicer):
@@ -195,9 +187,9 @@ async def hang(_context: Any) -> None:
     ("failure", "problem"), [(refuse, "RESOURCE_EXHAUSTED: too many"), (hang, "no answer within 0 s")]
 )
 async def test_failed_query_is_reported_until_one_succeeds(
-    socket: str, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch, failure: Any, problem: str
+    socket: str, clock: Clock, client: Client, failure: Any, problem: str
 ) -> None:
-    monkeypatch.setattr(podresources_client, "DEADLINE", 0.1 if failure is hang else PATIENCE)
+    client._timings = PATIENT._replace(answer=0.1 if failure is hang else PATIENCE)
     answers = [failure]
 
     async def answer(context: Any) -> Any:
@@ -205,9 +197,9 @@ async def test_failed_query_is_reported_until_one_succeeds(
 
     async with serving(socket, answer):
         assert await client.current() == Allocations(f"List at {socket} failed: {problem}")
-        monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
+        client._timings = PATIENT
         answers.append(one_pod)
-        clock.now += MIN_INTERVAL
+        clock.now += DEFAULT.list_interval
         assert await client.current() == ONE_POD
 
 
@@ -221,7 +213,7 @@ async def test_kubelet_is_queried_on_demand_and_not_too_often(socket: str, clock
         first, *others = await asyncio.gather(*(client.current() for _ in range(5)))
         assert (first, client.latest) == (ONE_POD, ONE_POD)
         assert all(result is first for result in others)
-        clock.now += MIN_INTERVAL - 0.01
+        clock.now += DEFAULT.list_interval - 0.01
         assert await client.current() is first
         assert server.calls == 1
         clock.now += 0.02
@@ -233,7 +225,7 @@ async def test_slow_kubelet_does_not_delay_callers(
     socket: str, clock: Clock, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They get the previous result until it is too old, and then an unknown one."""
-    monkeypatch.setattr(podresources_client, "PATIENCE", 0.01)
+    client._timings = PATIENT._replace(list_patience=0.01)
     proceed, called = asyncio.Event(), asyncio.Event()
     proceed.set()
 
@@ -247,15 +239,15 @@ async def test_slow_kubelet_does_not_delay_callers(
             pass
         proceed.clear()
         called.clear()
-        clock.now += MAX_AGE
+        clock.now += DEFAULT.list_age
         assert await client.current() == ONE_POD
         await called.wait()
         clock.now += 0.1
         assert await client.current() == Allocations("the kubelet has not answered yet")
-        clock.now += MIN_INTERVAL
+        clock.now += DEFAULT.list_interval
         await client.current()
         proceed.set()
-        monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
+        client._timings = PATIENT
         assert await client.current() == ONE_POD
         assert server.calls == 2
 
@@ -289,7 +281,7 @@ async def test_kubelet_that_has_listed_no_pod_since_its_start_may_not_know_its_p
             known = []
             for _ in answers:
                 known.append((await client.current()).pods_known)
-                clock.now += MIN_INTERVAL
+                clock.now += DEFAULT.list_interval
             assert known == [False, True, True]
 
 
@@ -306,7 +298,7 @@ async def test_kubelet_is_found_when_it_starts(socket: str, clock: Clock, client
     if left_behind:
         os.unlink(socket)
     async with serving(socket, one_pod):
-        clock.now += MIN_INTERVAL
+        clock.now += DEFAULT.list_interval
         assert await client.current() == ONE_POD
 
 

@@ -12,17 +12,17 @@ then counts as registered while the kubelet's stream is open, and ``Confirmation
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
+from aosp_plugin.framework.problem import Problem
 from aosp_plugin.framework.registration import Loss
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from aosp_plugin.framework.deviceplugin.plugin import DevicePlugin
     from aosp_plugin.framework.observer import Observer
@@ -32,24 +32,6 @@ LOG = logging.getLogger(__name__)
 
 BAD_ROUNDS = 2
 """Rounds in a row with fewer devices than published after which the kubelet counts as wrong."""
-
-
-class ViewTimings(NamedTuple):
-    """Intervals in seconds."""
-
-    interval: float = 30.0
-    """Between two rounds while nothing changes."""
-    after_registration: float = 2.0
-    """From a registration, and from the start or end of another plugin of the resource, to the next round."""
-    recheck: float = 5.0
-    """To the next round after one with fewer devices than published or without a result, and after the devices have
-    changed or the registration has ended, at the latest."""
-    settle: float = 1.0
-    """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
-    first_pause: float = 15.0
-    """From one registration because of the kubelet's answer to the next one; doubles each time."""
-    longest_pause: float = 600.0
-    """Upper limit of this pause. After so long with all devices, the next pause is the first one again."""
 
 
 class Confirmation:
@@ -90,7 +72,7 @@ class Confirmation:
         self.allocatable, self.published, self.unknown = allocatable, published, ""
         self._observer.confirmed(allocatable)
 
-    def compare(self, allocatable: int, published: int, now: float, timings: ViewTimings = ViewTimings()) -> bool:
+    def compare(self, allocatable: int, published: int, now: float, timings: Timings = DEFAULT) -> bool:
         """Record and compare these numbers; return whether to register again.
 
         ``now`` is a monotonic time in seconds. A kubelet that keeps answering less must not make the plugin register
@@ -100,7 +82,7 @@ class Confirmation:
         if allocatable >= published:
             if self.problem:
                 LOG.info("kubelet has all devices again", extra={"allocatable": allocatable, "published": published})
-            if now - self._attempted >= timings.longest_pause:
+            if now - self._attempted >= timings.view_longest_pause:
                 self._pause = 0.0
             self.problem, self._bad_rounds = "", 0
             return False
@@ -115,7 +97,7 @@ class Confirmation:
         if now < due:
             self.problem += f", next registration in {due - now:.0f} s"
             return False
-        self._pause = min(max(self._pause * 2, timings.first_pause), timings.longest_pause)
+        self._pause = min(max(self._pause * 2, timings.view_first_pause), timings.view_longest_pause)
         self._attempted, self._bad_rounds = now, 0
         return True
 
@@ -127,10 +109,10 @@ class KubeletView:
         self,
         plugins: Sequence[DevicePlugin],
         pod_resources: PodResources,
-        timings: ViewTimings = ViewTimings(),
-        clock: Callable[[], float] = time.monotonic,
+        timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
     ) -> None:
-        """Ask ``pod_resources`` for the devices of ``plugins``. ``clock`` is in seconds."""
+        """Ask ``pod_resources`` for the devices of ``plugins``."""
         self._plugins = plugins
         self._pod_resources = pod_resources
         self._timings = timings
@@ -138,7 +120,7 @@ class KubeletView:
         self._recheck = False
         self._seen: list[tuple[str, int]] = []
         self._next_round = float("-inf")
-        self._logged_failure = ""
+        self._failure = Problem(LOG, "devices of the kubelet are unknown", "devices of the kubelet are known again")
 
     async def run(self) -> None:
         """Ask the kubelet at intervals, and after each change, until cancelled. Without plugins, return at once."""
@@ -146,10 +128,10 @@ class KubeletView:
         if not due:
             return
         while True:
-            if await wait_any(*due, timeout=self._timings.recheck):
+            if await self._clock.wait(*due, timeout=self._timings.view_recheck):
                 for event in due:
                     event.clear()
-                await asyncio.sleep(self._timings.after_registration - self._timings.settle)
+                await self._clock.sleep(self._timings.view_after_registration - self._timings.view_settle)
             elif not self._is_due():
                 continue
             await self._round()
@@ -165,8 +147,8 @@ class KubeletView:
         if the kubelet has the devices of a plugin that registered later.
         """
         before = self._seen = list(map(_state, self._plugins))
-        self._next_round = self._clock() + self._timings.interval
-        await asyncio.sleep(self._timings.settle)
+        self._next_round = self._clock() + self._timings.view_interval
+        await self._clock.sleep(self._timings.view_settle)
         answer = await self._pod_resources.allocatable()
         self._recheck = False
         for plugin, state in zip(self._plugins, before, strict=True):
@@ -186,18 +168,10 @@ class KubeletView:
                 if confirmation.compare(allocatable, published, self._clock(), self._timings):
                     plugin.reregister(Loss.FEWER_DEVICES)
             self._recheck |= confirmation.in_doubt
-        self._log_failure(answer.problem)
-
-    def _log_failure(self, problem: str) -> None:
-        """Log once that the kubelet does not answer, unless no plugin is registered: the kubelet may be down."""
-        if problem and not any(plugin.endpoint for plugin in self._plugins):
-            return
-        if problem != self._logged_failure:
-            self._logged_failure = problem
-            if problem:
-                LOG.warning("devices of the kubelet are unknown", extra={"reason": problem})
-            else:
-                LOG.info("devices of the kubelet are known again")
+        if not answer.problem:
+            self._failure.set("")
+        elif any(plugin.endpoint for plugin in self._plugins):  # otherwise, the kubelet may be down
+            self._failure.set(answer.problem, reason=answer.problem)
 
 
 def _state(plugin: DevicePlugin) -> tuple[str, int]:

@@ -13,15 +13,15 @@ overridden: it sends no more lists, changes nothing on the host, and does not co
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.aio import wait_any
+from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.sockets import socket_number
+from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -93,21 +93,23 @@ class OtherPlugins:
         reregister: Callable[[Loss], None],
         override: Callable[[bool], None],
         earlier_ended: Callable[[], None],
-        interval: float,
+        timings: Timings = DEFAULT,
+        clock: Clock = CLOCK,
         observer: Observer = NULL_OBSERVER,
     ) -> None:
         """Scan the kubelet's directory whenever ``supervisor`` notices a change of it.
 
         ``reregister`` is called with the reason when the kubelet has lost the plugin; ``override`` with whether there
         is a plugin that registered later, when that changes; ``earlier_ended`` when an earlier plugin has ended, whose
-        list the kubelet may have, and which may have changed the host. ``interval`` is in seconds.
+        list the kubelet may have, and which may have changed the host.
         """
         self._supervisor = supervisor
         self._reregister = reregister
         self._override = override
         self._earlier_ended = earlier_ended
         self._observer = observer
-        self._interval = interval
+        self._interval = timings.other_plugins
+        self._clock = clock
         self._succession = Succession()
         self.found: tuple[OtherPlugin, ...] = ()
         self.overridden = False
@@ -126,9 +128,10 @@ class OtherPlugins:
         """Scan after each change of the directory, and at intervals while there is another plugin, until cancelled."""
         while True:
             await self._scan()
-            await asyncio.sleep(min(MIN_INTERVAL, self._interval))
+            await self._clock.sleep(min(MIN_INTERVAL, self._interval))
             expected = bool(self.found) or self._succession.pending
-            await wait_any(self._supervisor.directory_changed, timeout=self._interval if expected else None)
+            timeout = self._interval if expected else None
+            await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
     async def _scan(self) -> None:
         self._supervisor.directory_changed.clear()

@@ -13,7 +13,7 @@ from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.scan_loop import CLOSE_TIMEOUT, ScanLoop
+from aosp_plugin.framework.scan_loop import ScanLoop
 from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
@@ -40,18 +40,12 @@ class DevicePlugin:
         clock: Clock = CLOCK,
         files: FileEvents | None = None,
         observer: Observer = NULL_OBSERVER,
-        close_timeout: float = CLOSE_TIMEOUT,
     ) -> None:
-        """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it.
-
-        ``close_timeout``: seconds for ``Backend.close`` and the call before it.
-        """
+        """Plugins of the same process share ``files``; the caller that creates ``files`` also closes it."""
         self.resource_name = backend.resource_name
         """The extended resource that the plugin serves."""
         self._stop = asyncio.Event()
-        self._scanned = ScanLoop(
-            backend, self._stop, files=files, observer=observer, timings=timings, close_timeout=close_timeout
-        )
+        self._scanned = ScanLoop(backend, self._stop, files=files, observer=observer, timings=timings, clock=clock)
         self._kubelet_files = self._scanned.files.subscribe()
         self.inventory = self._scanned.inventory
         self._observer = observer
@@ -74,7 +68,8 @@ class DevicePlugin:
             reregister=self.reregister,
             override=self._set_overridden,
             earlier_ended=self._replace_traces,
-            interval=timings.other_plugins,
+            timings=timings,
+            clock=clock,
             observer=observer,
         )
 

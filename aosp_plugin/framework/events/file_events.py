@@ -101,8 +101,11 @@ class Subscription:
                 self._add(path, refused)
         except OSError as error:
             refused["all"] = error
-        path, refusal = next(iter(refused.items()), ("all", ""))
-        self._problem.set(str(refusal), path=path, error=str(refusal), interval=self._timings.poll)
+        if refused:
+            path, refusal = next(iter(refused.items()))
+            self._problem.set(str(refusal), path=path, error=str(refusal), interval=self._timings.poll)
+        else:
+            self._problem.set("")
         self.polling = bool(refused)
         self.interval = self._timings.safety if wanted == self._watches.keys() else self._timings.poll
 

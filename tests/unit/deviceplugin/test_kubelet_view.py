@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation, ViewTimings
+from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import Succession
 from aosp_plugin.framework.sockets import OtherPlugin
+from aosp_plugin.framework.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMINGS = ViewTimings()
+TIMINGS = Timings()
 
 NOW = 10
 
@@ -73,7 +74,7 @@ def test_pause_between_registrations_doubles_up_to_its_limit(confirmation: Confi
     assert "next registration in" in confirmation.problem
 
 
-@pytest.mark.parametrize("good_for", [20, TIMINGS.longest_pause])
+@pytest.mark.parametrize("good_for", [20, TIMINGS.view_longest_pause])
 def test_pause_is_short_again_after_a_long_time_with_all_devices(confirmation: Confirmation, good_for: float) -> None:
     """Otherwise two plugins that take turns would register again all the time."""
     *_, last = attempts(confirmation, 125)
@@ -81,8 +82,8 @@ def test_pause_is_short_again_after_a_long_time_with_all_devices(confirmation: C
     now = last + good_for
     assert not confirmation.compare(3, 3, now)
     assert not bad(confirmation, now)
-    assert bad(confirmation, now) is (good_for == TIMINGS.longest_pause)
-    assert bad(confirmation, last + 120) is (good_for != TIMINGS.longest_pause)
+    assert bad(confirmation, now) is (good_for == TIMINGS.view_longest_pause)
+    assert bad(confirmation, last + 120) is (good_for != TIMINGS.view_longest_pause)
 
 
 def test_kubelet_that_does_not_answer_is_no_problem(confirmation: Confirmation) -> None:

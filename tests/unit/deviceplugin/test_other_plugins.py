@@ -11,6 +11,7 @@ import pytest
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
 from aosp_plugin.framework.sockets import OtherPlugin
+from aosp_plugin.framework.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ def plugins(directory: Directory, calls: list[str]) -> OtherPlugins:
         reregister=lambda _: calls.append("register"),
         override=lambda overridden: calls.append("overridden" if overridden else "current"),
         earlier_ended=lambda: calls.append("publish"),
-        interval=0.001,
+        timings=Timings(other_plugins=0.001),
     )
 
 
