@@ -68,7 +68,8 @@ allowed, is an error with exit code 2, also in a source that another source over
 The process reloads the configuration on SIGHUP. It binds the addresses, scans the devices and tests the directories of
 the new configuration while the current one still serves. If one of these fails or takes more than 10 s, or the file is
 not valid, it logs `configuration reload rejected, keeping the current configuration` with the cause, and nothing
-changes.
+changes. Otherwise, it stops what serves, and starts the new configuration; if that fails, it starts the current one
+again, and logs the same.
 
 ## A complete file
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin.backend import create_backend
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.errors import ConfigError
+from aosp_plugin.errors import ConfigError, HostError, PluginError
 from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.scan_loop import check_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,11 +27,25 @@ def create_backends(config: Config) -> dict[str, BinderBackend]:
     }
 
 
-def check_host(config: Config, backends: Mapping[str, BinderBackend]) -> None:
-    """Check what a running plugin would report and retry, because the host may be about to change.
+def check(config: Config) -> None:
+    """Check whether this host can serve a configuration, by scans without any other effect. May block.
 
-    Raises KubeletDirectoryError, CdiError, HostError and OSError. May block.
+    That includes what a running plugin only reports and retries, because the host may be about to change: a kubelet's
+    or CDI directory that is not writable. Raises PluginError, HostError and OSError, several as a group.
     """
+    check_phone_directories(config)
+    backends = create_backends(config)
+    errors: list[Exception] = []
+    for backend in backends.values():
+        try:
+            backend.scan()
+            if config.require_devices and not backend.creates_devices:
+                check_devices(backend, backend.devices())
+        except (OSError, HostError, PluginError) as error:
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("the configuration cannot be served", errors)
+    check_overlap(backends)
     for name, backend in backends.items():
         PluginDirectory(config.kubelet_dir, name).check()
         backend.check_host()

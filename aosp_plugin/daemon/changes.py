@@ -80,8 +80,6 @@ class ResourceChanges(Observer):
     """Records the changes of one resource. Its methods must be called in the event loop."""
 
     def __init__(self, resource: str, history: History) -> None:
-        self.recording = True
-        """False for a plugin that may never serve, whose scans say nothing about the one that does."""
         self._resource = resource
         self._history = history
         self._snapshot: Snapshot | None = None
@@ -185,8 +183,7 @@ class ResourceChanges(Observer):
     def _record(
         self, event: Event, text: str, devices: Collection[str] = (), *, in_order: bool = False, pod: str = ""
     ) -> None:
-        if self.recording:
-            self._history.record(event, text, self._resource, devices, in_order=in_order, pod=pod)
+        self._history.record(event, text, self._resource, devices, in_order=in_order, pod=pod)
 
 
 def _by_pod(

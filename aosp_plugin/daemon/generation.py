@@ -1,6 +1,6 @@
 """Everything that serves one configuration: HTTP servers, device plugins and DRA drivers, leak detection.
 
-A generation is built completely, and can fail, while the one before it still serves. See ``serve`` for the replacement.
+One generation serves at a time. See ``serve`` for a reload.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
-from aosp_plugin.config import listen_address, status_address
-from aosp_plugin.daemon.assembly import check_host, check_overlap, check_phone_directories, create_backends
+from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories, create_backends
 from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.node_reporter import NodeReporter
 from aosp_plugin.daemon.observation import Observation
@@ -25,7 +24,6 @@ from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 CHECK_TIMEOUT = 10.0
-"""Seconds to bind an address, and to check the kubelet's and the CDI directory."""
+"""Seconds to check the directories of phones."""
 
 RETRY = 0.5
 """Seconds until the HTTP servers are started again for which the process had no free descriptor."""
@@ -53,18 +51,23 @@ FIRST_LIST = 0.2
 class Generation:
     """What serves one configuration. To be used in one event loop.
 
-    Call ``listen``, ``serve_http`` or ``serve_http_after_start``, and ``prepare``, then ``start`` and ``stop``; or
-    ``discard`` instead of ``start``.
+    Call ``serve_http_after_start`` and ``prepare``, then ``start`` and ``stop``; or ``discard`` instead of ``start``.
     """
 
-    def __init__(self, config: Config, stuck: Callable[[], str], history: History) -> None:
+    def __init__(
+        self,
+        config: Config,
+        stuck: Callable[[], str],
+        history: History,
+        listeners: Mapping[tuple[str, int], socket.socket],
+    ) -> None:
         """``stuck`` returns what is wrong with the event loop, and is called in other threads.
 
-        ``history`` outlives the generation.
+        ``history`` and ``listeners``, the listening sockets of the configuration by address, outlive the generation.
         """
         self.config = config
         self.names = ",".join(resource.resource_name for resource in config.resources)
-        self.listeners: dict[tuple[str, int], socket.socket] = {}
+        self._listeners = listeners
         self._served: set[tuple[str, int]] = set()
         """The addresses on which HTTP requests are answered."""
         self._server_tasks: list[asyncio.Task[None]] = []
@@ -97,19 +100,7 @@ class Generation:
             self._files, self._stuck = files, stuck
             self._stack = stack.pop_all()
 
-    async def listen(self, present: Mapping[tuple[str, int], socket.socket]) -> None:
-        """Bind the addresses, or share those that are ``present`` in this process.
-
-        Resolves host names in the worker thread. Raises ServiceError, WorkerTimeoutError and OSError.
-        """
-        addresses = dict.fromkeys((listen_address(self.config.listen), status_address(self.config)))
-        for address in filter(None, addresses):
-            shared = present.get(address)
-            bind = shared.dup if shared else partial(listen, address, beside=list(present.values()))
-            listener = await self._worker.run(bind, CHECK_TIMEOUT, label=f"binding {address[0]}:{address[1]}")
-            self.listeners[address] = self._stack.enter_context(listener)
-
-    def serve_http(self) -> None:
+    def _serve_http(self) -> None:
         """Answer HTTP requests from now on. Raises OSError; then it may be called again."""
         from aosp_plugin.daemon import endpoints  # noqa: PLC0415 - after the start, see serve_http_after_start
         from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
@@ -120,7 +111,7 @@ class Generation:
         for address, served in endpoints.by_address(self.config, routes).items():
             if address not in self._served:
                 host_names = {address[0], *self.config.allowed_hosts}
-                self._stack.enter_context(http.serving(self.listeners[address], served, host_names))
+                self._stack.enter_context(http.serving(self._listeners[address].dup(), served, host_names))
                 self._served.add(address)
 
     def serve_http_after_start(self, tasks: asyncio.TaskGroup) -> None:
@@ -147,7 +138,7 @@ class Generation:
             while True:
                 try:
                     await worker.run(importing, label="import")
-                    self.serve_http()
+                    self._serve_http()
                 except (OSError, ImportError) as error:  # no free descriptors; ImportError: for a shared library
                     if not failed:
                         LOG.warning("HTTP server failed to start, retrying", extra={"error": str(error)})
@@ -156,35 +147,27 @@ class Generation:
                 else:
                     return
 
-    async def prepare(self, *, strict: bool) -> None:
+    async def prepare(self, *, require_devices: bool) -> None:
         """Scan all resources for the first time, side by side, and check that they share no binder device.
 
-        A scan that hangs is an error only if ``strict``. Then, all that a running plugin only reports is an error as
-        well: a kubelet's or CDI directory that is not writable. And the history records nothing before ``start``, which
-        may never follow. Raises an ExceptionGroup of PluginError, HostError and OSError.
+        A scan that hangs is no error. Raises an ExceptionGroup of PluginError, HostError and OSError.
         """
-        self._observation.set_recording(recording=not strict)
-        tolerated = () if strict else (WorkerTimeoutError,)
-        with contextlib.suppress(*tolerated):
+        with contextlib.suppress(WorkerTimeoutError):
             check = partial(check_phone_directories, self.config)
             await self._worker.run(check, CHECK_TIMEOUT, label="check of the directories of phones")
-        scans = [server.prepare(require_devices=self.config.require_devices) for server in self.servers]
+        scans = [server.prepare(require_devices=require_devices) for server in self.servers]
         results = await asyncio.gather(*scans, return_exceptions=True)
-        errors = [error for error in results if isinstance(error, Exception) and not isinstance(error, tolerated)]
+        errors = [each for each in results if isinstance(each, Exception) and not isinstance(each, WorkerTimeoutError)]
         if errors:
             raise ExceptionGroup("the configuration cannot be served", errors)
         check_overlap(self._backends)
-        if strict:
-            check = partial(check_host, self.config, self._backends)
-            await self._worker.run(check, CHECK_TIMEOUT, label="host check")
 
-    def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool, replaced: Generation | None = None) -> None:
+    def start(self, tasks: asyncio.TaskGroup, *, require_devices: bool, previous: Config | None = None) -> None:
         """Start the servers and all else as ``tasks``; an error of one of them is raised there.
 
-        ``replaced`` is the generation that served before in this process, and has stopped.
+        ``previous`` is the configuration that this process served before.
         """
         LOG.info("starting", extra={"version": __version__, "resources": self.names})
-        self._observation.set_recording(recording=True)
         self._server_tasks = [
             tasks.create_task(self._run(server, require_devices=require_devices)) for server in self.servers
         ]
@@ -192,7 +175,7 @@ class Generation:
             tasks.create_task(self._kubelet_view.run()),
             tasks.create_task(report_allocations(self._backends, self._pod_resources, self._rescan_one)),
             tasks.create_task(yield_to_device_plugins(dra_drivers(self.servers), self._pod_resources)),
-            tasks.create_task(self._remove_stale_specs(replaced.config if replaced else None)),
+            tasks.create_task(self._remove_stale_specs(previous)),
         ]
         self._background += [tasks.create_task(work) for work in self._node_reporter.work()]
         if self._leak_detector:
@@ -244,6 +227,9 @@ class Generation:
 
     async def discard(self) -> None:
         """Release all resources of a generation that has not been started."""
+        for task in self._background:
+            task.cancel()
+        await _ended(self._background)
         await asyncio.gather(*(server.discard() for server in self.servers), return_exceptions=True)
         await self._node_reporter.close()
         self._stack.close()

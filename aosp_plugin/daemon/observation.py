@@ -97,11 +97,6 @@ class Observation:
         )
         self.metrics = Metrics(states, exposed=scraped)
 
-    def set_recording(self, *, recording: bool) -> None:
-        """Choose whether the history records what the resources do; at first it does."""
-        for changes in self._changes.values():
-            changes.recording = recording
-
     def observer(self, resource: str) -> Observer:
         """Return the observer for the server of a resource; always the same."""
         if resource not in self._observers:

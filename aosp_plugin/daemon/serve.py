@@ -1,32 +1,46 @@
-"""``aosp-plugin serve``: runs the generations of the configuration, and handles the signals that stop or reload it."""
+"""``aosp-plugin serve``: runs the generations of the configuration, and handles the signals that stop or reload it.
+
+A reload checks the new configuration while the current one serves, then stops the current generation and starts the
+new one. If that fails, the current configuration is started again. Listening sockets outlive a generation, so that
+clients of an unchanged address wait for a moment instead of being refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
-from typing import TYPE_CHECKING
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from aosp_plugin import __version__
+from aosp_plugin.config import listen_address, status_address
+from aosp_plugin.daemon.assembly import check
 from aosp_plugin.daemon.changes import History
 from aosp_plugin.daemon.generation import Generation
 from aosp_plugin.daemon.report import Event
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service import logs
+from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.liveness import Heartbeat, notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aosp_plugin.config import Config
 
 LOG = logging.getLogger(__name__)
 
-LOAD_TIMEOUT = 10.0
-"""Seconds for reading the configuration again. Its file may be on a file system that hangs."""
+Address: TypeAlias = "tuple[str, int]"
+
+CHECK_TIMEOUT = 10.0
+"""Seconds to read the configuration again, to bind an address, and to check whether the host can serve it: a file may
+be on a file system that hangs."""
 
 
 async def serve(load: Callable[[], Config]) -> None:
@@ -45,12 +59,11 @@ class Daemon:
     def __init__(self, load: Callable[[], Config]) -> None:
         """``load`` reads the configuration; it is called in a worker thread."""
         self._load = load
-        self._loader = Worker("configuration")
         self._stop, self._reload = asyncio.Event(), asyncio.Event()
         self._heartbeat = Heartbeat()
         self._history = History()
+        self._listeners: dict[Address, socket.socket] = {}
         self._generation: Generation | None = None
-        self._replacement: Generation | None = None
 
     async def run(self) -> None:
         """Serve until a signal stops the process. All its tasks are in one group, so that none can fail unnoticed."""
@@ -58,62 +71,50 @@ class Daemon:
         async with asyncio.TaskGroup() as tasks:
             heartbeat = tasks.create_task(self._heartbeat.run())
             tasks.create_task(notify(self._unready, self._stop))
-            if await complete_unless(self._stop, self._first_generation(tasks)):
+            if await complete_unless(self._stop, self._start_first(tasks)):
                 await self._serve(tasks)
             heartbeat.cancel()
 
     def _unready(self) -> list[str]:
         return [server.unready for server in self._generation.servers] if self._generation else ["starting"]
 
-    async def _first_generation(self, tasks: asyncio.TaskGroup) -> None:
+    async def _start_first(self, tasks: asyncio.TaskGroup) -> None:
         """Start with the configuration. Nothing that a running plugin would only report keeps the process from it."""
-        config = await self._loader.run(self._load)
-        logs.set_up(config.log_level, config.log_format)
-        generation = Generation(config, self._heartbeat.problem, self._history)
-        self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
-        await generation.listen({})
-        generation.serve_http_after_start(tasks)
-        self._generation = generation
-        if len(generation.servers) > 1:
-            await generation.prepare(strict=False)
-        generation.start(tasks, require_devices=config.require_devices)
+        with contextlib.closing(Worker("configuration")) as worker:
+            config = await worker.run(self._load)
+            self._history.record(Event.STARTED, f"aosp-plugin {__version__} started")
+            self._listeners = await self._listen(worker, config)
+        one = len(config.resources) == 1
+        self._generation = await self._started(config, tasks, prepare=not one, require_devices=config.require_devices)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         """Handle reloads until the process is stopped."""
-        while self._generation is not None:
+        while not self._stop.is_set():
             await wait_any(self._stop, self._reload)
-            if not await self._reload_unless_stopped(self._generation, tasks):
-                return
-            # A generation that was replaced or rejected is in reference cycles, with its memory. By itself, the
-            # collector might not run for days in an idle process.
+            if not await complete_unless(self._stop, self._reload_configuration(tasks)):
+                break
+            # A generation that was replaced is in reference cycles, with its memory. By itself, the collector might
+            # not run for days in an idle process.
             gc.collect()
+        if self._generation is not None:
+            await self._generation.stop(replaced=False)
 
-    async def _reload_unless_stopped(self, generation: Generation, tasks: asyncio.TaskGroup) -> bool:
-        """Reload the configuration, or stop if that was requested; return whether the process goes on."""
-        if self._stop.is_set() or not await complete_unless(self._stop, self._reloaded(generation)):
-            await generation.stop(replaced=False)
-            return False
-        if self._replacement is not None:
-            self._history.record(Event.RELOADED, "configuration reloaded")
-            await generation.stop(replaced=True)
-            self._generation, self._replacement = self._replacement, None
-            logs.set_up(self._generation.config.log_level, self._generation.config.log_format)
-            self._generation.start(tasks, require_devices=False, replaced=generation)
-        return True
-
-    async def _reloaded(self, generation: Generation) -> None:
-        """Read the configuration again and build its generation, or rescan if it has not changed.
-
-        Whatever fails, the current generation is not affected.
-        """
+    async def _reload_configuration(self, tasks: asyncio.TaskGroup) -> None:
+        """Read the configuration again; serve it if it has changed and can be served, and else rescan or go on."""
+        generation = self._generation
+        if self._stop.is_set() or generation is None:
+            return
         self._reload.clear()
+        previous, listeners = generation.config, self._listeners
         try:
-            config = await self._loader.run(self._load, LOAD_TIMEOUT, label="reading the configuration")
-            if config == generation.config:
+            config = await self._checked(previous)
+            if config == previous:
                 generation.rescan()
             else:
-                self._replacement = await self._built(config, generation)
+                await self._replace(generation, config, tasks)
         except Exception as error:  # also a bug that only this configuration reveals
+            _close_except(listeners, self._listeners)
+            self._listeners = listeners
             errors = leaves(error)
             bugs = [error for error in errors if not isinstance(error, (PluginError, HostError, OSError))]
             LOG.error(  # noqa: TRY400 - a traceback only of a bug
@@ -121,22 +122,81 @@ class Daemon:
                 extra={"error": "; ".join(str(error) or repr(error) for error in errors)},
                 exc_info=bugs[0] if bugs else None,
             )
+            if self._generation is None:
+                self._generation = await self._started(previous, tasks, prepare=True)
         else:
-            LOG.info("configuration reloaded", extra={"changed": config != generation.config})
+            _close_except(self._listeners, listeners)
+            LOG.info("configuration reloaded", extra={"changed": config != previous})
 
-    async def _built(self, config: Config, current: Generation) -> Generation:
-        """Return a generation that only has to be started. Raises what keeps it from serving.
+    async def _checked(self, previous: Config) -> Config:
+        """Return the configuration as it is now. If it has changed, bind its addresses, and check it on this host.
 
-        Then its scans are not logged: their results would be mistaken for those of the current generation.
+        The plugin serves ``previous`` meanwhile.
         """
-        with logs.attempt() as events:
-            generation = Generation(config, self._heartbeat.problem, self._history)
-            try:
-                await generation.listen(current.listeners)
-                await generation.prepare(strict=True)
-                generation.serve_http()
-            except Exception:
-                await generation.discard()
-                raise
-            events.succeeded()
+        # A thread of its own: one that hangs does not keep the next reload from being handled.
+        with contextlib.closing(Worker("configuration")) as worker:
+            config = await worker.run(self._load, CHECK_TIMEOUT, label="reading the configuration")
+            if config != previous:
+                self._listeners = await self._listen(worker, config)
+                await worker.run(partial(check, config), CHECK_TIMEOUT, label="check of the configuration")
+            return config
+
+    async def _listen(self, worker: Worker, config: Config) -> dict[Address, socket.socket]:
+        """Return a socket for each address: one that is there already, or a new one.
+
+        Resolves host names in the worker thread. Raises ServiceError, WorkerTimeoutError and OSError.
+        """
+        present, listeners = self._listeners, dict[Address, socket.socket]()
+        try:
+            for address in filter(None, (listen_address(config.listen), status_address(config))):
+                if address in present:
+                    listeners[address] = present[address]
+                elif address not in listeners:
+                    bind = partial(listen, address, beside=list(present.values()))
+                    label = f"binding {address[0]}:{address[1]}"
+                    listeners[address] = await worker.run(bind, CHECK_TIMEOUT, label=label)
+        except BaseException:
+            _close_except(present, listeners)
+            raise
+        return listeners
+
+    async def _replace(self, generation: Generation, config: Config, tasks: asyncio.TaskGroup) -> None:
+        """Serve another configuration. Without ``_generation`` after an error, nothing serves any more."""
+        await generation.stop(replaced=True)
+        self._generation = None
+        self._generation = await self._started(config, tasks, prepare=True, previous=generation.config)
+        self._history.record(Event.RELOADED, "configuration reloaded")
+
+    async def _started(
+        self,
+        config: Config,
+        tasks: asyncio.TaskGroup,
+        *,
+        prepare: bool,
+        require_devices: bool = False,
+        previous: Config | None = None,
+    ) -> Generation:
+        """Return a generation that serves. Raises what keeps it from serving.
+
+        ``prepare``: scan before, so that an error of the scan is raised here instead of in ``tasks``.
+        """
+        logs.set_up(config.log_level, config.log_format)
+        generation = Generation(config, self._heartbeat.problem, self._history, self._listeners)
+        try:
+            generation.serve_http_after_start(tasks)
+            if prepare:
+                await generation.prepare(require_devices=require_devices)
+            generation.start(tasks, require_devices=require_devices, previous=previous)
+        except BaseException:
+            await generation.discard()
+            raise
         return generation
+
+
+def _close_except(
+    kept: Mapping[tuple[str, int], socket.socket], sockets: Mapping[tuple[str, int], socket.socket]
+) -> None:
+    """Close the sockets whose addresses are not to be kept."""
+    for address, listener in sockets.items():
+        if address not in kept:
+            listener.close()

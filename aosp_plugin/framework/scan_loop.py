@@ -27,7 +27,7 @@ from aosp_plugin.framework.timings import DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.devices import Device
@@ -39,6 +39,13 @@ LOG = logging.getLogger(__name__)
 
 REST = 3
 """The pause after a scan, as a multiple of its processor time: a device that flaps costs a quarter of a processor."""
+
+
+def check_devices(backend: Backend, devices: Collection[object]) -> None:
+    """Raise BackendError if a backend has found no device."""
+    if not devices:
+        scanned = f" matches {backend.scanned_files}" if backend.scanned_files else " found"
+        raise BackendError(f"no device of {backend.resource_name}{scanned}, and require_devices is set")
 
 
 class ScanLoop:
@@ -128,7 +135,7 @@ class ScanLoop:
         await self.scan(self._timings.hang)
         self._prepared = True
         if require_devices and not self.backend.creates_devices:
-            self._check_devices()
+            check_devices(self.backend, self.inventory.snapshot.devices)
 
     async def start(self, *, require_devices: bool) -> None:
         """Scan and update the host before the first registration, and scan again if that changed something.
@@ -145,7 +152,7 @@ class ScanLoop:
                 with contextlib.suppress(OSError, PluginError):  # which is logged, and retried
                     await self.scan(self._timings.hang)
                 if require_devices:
-                    self._check_devices()
+                    check_devices(self.backend, self.inventory.snapshot.devices)
 
     async def run(self) -> None:
         """Keep the inventory current until ``stop`` is set. A failed scan leaves the inventory as it was."""
@@ -245,11 +252,6 @@ class ScanLoop:
         elif (seconds := self.backend.seconds_until_scan()) is not None:
             pauses.append(max(seconds, 0.0))
         self._due = self._clock() + min(pauses)
-
-    def _check_devices(self) -> None:
-        if not self.inventory.snapshot.devices:
-            scanned = f" matches {self.backend.scanned_files}" if self.backend.scanned_files else " found"
-            raise BackendError(f"no device of {self.backend.resource_name}{scanned}, and require_devices is set")
 
     def _close_all(self) -> None:
         self._close_subscriptions()

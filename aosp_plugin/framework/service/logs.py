@@ -7,18 +7,12 @@ at the end of the text. The resource comes from the context (``observer.RESOURCE
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
 import re
 import sys
-from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.observer import REQUEST, RESOURCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -37,7 +31,6 @@ def set_up(level: str, style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatters[style]())
     handler.addFilter(add_resource)
-    handler.addFilter(_hold)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # At debug level these libraries log their own internals.
     for name in ("asyncio", "grpc", "watchdog"):
@@ -51,52 +44,6 @@ def add_resource(record: logging.LogRecord) -> bool:
     if request := REQUEST.get():
         record.request = request
     return True
-
-
-class Attempt:
-    """The events of work that may be given up: held until it has succeeded, and dropped if it does not."""
-
-    def __init__(self) -> None:
-        self._records: list[logging.LogRecord] = []
-        self._succeeded = self._ended = False
-
-    def hold(self, record: logging.LogRecord) -> bool:
-        """Keep an event, unless the work has ended; return whether it is to be logged now. For any thread."""
-        if not self._ended:
-            self._records.append(record)
-        return self._succeeded
-
-    def succeeded(self) -> None:
-        """Log the events so far, and all further ones at once."""
-        self._succeeded = self._ended = True
-        for record in self._records:
-            logging.getLogger(record.name).handle(record)
-        self._records.clear()
-
-    def end(self) -> None:
-        """Drop the events, also further ones, unless the work has succeeded."""
-        self._ended = True
-        self._records.clear()
-
-
-_ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
-
-
-@contextlib.contextmanager
-def attempt() -> Iterator[Attempt]:
-    """Hold the events of the context, and of the tasks and threads that start in it, until ``Attempt.succeeded``."""
-    events = Attempt()
-    token = _ATTEMPT.set(events)
-    try:
-        yield events
-    finally:
-        _ATTEMPT.reset(token)
-        events.end()
-
-
-def _hold(record: logging.LogRecord) -> bool:
-    events = _ATTEMPT.get()
-    return events is None or events.hold(record)
 
 
 def fields(record: logging.LogRecord) -> dict[str, object]:

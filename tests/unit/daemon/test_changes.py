@@ -187,15 +187,3 @@ def test_memory_is_bounded() -> None:
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 300_000
-
-
-def test_a_plugin_that_may_never_serve_records_nothing_until_it_does(history: History) -> None:
-    tried = ResourceChanges(RESOURCE, history)
-    tried.recording = False
-    tried.published(snapshot(1, "n1"), None)
-    tried.published(snapshot(2, "n1", n1="missing"), None)
-    tried.scanned("failed", 0.1)
-    assert history.recent == ()
-    tried.recording = True
-    tried.published(snapshot(3, "n1"), None)
-    assert recorded(history) == [("healthy", "healthy again", 1, ("n1",))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextvars
 import json
 import logging
 import re
@@ -228,25 +227,6 @@ def rows(section: str) -> list[list[str]]:
     text = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
     body = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines() if line.startswith("| `")]
-
-
-@pytest.mark.usefixtures("logging_state")
-@pytest.mark.parametrize("succeeds", [True, False])
-def test_events_of_an_attempt_are_logged_if_it_succeeds(capsys: pytest.CaptureFixture[str], *, succeeds: bool) -> None:
-    """Also those of its threads that outlive it."""
-    logs.set_up("info", "text")
-    log = logging.getLogger("part")
-    with logs.attempt() as events, working_for("a.io/x"):
-        context = contextvars.copy_context()
-        log.info("first")
-        assert capsys.readouterr().err == ""
-        if succeeds:
-            events.succeeded()
-    log.info("outside")
-    context.run(log.info, "later")
-    lines = [line.partition(" INFO ")[2] for line in capsys.readouterr().err.splitlines()]
-    held = ["first resource=a.io/x", "outside", "later resource=a.io/x"]
-    assert lines == (held if succeeds else ["outside"])
 
 
 def test_documentation_lists_every_event_with_level_and_keys() -> None:
