@@ -18,8 +18,7 @@ from aosp_plugin.framework.dra.allocations import Claim, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
-from aosp_plugin.framework.dra.interfaces import ClaimReference
-from aosp_plugin.framework.dra.observer import DraObserver
+from aosp_plugin.framework.dra.interfaces import ClaimReference, DraObserver
 from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
 from aosp_plugin.framework.inventory import Inventory

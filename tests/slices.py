@@ -12,7 +12,7 @@ from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.observer import DraObserver
+from aosp_plugin.framework.dra.interfaces import DraObserver
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from aosp_plugin.framework.inventory import Inventory

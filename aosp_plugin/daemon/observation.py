@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aosp_plugin.config import Resource
     from aosp_plugin.daemon.leaks import Leaks
     from aosp_plugin.daemon.report import Change
-    from aosp_plugin.framework.dra.observer import DraObserver
+    from aosp_plugin.framework.dra.interfaces import DraObserver
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.resource_server import ResourceServer

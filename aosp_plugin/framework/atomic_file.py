@@ -45,14 +45,14 @@ def write_temporary(path: str, content: bytes, mode: int = 0o644, *, sync: bool 
         raise
 
 
-def replace(path: str, content: bytes, mode: int = 0o644) -> os.stat_result:
-    """Replace the file at ``path``, or create it, and return its status, without a sync.
+def replace(path: str, content: bytes, mode: int = 0o644, *, sync: bool = False) -> os.stat_result:
+    """Replace the file at ``path``, or create it, and return its status.
 
-    For files that matter until the host reboots.
+    Without ``sync``, for files that matter until the host reboots.
     After a crash of the host, the file may be missing, empty or the previous one. After an error, the previous file is
     complete.
     """
-    temporary, status = write_temporary(path, content, mode, sync=False)
+    temporary, status = write_temporary(path, content, mode, sync=sync)
     try:
         os.rename(temporary, path)
     except OSError:

@@ -18,7 +18,7 @@ from aosp_plugin.cli.fleet.cluster import (
     SliceDevice,
 )
 from aosp_plugin.framework.api import objects_pb2
-from aosp_plugin.framework.dra.attributes import ID_ATTRIBUTE
+from aosp_plugin.framework.dra.slices import ID_ATTRIBUTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

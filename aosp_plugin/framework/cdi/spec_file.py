@@ -49,7 +49,7 @@ class SpecFile:
         complete.
         """
         new = None if content is None else (content, tuple(numbers))
-        with self._translate_errors():
+        with translate_errors(self.path):
             atomic_file.sweep(self._directory, re.escape(os.path.basename(self.path)))
             if content is None:
                 changed = atomic_file.remove(self.path)
@@ -60,42 +60,30 @@ class SpecFile:
 
     def rewrite(self) -> None:
         """Write the same content again after a device node was recreated. Raises CdiError."""
-        with self._translate_errors():
+        with translate_errors(self.path):
             if self._written is not None:
                 self._replace(self._written[0])
 
     def check(self, content: bytes) -> None:
         """Check that ``content`` could be written, without changing the file. Raises CdiError."""
-        with self._translate_errors():
-            atomic_file.remove(self._write_temporary(content)[0])
+        with translate_errors(self.path):
+            atomic_file.make_directory(self._directory)
+            atomic_file.remove(atomic_file.write_temporary(self.path, content)[0])
 
     def _replace(self, content: bytes) -> None:
-        """Replace the file atomically."""
-        temporary, status = self._write_temporary(content)
-        try:
-            os.rename(temporary, self.path)
-        except OSError:
-            atomic_file.remove(temporary)
-            raise
-        self._identity = _identity(status)
+        """Replace the file atomically; create the directory if it is missing.
+
+        The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
+        (pkg/cdi/cache.go).
+        """
+        atomic_file.make_directory(self._directory)  # despite the umask: rootless runtimes read it too
+        self._identity = _identity(atomic_file.replace(self.path, content, sync=True))
 
     def _current(self) -> tuple[int, int, int] | None:
         """Return the identity of the file as it is now; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return _identity(os.lstat(self.path))
         return None
-
-    def _write_temporary(self, content: bytes) -> tuple[str, os.stat_result]:
-        """Write a temporary file, and return its path and status. Creates the directory if it is missing.
-
-        The temporary file is in the same directory, because its renaming wakes a library before 1.1.1
-        (pkg/cdi/cache.go).
-        """
-        atomic_file.make_directory(self._directory)  # despite the umask: rootless runtimes read it too
-        return atomic_file.write_temporary(self.path, content)
-
-    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
-        return translate_errors(self.path)
 
 
 @contextlib.contextmanager

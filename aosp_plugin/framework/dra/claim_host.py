@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.dra.allocations import ClaimRecord
     from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
-    from aosp_plugin.framework.dra.interfaces import PreparedDevice
-    from aosp_plugin.framework.dra.observer import Repaired
+    from aosp_plugin.framework.dra.interfaces import PreparedDevice, Repaired
     from aosp_plugin.framework.edits import ContainerEdits
 
 LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
@@ -20,8 +20,7 @@ from aosp_plugin.framework.apiserver.errors import ApiError, NotFoundError
 from aosp_plugin.framework.dra.allocations import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
 from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem
-from aosp_plugin.framework.dra.interfaces import DeviceHealth
-from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
+from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DeviceHealth
 from aosp_plugin.framework.errors import CdiError, ClaimError, ClaimRecordError, PluginError
 from aosp_plugin.framework.observer import milliseconds
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.dra.allocations import Claim, ClaimRecord
-    from aosp_plugin.framework.dra.interfaces import ClaimReference, PreparedDevice
-    from aosp_plugin.framework.dra.observer import DraObserver, Repaired
+    from aosp_plugin.framework.dra.interfaces import ClaimReference, DraObserver, PreparedDevice, Repaired
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.worker import Worker
 
@@ -264,29 +262,40 @@ class Claims:
         LOG.warning("claim does not exist any more, unprepared", extra=fields)
 
     async def _prepare(self, call: _Call) -> Sequence[PreparedDevice] | str:
-        """Prepare a claim; return its devices or the error, and log what has happened."""
-        started, result = time.monotonic(), "failed"
-        reference = call.reference
+        """Prepare a claim; return its devices or the error."""
         try:
-            wanted = await self._wanted(call)
-            devices = await self._prepare_when_free(wanted, call)
+            return await self._outcome(call.reference, self._prepare_claim(call), self._observer.prepared)
+        finally:
+            call.given_up = True
+
+    async def _outcome(
+        self,
+        reference: ClaimReference,
+        work: Awaitable[T],
+        count: Callable[[Literal["ok", "failed"], float], None],
+    ) -> T | str:
+        """Return the result of the work for a claim, or its error."""
+        started, result = time.monotonic(), "failed"
+        try:
+            answer = await work
             result = "ok"
         except (OSError, PluginError) as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - it is logged, and the answer
-            return _unexpected(reference, error)
+        except Exception as error:
+            fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid}
+            LOG.error("claim failed unexpectedly", extra=fields, exc_info=True)  # noqa: G201 - level
+            return f"internal error: {type(error).__name__}: {error}"
         finally:
-            call.given_up = True
-            self._observer.prepared("ok" if result == "ok" else "failed", time.monotonic() - started)
-        LOG.info(
-            "claim prepared",
-            extra={
-                "claim": wanted.full_name,
-                "uid": wanted.uid,
-                "device": ",".join(wanted.ids),
-                "duration_ms": milliseconds(time.monotonic() - started),
-            },
-        )
+            count("ok" if result == "ok" else "failed", time.monotonic() - started)
+        return answer
+
+    async def _prepare_claim(self, call: _Call) -> Sequence[PreparedDevice]:
+        started = time.monotonic()
+        wanted = await self._wanted(call)
+        devices = await self._prepare_when_free(wanted, call)
+        duration = milliseconds(time.monotonic() - started)
+        fields = {"claim": wanted.full_name, "uid": wanted.uid, "device": ",".join(wanted.ids), "duration_ms": duration}
+        LOG.info("claim prepared", extra=fields)
         return devices
 
     async def _wanted(self, call: _Call) -> ClaimRecord:
@@ -344,33 +353,21 @@ class Claims:
                 self._observer.waited_for_device(time.monotonic() - since)
 
     async def _unprepare(self, reference: ClaimReference, end: float) -> str:
-        """Unprepare a claim; return the error, empty for success, and log what has happened."""
+        """Unprepare a claim; return the error, empty for success."""
+        return await self._outcome(reference, self._unprepare_claim(reference, end), self._observer.unprepared)
+
+    async def _unprepare_claim(self, reference: ClaimReference, end: float) -> str:
         started = time.monotonic()
         preparing = self._preparing.get(reference.uid, set()).copy()
         for task in preparing:
             task.cancel()
-        ok = False
-        try:
-            if preparing:
-                await asyncio.wait(preparing)
-            function = partial(self._host.unprepare, reference.uid)
-            released = await self._worker.run(function, end - time.monotonic(), label="claim unpreparation")
-            ok = True
-        except (OSError, PluginError) as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001 - it is logged, and the answer
-            return _unexpected(reference, error)
-        finally:
-            self._observer.unprepared("ok" if ok else "failed", time.monotonic() - started)
-        if released:
-            LOG.info(
-                "claim unprepared",
-                extra={
-                    "claim": f"{reference.namespace}/{reference.name}",
-                    "uid": reference.uid,
-                    "duration_ms": milliseconds(time.monotonic() - started),
-                },
-            )
+        if preparing:
+            await asyncio.wait(preparing)
+        function = partial(self._host.unprepare, reference.uid)
+        if await self._worker.run(function, end - time.monotonic(), label="claim unpreparation"):
+            duration = milliseconds(time.monotonic() - started)
+            fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid, "duration_ms": duration}
+            LOG.info("claim unprepared", extra=fields)
         return ""
 
     async def _device_ids(self, seconds: float) -> Mapping[tuple[str, str], str]:
@@ -423,10 +420,3 @@ def _refusal(wanted: ClaimRecord, other: ClaimRecord, seconds: float) -> str:
     ids = frozenset(other.ids)
     names = [device.name for request in wanted.requests for device in request.devices if device.id in ids]
     return f"device {', '.join(names)} is still prepared for claim {other.label}, after a wait of {seconds:.0f} s"
-
-
-def _unexpected(reference: ClaimReference, error: Exception) -> str:
-    """Log an error that is a bug; return the answer to the kubelet."""
-    fields = {"claim": f"{reference.namespace}/{reference.name}", "uid": reference.uid}
-    LOG.error("claim failed unexpectedly", extra=fields, exc_info=error)
-    return f"internal error: {type(error).__name__}: {error}"

@@ -13,9 +13,8 @@ from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.allocations import get_claim
 from aosp_plugin.framework.dra.claims import Claims
 from aosp_plugin.framework.dra.health import PreparedHealth
-from aosp_plugin.framework.dra.interfaces import DriverState
+from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DriverState
 from aosp_plugin.framework.dra.kubelet_service import KubeletService
-from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER
 from aosp_plugin.framework.dra.publisher import SlicePublisher
 from aosp_plugin.framework.dra.reconciler import Reconciler
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
@@ -25,7 +24,7 @@ from aosp_plugin.framework.timings import DEFAULT
 if TYPE_CHECKING:
     from aosp_plugin.framework.apiserver.credentials import Credentials
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.dra.observer import DraObserver
+    from aosp_plugin.framework.dra.interfaces import DraObserver
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.observer import Observer
 

@@ -24,7 +24,7 @@ from aosp_plugin.framework.aio import complete_unless, wait_any
 from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError, Request
 from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES, object_path
 from aosp_plugin.framework.backoff import Backoff
-from aosp_plugin.framework.dra.observer import NULL_DRA_OBSERVER, DraObserver
+from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DraObserver
 from aosp_plugin.framework.dra.slice_watch import IN_LIFE, SliceTimings, SliceWatch, report, slice_problem
 from aosp_plugin.framework.dra.slices import (
     TAINTS_FIELD,

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from aosp_plugin.framework.dra.observer import DraObserver, Repaired
+from aosp_plugin.framework.dra.interfaces import DraObserver, Repaired
 from aosp_plugin.framework.observer import Observer
 
 if TYPE_CHECKING:

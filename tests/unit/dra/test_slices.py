@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.dra.attributes import MAX_ATTRIBUTES, NUMA_ATTRIBUTE, typed_attributes
 from aosp_plugin.framework.dra.names import DEVICES_PER_SLICE, label_value, pool_name
 from aosp_plugin.framework.dra.slices import (
+    MAX_ATTRIBUTES,
+    NUMA_ATTRIBUTE,
     TAINTS_FIELD,
     Identity,
     WantedSlices,
@@ -23,6 +24,7 @@ from aosp_plugin.framework.dra.slices import (
     replacement,
     stored_slice,
     taint_probe,
+    typed_attributes,
     wanted_slices,
 )
 
