@@ -12,17 +12,16 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
 from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import create_backends
 from aosp_plugin.daemon.leak_detector import LeakDetector
 from aosp_plugin.daemon.observation import Observation
-from aosp_plugin.framework import DevicePlugin, podresources_client
+from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
+from aosp_plugin.framework.timings import DEFAULT
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until
@@ -31,17 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    import pytest
+
     from aosp_plugin.framework.service.http import Answer
 
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 ALLOCATED = f'aosp_plugin_devices_allocated{{resource="{RESOURCE}"}} 2.0'
-
-
-@pytest.fixture(autouse=True)
-def _long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the kubelet, even on a busy machine."""
-    monkeypatch.setattr(podresources_client, "PATIENCE", PATIENCE)
-    monkeypatch.setattr(podresources_client, "DEADLINE", PATIENCE)
 
 
 class Daemon:
@@ -50,7 +44,8 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self.files = FileEvents()
         backends = create_backends(config)
-        pod_resources = PodResources(config.pod_resources_socket, backends)
+        patient = DEFAULT._replace(answer=PATIENCE, list_patience=PATIENCE)  # even on a busy machine
+        pod_resources = PodResources(config.pod_resources_socket, backends, timings=patient)
         self.leak_detector = LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
         detector = self.leak_detector if config.leak_scan_interval else None
         observation = Observation(
