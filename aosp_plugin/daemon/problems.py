@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from aosp_plugin.daemon.catalog import entry
 from aosp_plugin.daemon.report import Problem, Severity, State
 from aosp_plugin.daemon.resource_report import GONE
-from aosp_plugin.framework.podresources_client import DISABLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,8 @@ _MILD_REASONS = frozenset({"surplus", "in-use-by-other-api"})
 
 def problems(resources: Sequence[ResourceReport], allocations: Known, watching: str) -> tuple[Problem, ...]:
     """Return the problems, most urgent first. ``watching`` is how file changes are detected."""
+    from aosp_plugin.framework.podresources_client import DISABLED  # noqa: PLC0415 - gRPC, which the CLI does not need
+
     found = [problem for resource in resources for problem in _of_resource(resource)]
     if not allocations.known and allocations.problem != DISABLED.problem:
         found.append(_of_node("allocations-unknown", Severity.WARNING, allocations.problem))

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&kubelet_standin/api/deviceplugin.proto\x12\x17kubelet_standin.v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"\x8a\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12=\n\x07options\x18\x04 \x01(\x0b\x32,.kubelet_standin.v1beta1.DevicePluginOptions\"H\n\x14ListAndWatchResponse\x12\x30\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1f.kubelet_standin.v1beta1.Device\"]\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x37\n\x08topology\x18\x03 \x01(\x0b\x32%.kubelet_standin.v1beta1.TopologyInfo\"@\n\x0cTopologyInfo\x12\x30\n\x05nodes\x18\x01 \x03(\x0b\x32!.kubelet_standin.v1beta1.NUMANode\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"v\n\x1aPreferredAllocationRequest\x12X\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32<.kubelet_standin.v1beta1.ContainerPreferredAllocationRequest\"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"?\n!EncodedPreferredAllocationRequest\x12\x1a\n\x12\x63ontainer_requests\x18\x01 \x03(\x0c\"Y\n\x1ePreferredAllocationConstraints\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"y\n\x1bPreferredAllocationResponse\x12Z\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32=.kubelet_standin.v1beta1.ContainerPreferredAllocationResponse\"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"`\n\x0f\x41llocateRequest\x12M\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x31.kubelet_standin.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"c\n\x10\x41llocateResponse\x12O\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x32.kubelet_standin.v1beta1.ContainerAllocateResponse\"\xc1\x03\n\x19\x43ontainerAllocateResponse\x12J\n\x04\x65nvs\x18\x01 \x03(\x0b\x32<.kubelet_standin.v1beta1.ContainerAllocateResponse.EnvsEntry\x12.\n\x06mounts\x18\x02 \x03(\x0b\x32\x1e.kubelet_standin.v1beta1.Mount\x12\x34\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32#.kubelet_standin.v1beta1.DeviceSpec\x12X\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x43.kubelet_standin.v1beta1.ContainerAllocateResponse.AnnotationsEntry\x12\x37\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\".kubelet_standin.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponse2f\n\x0cRegistration\x12V\n\x08Register\x12(.kubelet_standin.v1beta1.RegisterRequest\x1a\x1e.kubelet_standin.v1beta1.Empty\"\x00\x32\xc4\x04\n\x0c\x44\x65vicePlugin\x12h\n\x16GetDevicePluginOptions\x12\x1e.kubelet_standin.v1beta1.Empty\x1a,.kubelet_standin.v1beta1.DevicePluginOptions\"\x00\x12\x61\n\x0cListAndWatch\x12\x1e.kubelet_standin.v1beta1.Empty\x1a-.kubelet_standin.v1beta1.ListAndWatchResponse\"\x00\x30\x01\x12\x85\x01\n\x16GetPreferredAllocation\x12\x33.kubelet_standin.v1beta1.PreferredAllocationRequest\x1a\x34.kubelet_standin.v1beta1.PreferredAllocationResponse\"\x00\x12\x61\n\x08\x41llocate\x12(.kubelet_standin.v1beta1.AllocateRequest\x1a).kubelet_standin.v1beta1.AllocateResponse\"\x00\x12|\n\x11PreStartContainer\x12\x31.kubelet_standin.v1beta1.PreStartContainerRequest\x1a\x32.kubelet_standin.v1beta1.PreStartContainerResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&kubelet_standin/api/deviceplugin.proto\x12\x17kubelet_standin.v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"\x8a\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12=\n\x07options\x18\x04 \x01(\x0b\x32,.kubelet_standin.v1beta1.DevicePluginOptions\"H\n\x14ListAndWatchResponse\x12\x30\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1f.kubelet_standin.v1beta1.Device\"]\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x37\n\x08topology\x18\x03 \x01(\x0b\x32%.kubelet_standin.v1beta1.TopologyInfo\"@\n\x0cTopologyInfo\x12\x30\n\x05nodes\x18\x01 \x03(\x0b\x32!.kubelet_standin.v1beta1.NUMANode\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"v\n\x1aPreferredAllocationRequest\x12X\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32<.kubelet_standin.v1beta1.ContainerPreferredAllocationRequest\"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"y\n\x1bPreferredAllocationResponse\x12Z\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32=.kubelet_standin.v1beta1.ContainerPreferredAllocationResponse\"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"`\n\x0f\x41llocateRequest\x12M\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x31.kubelet_standin.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"c\n\x10\x41llocateResponse\x12O\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x32.kubelet_standin.v1beta1.ContainerAllocateResponse\"\xc1\x03\n\x19\x43ontainerAllocateResponse\x12J\n\x04\x65nvs\x18\x01 \x03(\x0b\x32<.kubelet_standin.v1beta1.ContainerAllocateResponse.EnvsEntry\x12.\n\x06mounts\x18\x02 \x03(\x0b\x32\x1e.kubelet_standin.v1beta1.Mount\x12\x34\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32#.kubelet_standin.v1beta1.DeviceSpec\x12X\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x43.kubelet_standin.v1beta1.ContainerAllocateResponse.AnnotationsEntry\x12\x37\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\".kubelet_standin.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponse2f\n\x0cRegistration\x12V\n\x08Register\x12(.kubelet_standin.v1beta1.RegisterRequest\x1a\x1e.kubelet_standin.v1beta1.Empty\"\x00\x32\xc4\x04\n\x0c\x44\x65vicePlugin\x12h\n\x16GetDevicePluginOptions\x12\x1e.kubelet_standin.v1beta1.Empty\x1a,.kubelet_standin.v1beta1.DevicePluginOptions\"\x00\x12\x61\n\x0cListAndWatch\x12\x1e.kubelet_standin.v1beta1.Empty\x1a-.kubelet_standin.v1beta1.ListAndWatchResponse\"\x00\x30\x01\x12\x85\x01\n\x16GetPreferredAllocation\x12\x33.kubelet_standin.v1beta1.PreferredAllocationRequest\x1a\x34.kubelet_standin.v1beta1.PreferredAllocationResponse\"\x00\x12\x61\n\x08\x41llocate\x12(.kubelet_standin.v1beta1.AllocateRequest\x1a).kubelet_standin.v1beta1.AllocateResponse\"\x00\x12|\n\x11PreStartContainer\x12\x31.kubelet_standin.v1beta1.PreStartContainerRequest\x1a\x32.kubelet_standin.v1beta1.PreStartContainerResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,38 +53,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFERREDALLOCATIONREQUEST']._serialized_end=689
   _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_start=691
   _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_end=814
-  _globals['_ENCODEDPREFERREDALLOCATIONREQUEST']._serialized_start=816
-  _globals['_ENCODEDPREFERREDALLOCATIONREQUEST']._serialized_end=879
-  _globals['_PREFERREDALLOCATIONCONSTRAINTS']._serialized_start=881
-  _globals['_PREFERREDALLOCATIONCONSTRAINTS']._serialized_end=970
-  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_start=972
-  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_end=1093
-  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_start=1095
-  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_end=1152
-  _globals['_ALLOCATEREQUEST']._serialized_start=1154
-  _globals['_ALLOCATEREQUEST']._serialized_end=1250
-  _globals['_CONTAINERALLOCATEREQUEST']._serialized_start=1252
-  _globals['_CONTAINERALLOCATEREQUEST']._serialized_end=1299
-  _globals['_ALLOCATERESPONSE']._serialized_start=1301
-  _globals['_ALLOCATERESPONSE']._serialized_end=1400
-  _globals['_CONTAINERALLOCATERESPONSE']._serialized_start=1403
-  _globals['_CONTAINERALLOCATERESPONSE']._serialized_end=1852
-  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_start=1757
-  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_end=1800
-  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_start=1802
-  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_end=1852
-  _globals['_MOUNT']._serialized_start=1854
-  _globals['_MOUNT']._serialized_end=1923
-  _globals['_DEVICESPEC']._serialized_start=1925
-  _globals['_DEVICESPEC']._serialized_end=2001
-  _globals['_CDIDEVICE']._serialized_start=2003
-  _globals['_CDIDEVICE']._serialized_end=2028
-  _globals['_PRESTARTCONTAINERREQUEST']._serialized_start=2030
-  _globals['_PRESTARTCONTAINERREQUEST']._serialized_end=2077
-  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_start=2079
-  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_end=2106
-  _globals['_REGISTRATION']._serialized_start=2108
-  _globals['_REGISTRATION']._serialized_end=2210
-  _globals['_DEVICEPLUGIN']._serialized_start=2213
-  _globals['_DEVICEPLUGIN']._serialized_end=2793
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_start=816
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_end=937
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_start=939
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_end=996
+  _globals['_ALLOCATEREQUEST']._serialized_start=998
+  _globals['_ALLOCATEREQUEST']._serialized_end=1094
+  _globals['_CONTAINERALLOCATEREQUEST']._serialized_start=1096
+  _globals['_CONTAINERALLOCATEREQUEST']._serialized_end=1143
+  _globals['_ALLOCATERESPONSE']._serialized_start=1145
+  _globals['_ALLOCATERESPONSE']._serialized_end=1244
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_start=1247
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_end=1696
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_start=1601
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_end=1644
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_start=1646
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_end=1696
+  _globals['_MOUNT']._serialized_start=1698
+  _globals['_MOUNT']._serialized_end=1767
+  _globals['_DEVICESPEC']._serialized_start=1769
+  _globals['_DEVICESPEC']._serialized_end=1845
+  _globals['_CDIDEVICE']._serialized_start=1847
+  _globals['_CDIDEVICE']._serialized_end=1872
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_start=1874
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_end=1921
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_start=1923
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_end=1950
+  _globals['_REGISTRATION']._serialized_start=1952
+  _globals['_REGISTRATION']._serialized_end=2054
+  _globals['_DEVICEPLUGIN']._serialized_start=2057
+  _globals['_DEVICEPLUGIN']._serialized_end=2637
 # @@protoc_insertion_point(module_scope)

@@ -233,51 +233,6 @@ class ContainerPreferredAllocationRequest(_message.Message):
 Global___ContainerPreferredAllocationRequest: _TypeAlias = ContainerPreferredAllocationRequest  # noqa: Y015
 
 @_typing.final
-class EncodedPreferredAllocationRequest(_message.Message):
-    """The same two messages for a plugin that searches the encoded free devices, of which there may be thousands."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONTAINER_REQUESTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def container_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
-    def __init__(
-        self,
-        *,
-        container_requests: _abc.Iterable[_builtins.bytes] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_requests", b"container_requests"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___EncodedPreferredAllocationRequest: _TypeAlias = EncodedPreferredAllocationRequest  # noqa: Y015
-
-@_typing.final
-class PreferredAllocationConstraints(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MUST_INCLUDE_DEVICEIDS_FIELD_NUMBER: _builtins.int
-    ALLOCATION_SIZE_FIELD_NUMBER: _builtins.int
-    allocation_size: _builtins.int
-    @_builtins.property
-    def must_include_deviceIDs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        must_include_deviceIDs: _abc.Iterable[_builtins.str] | None = ...,
-        allocation_size: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_size", b"allocation_size", "must_include_deviceIDs", b"must_include_deviceIDs"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PreferredAllocationConstraints: _TypeAlias = PreferredAllocationConstraints  # noqa: Y015
-
-@_typing.final
 class PreferredAllocationResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
