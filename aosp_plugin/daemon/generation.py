@@ -13,13 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
+from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
 from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories, create_backends
-from aosp_plugin.daemon.both_apis import yield_to_device_plugins
 from aosp_plugin.daemon.node_reporter import NodeReporter
 from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
-from aosp_plugin.daemon.surplus import report_allocations, report_once
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents

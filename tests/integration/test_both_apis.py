@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.daemon.both_apis import yield_to_device_plugins
+from aosp_plugin.daemon.allocations import yield_to_device_plugins
 from aosp_plugin.framework import DevicePlugin, ListedDevices
 from aosp_plugin.framework.podresources_client import PodResources
 from kubelet_standin import Kubelet

@@ -15,8 +15,8 @@ from aosp_plugin.backend.claims_backend import ClaimsBackend
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import PHONE_DEFAULTS, Api, Config, Phones, Recreate, Resource
+from aosp_plugin.daemon.allocations import report_allocations
 from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories
-from aosp_plugin.daemon.surplus import report_allocations
 from aosp_plugin.errors import BackendError, ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.aio import background_task

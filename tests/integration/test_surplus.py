@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aosp_plugin.config import Api
-from aosp_plugin.daemon.surplus import report_allocations, report_once
+from aosp_plugin.daemon.allocations import report_allocations, report_once
 from aosp_plugin.framework.podresources_client import Allocations, Owner, PodResources
 
 if TYPE_CHECKING:

@@ -1,20 +1,22 @@
-"""Reports to the backends which devices are allocated, as far as they have to know it.
+"""Asks the kubelet what it has given away or offers, as far as backends and drivers have to know it.
 
-They remove surplus phones that are free, and offer no device that a pod has through the other API, after a change of
-``api``.
+The backends remove surplus phones that are free, and offer no device that a pod has through the other API, after a
+change of ``api``. A DRA driver offers no device that a device plugin offers on the same node: nodes move from one API
+to the other one by one, and a mistake in their labels runs both on a node, where the scheduler would give each device
+away twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aosp_plugin.backend import SURPLUS_INTERVAL, Allocated
 from aosp_plugin.config import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
@@ -24,6 +26,9 @@ ATTEMPTS = 3
 
 LONGEST_PAUSE = 300.0
 """Seconds between two questions, at the longest, to a kubelet that does not answer."""
+
+YIELD_INTERVAL = 10.0
+"""Seconds between two questions about device plugins."""
 
 
 async def report_allocations(
@@ -79,3 +84,31 @@ def _held(allocations: Allocations, name: str, api: Api) -> frozenset[str]:
     """Return the devices that pods have through the other API than ``api``."""
     others = allocations.by_plugin if api is Api.DRA else allocations.by_claim
     return others.get(name, frozenset())
+
+
+class Withholding(Protocol):
+    """A DRA driver."""
+
+    resource_name: str
+
+    def withhold(self, reason: str) -> None:
+        """Publish no devices for this reason; with an empty reason, publish them again."""
+
+
+async def yield_to_device_plugins(
+    drivers: Iterable[Withholding], pod_resources: PodResources, interval: float = YIELD_INTERVAL
+) -> None:
+    """Ask the kubelet every ``interval`` seconds for device plugins of the drivers' resources, until cancelled.
+
+    While the kubelet does not answer, nothing changes.
+    """
+    drivers = list(drivers)
+    while drivers:
+        allocatable = await pod_resources.allocatable()
+        if not allocatable.problem:
+            for driver in drivers:
+                count = allocatable.devices.get(driver.resource_name, 0)
+                driver.withhold(
+                    f"a device plugin offers {count} devices of {driver.resource_name} on this node" if count else ""
+                )
+        await asyncio.sleep(interval)
