@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 UNFILTERED: Final = "phone-d"
 _ROUNDS: Final = 3
+_CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def start(kubelet_binary: Path, part: Path, oci_runtime: str) -> World:
@@ -108,12 +110,20 @@ def next_pod(world: World, kind: Kind) -> None:
 
 
 def load(world: World) -> None:
-    """Under load, both sides in a pod, with and without a seccomp filter, and on the host's own binderfs, in turns."""
+    """Under load, both sides in a pod, with and without a seccomp filter, and on the host's own binderfs, in turns.
+
+    The host's program runs in the root cgroup, and then in one as deep as that of the pod.
+    """
     unfiltered = _place(world, UNFILTERED, APP, seccomp="Unconfined")
     aosp.registered(unfiltered)
     host = _Host(Path(world.node.runtime.socket).parents[1])
     with host:
-        phones: dict[str, Phone] = {"pod": world.phones[NEXT], "pod without seccomp filter": unfiltered, "host": host}
+        phones: dict[str, Phone] = {
+            "pod": world.phones[NEXT],
+            "pod without seccomp filter": unfiltered,
+            "host": host,
+            "host, in a cgroup as deep": _HostInCgroup(host, _cgroup_as_deep(unfiltered)),
+        }
         rounds = [[aosp.throughput(phone) for phone in phones.values()] for _ in range(_ROUNDS)]
     for name, found in zip(phones, zip(*rounds, strict=True), strict=True):
         say(f"transactions per second, {name}: {', '.join(f'{value:.0f}' for value in found)}")
@@ -153,7 +163,12 @@ class _Host:
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program as a user, and return its output."""
-        return run(*self._enter(user, *words), seconds=600)
+        return self.execute_in(_CGROUPS, user, *words)
+
+    def execute_in(self, cgroup: Path, user: int, *words: str) -> str:
+        """Run a program as a user in a cgroup, and return its output."""
+        script = f'echo $$ > {cgroup}/cgroup.procs; exec "$@"'
+        return run("/bin/sh", "-c", script, "sh", *self._enter(user, *words), seconds=600)
 
     def log(self) -> list[str]:
         """Return nothing: the service manager prints to the guest's console."""
@@ -161,6 +176,35 @@ class _Host:
 
     def _enter(self, user: int, *words: str) -> tuple[str, ...]:
         return ("chroot", f"--userspec={user}:{user}", str(self._root), *words)
+
+
+@dataclass
+class _HostInCgroup:
+    """Programs of the host on its own binderfs, as ``_Host``, but in a cgroup of their own."""
+
+    host: _Host
+    cgroup: Path
+    name: str = "host, in a cgroup"
+
+    def execute(self, user: int, *words: str) -> str:
+        """Run a program as a user, and return its output."""
+        return self.host.execute_in(self.cgroup, user, *words)
+
+    def log(self) -> list[str]:
+        """Return what the host's service manager has printed."""
+        return self.host.log()
+
+
+def _cgroup_as_deep(phone: PodPhone) -> Path:
+    """Create a cgroup that is as deep as that of a pod's container, with the same controllers at each level."""
+    below = next(_CGROUPS.rglob(f"*{phone.pod.container_id()}*")).relative_to(_CGROUPS)
+    cgroup = _CGROUPS
+    for number in range(len(below.parts)):
+        enabled = (_CGROUPS.joinpath(*below.parts[:number]) / "cgroup.subtree_control").read_text().split()
+        (cgroup / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in enabled))
+        cgroup /= f"host-{number}"
+        cgroup.mkdir(exist_ok=True)
+    return cgroup
 
 
 def ended(world: World) -> None:
