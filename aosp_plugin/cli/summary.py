@@ -6,7 +6,7 @@ import datetime
 import math
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
 from aosp_plugin.daemon.problems import lacks_devices
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""
+
+
+_SELINUX: Final = {
+    True: "yes, as an unchanged Android requires",
+    False: "no; an unchanged Android finds none of its services on this node, see docs/hosts.md",
+    None: "unknown; an unchanged Android requires it, see docs/hosts.md",
+}
 
 
 class Line(NamedTuple):
@@ -39,6 +46,7 @@ def summary(report: Report, max_rows: int | None = DEFAULT_ROWS, now: float | No
     watching = "with inotify" if report.watching == "inotify" else "by polling (inotify is unavailable)"
     started = _time(report.started)
     lines = [Line(f"{report.node}: aosp-plugin {report.version}, up since {started}, detects changes {watching}")]
+    lines.append(Line(f"  SELinux: {_SELINUX[report.selinux]}"))
     if not report.allocations.known:
         lines.append(Line(f"  Device allocations are unknown: {report.allocations.problem}", color="red"))
     for resource in report.resources:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from aosp_plugin import __version__
+from aosp_plugin.backend.driver_kind import has_selinux
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon import page
 from aosp_plugin.daemon.report import Known, Report
@@ -122,6 +123,7 @@ class StatusRoute:
             problems=problems(resources, allocations, watching),
             changes=status.changes,
             runbook_url=self._runbook_url,
+            selinux=_selinux(),
         )
         self._encoded += 1
         return Answer(
@@ -130,6 +132,13 @@ class StatusRoute:
             tag=f"{self._started * 1000:.0f}-{self._encoded}",
             gzipped=True,
         )
+
+
+def _selinux() -> bool | None:
+    """Return whether the kernel has booted with SELinux; None if this process cannot read that."""
+    with contextlib.suppress(OSError):
+        return has_selinux()
+    return None
 
 
 def _metrics_route(metrics: Metrics, refresh: Callable[[], object]) -> Route:

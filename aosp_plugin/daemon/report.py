@@ -255,3 +255,6 @@ class Report(Struct, frozen=True, gc=False):
     """The last changes, newest first: up to 100 of allocations, and up to 100 others."""
     runbook_url: str = ""
     """Address of docs/runbook.md for links, from the configuration; empty if it is not configured."""
+    selinux: bool | None = None
+    """Whether the kernel has booted with SELinux, without which an unchanged Android finds no services; None if that is
+    unknown."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import termios
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -29,7 +30,6 @@ from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port,
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from aosp_plugin.daemon.report import ResourceReport
 
@@ -37,6 +37,7 @@ COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"
 WATCH = [sys.executable, "-c", REFRESH_OFTEN, "status", "--watch"]
 """``aosp-plugin status --watch`` with a short interval."""
+HAS_SELINUX = "\tselinuxfs\n" in Path("/proc/filesystems").read_text()
 PHONE = Pod("phone-1", [Container("android", {RESOURCE: 2})])
 
 
@@ -97,8 +98,9 @@ async def test_status_prints_pods_and_unhealthy_devices(node: Node) -> None:
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in out.splitlines()]
     assert lines[0].startswith("node-7: aosp-plugin ")
+    assert lines[1].startswith(f"  SELinux: {'yes, ' if HAS_SELINUX else 'no; '}")
     changing = re.compile(r"\b\d+s\b|, which can allocate \d of 3 devices")
-    assert [changing.sub(lambda found: "0s" if found[0][0].isdigit() else "", line) for line in lines[1:]] == [
+    assert [changing.sub(lambda found: "0s" if found[0][0].isdigit() else "", line) for line in lines[2:]] == [
         "",
         f"{RESOURCE}: registered with the kubelet for 0s",
         "  3 devices: 2 healthy, 1 unhealthy, 2 allocated, 0 free, - leaked",
@@ -247,10 +249,10 @@ async def test_watch_repaints_a_terminal(node: Node) -> None:
         await wait_for("no plugin answers at")
         process.send_signal(signal.SIGINT)
 
-    out = await on_terminal([*WATCH, "--url", node.url], rows=6, act=act)
+    out = await on_terminal([*WATCH, "--url", node.url], rows=7, act=act)
     screens = [screen.rstrip().splitlines() for screen in out.split("\x1b[2J\x1b[1;1H")]
     assert screens[0] == []
-    assert max(map(len, screens)) == 5
+    assert max(map(len, screens)) == 6
     assert screens[1][-1] == "..."
     assert "no plugin answers at" in screens[-1][0]
 

@@ -63,18 +63,30 @@ def device(
 def text_of(max_rows: int | None = 20, *, known: bool = True, **fields: Any) -> list[str]:
     """Return the lines of one resource; ``known`` is whether the allocations are."""
     report = replace(NODE, allocations=Known(known, ""), resources=(replace(EMPTY, **fields),))
-    return [line.text for line in summary(report, max_rows, NOW)][3 - known :]
+    return [line.text for line in summary(report, max_rows, NOW)][4 - known :]
 
 
 @pytest.mark.parametrize(
     ("watching", "text"), [("inotify", "with inotify"), ("polling", "by polling (inotify is unavailable)")]
 )
 def test_first_line_describes_the_plugin(watching: str, text: str) -> None:
-    (line,) = summary(replace(NODE, watching=watching))
+    line, _ = summary(replace(NODE, watching=watching))
     assert line.text.startswith("node-7: aosp-plugin 1.2.3, up since 2023-11-1")
     assert line.text.endswith(f", detects changes {text}")
     lines = summary(replace(NODE, allocations=Known(known=False, problem="no socket")))
-    assert lines[1] == ("  Device allocations are unknown: no socket", False, "red")
+    assert lines[2] == ("  Device allocations are unknown: no socket", False, "red")
+
+
+@pytest.mark.parametrize(
+    ("selinux", "text"),
+    [
+        (True, "yes, as an unchanged Android requires"),
+        (False, "no; an unchanged Android finds none of its services on this node, see docs/hosts.md"),
+        (None, "unknown; an unchanged Android requires it, see docs/hosts.md"),
+    ],
+)
+def test_second_line_says_whether_an_unchanged_android_can_run(selinux: bool | None, text: str) -> None:  # noqa: FBT001
+    assert summary(replace(NODE, selinux=selinux))[1].text == f"  SELinux: {text}"
 
 
 def test_no_device_counts_as_allocated_or_free_while_allocations_are_unknown() -> None:
