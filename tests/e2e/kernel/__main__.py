@@ -32,6 +32,7 @@ from tests.e2e.kernel import (
     machine,
     parts,
     phones,
+    selinux,
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
@@ -73,6 +74,7 @@ _ALL: Final = (
     "pods",
     "clients",
     "android",
+    selinux.BOOT,
     "android-apparmor",
     "android-no-lsm",
     "stock",
@@ -93,6 +95,8 @@ _SELINUX: Final = "security=selinux"
 _SECURITY: Final = {
     "core": _SELINUX,
     "android": _SELINUX,
+    "android-quick": _SELINUX,
+    selinux.BOOT: f"{_SELINUX} enforcing=0",
     "android-apparmor": "apparmor=1 security=apparmor",
     "android-no-lsm": "lsm=capability",
 }
@@ -212,7 +216,7 @@ def main() -> int:
         "android": _android,
         "stock": _stock,
     }
-    boots |= dict.fromkeys(("android-apparmor", "android-no-lsm"), _no_context)
+    boots |= dict.fromkeys(("android-quick", selinux.BOOT, "android-apparmor", "android-no-lsm"), _android_short)
     for name in options.boots or (_ALL if options.items == "all" else ["core"]):
         boot = Boot(name, Variant(options.kernel, options.cgroup, options.confined, architecture), report)
         try:
@@ -277,14 +281,17 @@ def _android(boot: Boot) -> None:
         boot.run(kernel, part)
 
 
-def _no_context(boot: Boot) -> None:
+def _android_short(boot: Boot) -> None:
     architecture = boot.variant.architecture
-    boot.run(kernels.bootable(boot.variant.kernel, architecture=architecture), aosp_parts.build(architecture))
+    paths = [aosp_parts.build(architecture)]
+    if boot.name == selinux.BOOT:
+        paths.append(selinux.build())
+    boot.run(kernels.bootable(boot.variant.kernel, architecture=architecture), *paths)
 
 
 def _android_part(boot: Boot) -> Path:
     """Return Android's binder software, unless it cannot work on the boot's kernel. Raises MissingError."""
-    if boot.variant.confined or boot.variant.kernel == kernels.RUST:
+    if boot.variant.confined:
         raise packages.MissingError(_NO_SELINUX)
     return aosp_parts.build(boot.variant.architecture)
 

@@ -24,6 +24,7 @@ from tests.e2e.kernel import (
     items_pods,
     items_provision,
     items_provisioner,
+    selinux,
     versions,
 )
 from tests.e2e.kernel.containers import RUNTIMES
@@ -131,6 +132,8 @@ async def main(suite: str, *arguments: str) -> None:
     elif suite == "clients":
         await with_clients(*paths)
     elif suite in ANDROID:
+        if suite == selinux.BOOT:
+            selinux.load(paths.pop())
         await with_android(suite, *paths)
     else:
         await with_stand_in(SUITES[suite], *paths)

@@ -27,6 +27,7 @@ from tests.e2e.kernel import (
     items_provisioner,
     items_serve,
     items_stock,
+    selinux,
 )
 from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.item import for_each_runtime, item
@@ -90,6 +91,8 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
     "claims": items_claims.ITEMS,
     "foreign-binderfs": items_foreign_binderfs.ITEMS,
     "android": items_aosp.ITEMS,
+    "android-quick": items_aosp.QUICK,
+    selinux.BOOT: items_aosp.QUICK,
     "android-apparmor": items_aosp.WITHOUT_CONTEXT,
     "android-no-lsm": items_aosp.WITHOUT_CONTEXT,
     "other-names": _BINDERFS_PHONES,
@@ -98,7 +101,7 @@ SUITES: Final[dict[str, list[Item[World]]]] = {
 }
 """The boots with the stand-in kubelet."""
 
-ANDROID: Final = ("core", "android", "android-apparmor", "android-no-lsm")
+ANDROID: Final = ("core", "android", "android-quick", selinux.BOOT, "android-apparmor", "android-no-lsm")
 """Boots in which Android's binder software runs."""
 
 TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.items()} | {
