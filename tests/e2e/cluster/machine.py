@@ -56,6 +56,8 @@ class Machine:
         kept."""
         self.labels = {"aosp.io/binder": "true"}
         self._containerd = programs
+        self.oci_runtime = "runc"
+        """The program that runs containers, a path or a name; it is read at each boot."""
 
     @property
     def root(self) -> Path:
@@ -80,7 +82,9 @@ class Machine:
         self._enter_namespaces()
         runtime = self.directory / "runtime"
         shutil.rmtree(runtime / "state", ignore_errors=True)  # on a host it is in /run
-        self.runtime = Runtime(runtime, self._containerd, enter=self.enter(), subnet=self.subnet)
+        self.runtime = Runtime(
+            runtime, self._containerd, oci_runtime=self.oci_runtime, enter=self.enter(), subnet=self.subnet
+        )
         self.runtime.start()
         self.use(programs)
         before_kubelet()

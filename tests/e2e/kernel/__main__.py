@@ -36,6 +36,7 @@ from tests.e2e.kernel import (
 )
 from tests.e2e.kernel.suite import TITLES
 from tests.e2e.kubelet import parts as kubelet_parts
+from tests.e2e.kubelet import runtime_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,6 +76,7 @@ _ALL: Final = (
     "clients",
     "android",
     selinux.BOOT,
+    "android-claims",
     "android-apparmor",
     "android-no-lsm",
     "stock",
@@ -97,6 +99,7 @@ _SECURITY: Final = {
     "android": _SELINUX,
     "android-quick": _SELINUX,
     selinux.BOOT: f"{_SELINUX} enforcing=0",
+    "android-claims": _SELINUX,
     "android-apparmor": "apparmor=1 security=apparmor",
     "android-no-lsm": "lsm=capability",
 }
@@ -214,6 +217,7 @@ def main() -> int:
         "pods": _pods,
         "clients": _clients,
         "android": _android,
+        "android-claims": _android_claims,
         "stock": _stock,
     }
     boots |= dict.fromkeys(("android-quick", selinux.BOOT, "android-apparmor", "android-no-lsm"), _android_short)
@@ -279,6 +283,16 @@ def _android(boot: Boot) -> None:
     else:
         boot.skip(_NO_KUBELET, [title for title in TITLES[boot.name] if title.startswith("pods")])
         boot.run(kernel, part)
+
+
+def _android_claims(boot: Boot) -> None:
+    if not boot.variant.architecture.native:
+        raise packages.MissingError(_NO_KUBELET)
+    kernel = kernels.bootable(boot.variant.kernel)
+    part = _android_part(boot)
+    packages.install((*kubelet_parts.PACKAGES, "openssl"))
+    paths = (part, kubelet_parts.kubernetes(), kubelet_parts.containerd(), runtime_parts.crun())
+    boot.run(kernel, *paths, memory=_MEMORY_FOR_PODS)
 
 
 def _android_short(boot: Boot) -> None:

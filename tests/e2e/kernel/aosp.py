@@ -31,6 +31,8 @@ _SECURITY: Final = Path("/sys/kernel/security")
 _SERVICE: Final = "test.binderLib-"
 _MANAGER: Final = "0\tmanager: [android.os.IServiceManager]"
 
+_NOTICED: Final = 20.0
+"""The limit for a service that is not registered because its phone is broken, in seconds."""
 _REFUSALS: Final = ("failed to get security context", "Failed to get security ctx", "transaction failed 29201/")
 """What the kernel's log has: of the C driver, of the one in Rust, and of Linux 5.10, which has no reason."""
 _DEBUGGABLE: Final = "requires a debuggable build of Android: binderLibTest.cpp:1447"
@@ -95,6 +97,16 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
         },
         path=_PATH,
     )
+
+
+def noticed(phone: Phone, other: str) -> None:
+    """Check that :func:`works` fails with a phone that is broken, and print how."""
+    try:
+        works(phone, other, seconds=_NOTICED)
+    except AssertionError as error:
+        say(f"noticed: {error}")
+    else:
+        raise AssertionError(f"{phone.name}: a broken phone is not noticed")
 
 
 def alone(phone: Phone) -> None:

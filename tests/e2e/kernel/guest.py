@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kubelet_standin import Kubelet
 from tests.e2e.common.report import describe
 from tests.e2e.kernel import (
+    claim_cluster,
     confinement,
     items_aosp,
+    items_aosp_claims,
     items_aosp_pods,
     items_client_pods,
     items_clients,
@@ -119,6 +121,19 @@ async def with_android(suite: str, probe: Path, android: Path | None = None, kub
             await check(item, world)
 
 
+async def with_claims(_probe: Path, android: Path, programs: Path, containerd: Path, crun: Path) -> None:
+    """Check items with Android's binder software in pods with claims, on a node for each container runtime.
+
+    ``programs`` and ``containerd`` are directories.
+    """
+    sandbox.set_up(devices=False)
+    plane = claim_cluster.start(programs)
+    for number, (name, program) in enumerate(zip(RUNTIMES, ("runc", str(crun)), strict=True), 1):
+        world = claim_cluster.join(plane, number, containerd, android, program)
+        for item in items_aosp_claims.items(name):
+            await check(item, world)
+
+
 async def main(suite: str, *arguments: str) -> None:
     """Check all items of a suite."""
     paths = [Path(argument) for argument in arguments]
@@ -131,6 +146,8 @@ async def main(suite: str, *arguments: str) -> None:
         await with_kubelet(*paths)
     elif suite == "clients":
         await with_clients(*paths)
+    elif suite == "android-claims":
+        await with_claims(*paths)
     elif suite in ANDROID:
         if suite == selinux.BOOT:
             selinux.load(paths.pop())

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ROOT: Final = DIRECTORY / "android"
 """The root directory of the containers."""
-_NOTICED: Final = 20.0
-"""The limit for a service that is not registered because its phone is broken, in seconds."""
 
 
 @contextlib.contextmanager
@@ -99,20 +97,11 @@ async def broken(world: World, runtime: str) -> None:
     async with started(world, "phone-a", "phone-b") as (first, second):
         for lacking in (replace(first, devices=()), replace(first, mounts=())):
             with running(runtime, lacking, SYSTEM) as phone:
-                await asyncio.to_thread(_noticed, phone, second.name)
+                await asyncio.to_thread(aosp.noticed, phone, second.name)
         with running(runtime, first, SYSTEM) as phone:
             await asyncio.to_thread(aosp.registered, phone)
             with running(runtime, replace(first, name=second.name), SYSTEM) as neighbour:
-                await asyncio.to_thread(_noticed, neighbour, phone.name)
-
-
-def _noticed(phone: Container, other: str) -> None:
-    try:
-        aosp.works(phone, other, seconds=_NOTICED)
-    except AssertionError as error:
-        tenants.say(f"noticed: {error}")
-    else:
-        raise AssertionError("a broken allocation is not noticed")
+                await asyncio.to_thread(aosp.noticed, neighbour, phone.name)
 
 
 async def quick(world: World, runtime: str) -> None:

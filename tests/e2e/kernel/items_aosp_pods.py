@@ -38,7 +38,7 @@ def start(kubelet_binary: Path, part: Path, oci_runtime: str) -> World:
     return items_client_pods.start(kubelet_binary, part, oci_runtime=oci_runtime)
 
 
-def _restricted(user: int, seccomp: str) -> dict[str, Any]:
+def restricted(user: int, seccomp: str = "RuntimeDefault") -> dict[str, Any]:
     """Return the security context that the Pod Security Standard "restricted" requires, with RuntimeDefault."""
     return {
         "runAsUser": user,
@@ -53,7 +53,7 @@ def _restricted(user: int, seccomp: str) -> dict[str, Any]:
 def _place(world: World, name: str, user: int, seccomp: str = "RuntimeDefault") -> PodPhone:
     """Create a pod with a phone."""
     main = container(
-        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=_restricted(user, seccomp)
+        "main", 1, resource=RESOURCE, then=f"exec {aosp.COMMAND} {name}", securityContext=restricted(user, seccomp)
     )
     phone = PodPhone(name, world.node, world.node.place(main, name=name))
     world.phones[name] = phone

@@ -43,10 +43,7 @@ class PodPhone:
 
     def log(self) -> list[str]:
         """Return what the container's last run has printed after its report about itself."""
-        uid = self.pod.pod["metadata"]["uid"]
-        logs = sorted(LOGS.glob(f"*_{uid}/main/*.log"), key=lambda path: int(path.stem))
-        lines = [line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()]
-        return lines[lines.index("--- end") + 1 :]
+        return printed(self.pod.pod["metadata"]["uid"])
 
     def restart(self, user: str) -> None:
         """Kill the container's first process; in the next container another user is the service manager."""
@@ -91,6 +88,13 @@ class World:
         self.remove(*list(self.phones))
         if self.plugin.running():
             self.node.stop_plugin()
+
+
+def printed(uid: str) -> list[str]:
+    """Return what the last run of a pod's container ``main`` has printed after its report about itself."""
+    logs = sorted(LOGS.glob(f"*_{uid}/main/*.log"), key=lambda path: int(path.stem))
+    lines = [line.split(" ", 3)[-1] for line in logs[-1].read_text().splitlines()]
+    return lines[lines.index("--- end") + 1 :]
 
 
 def _user_of(name: str) -> Path:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.kernel import (
     items_aosp,
+    items_aosp_claims,
     items_aosp_pods,
     items_binderfs_phones,
     items_claims,
@@ -118,5 +119,6 @@ TITLES: Final = {name: [item.title for item in items] for name, items in SUITES.
         *(item.title for item in items_aosp.ITEMS),
         *(item.title for runtime in RUNTIMES for item in items_aosp_pods.items(runtime)),
     ],
+    "android-claims": [item.title for runtime in RUNTIMES for item in items_aosp_claims.items(runtime)],
 }
 """The titles of each boot's items."""

@@ -81,14 +81,20 @@ class AsProcess:
 
     kind = "process"
 
-    def __init__(self, directory: Path, text: str, *, patience: float = 5) -> None:
-        """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended."""
+    def __init__(
+        self, directory: Path, text: str, *, patience: float = 5, environment: dict[str, str] | None = None
+    ) -> None:
+        """Write the configuration to a directory, which gets the log too; ``patience``: seconds until it has ended.
+
+        ``environment`` is added to that of this process.
+        """
         directory.mkdir()
         self._config = directory / "config.yaml"
         self.configure(text)
         self._patience = patience
         program = Path(sys.executable).with_name("aosp-plugin")
-        self._daemon = Daemon("plugin", [str(program), "serve", f"--config={self._config}"], directory / "plugin.log")
+        command = [str(program), "serve", f"--config={self._config}"]
+        self._daemon = Daemon("plugin", command, directory / "plugin.log", environment)
 
     def configure(self, text: str) -> None:
         """Write the configuration for the next start."""

@@ -56,7 +56,7 @@ def _containerd_of_debian_13() -> Path:
     return cached(f"containerd-{_SUITE}", download)
 
 
-def _crun_of_debian_13() -> Path:
+def crun() -> Path:
     """Return crun, which loads the libraries of its suite: it requires a newer C library than this machine has."""
     name = f"crun-{_SUITE}"
 
@@ -118,7 +118,7 @@ def _crio() -> Path:
 
 _OF_DEBIAN_12: Final = ("containerd-1.6+runc", "containerd-1.6+crun", "containerd-1.7+runc")
 """The combinations with an OCI runtime of Debian 12. Its crun refuses the runtime specs of containerd 1.7."""
-_NEWER: Final = {"runc": _runc, "crun": _crun_of_debian_13, "youki": _youki}
+_NEWER: Final = {"runc": _runc, "crun": crun, "youki": _youki}
 _CONTAINER_RUNTIMES: Final = {
     "containerd-1.6": None,
     "containerd-1.7": _containerd_of_debian_13,
