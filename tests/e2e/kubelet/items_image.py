@@ -94,14 +94,13 @@ def modules(node: Node) -> None:
     assert count > 100, f"only {count} modules"
 
 
-@item("`aosp-plugin demo` and `kubelet` say in one line that they are not in the image; other commands run as nonroot")
+@item("`aosp-plugin demo` says in one line that it is not in the image; other commands run as nonroot")
 def commands(node: Node) -> None:
-    for words in (("demo",), ("kubelet", "/tmp")):
-        try:
-            node.runtime.execute(_container(node), "aosp-plugin", *words)
-        except AssertionError as error:
-            assert "is not part of the image" in str(error), f"{error}"  # noqa: PT017
-        else:
-            raise AssertionError(f"aosp-plugin {words[0]} succeeded")
+    try:
+        node.runtime.execute(_container(node), "aosp-plugin", "demo")
+    except AssertionError as error:
+        assert "is not part of the image" in str(error), f"{error}"  # noqa: PT017
+    else:
+        raise AssertionError("aosp-plugin demo succeeded")
     text = node.runtime.execute(_container(node), "aosp-plugin", "status", user="65532:65532")
     assert "registered with the kubelet" in text, text
