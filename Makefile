@@ -17,7 +17,7 @@ help: ## Print this list
 	@echo
 	@echo "  ITEMS=core limits test-deploy, test-kubelet, test-kernel, test-apiserver and test-cluster to the items that CI runs."
 
-DISTRIBUTIONS := . kubelet_standin
+DISTRIBUTIONS := . kubelet_standin kubectl_phones
 
 $(VENV)/.installed: $(addsuffix /pyproject.toml,$(DISTRIBUTIONS)) requirements-dev.txt
 	@$(REQUIRE_PYTHON)
@@ -60,8 +60,8 @@ test-unit: $(VENV)/.installed ## Run the unit tests only, without coverage: a mi
 	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/unit
 
 test-tools: export PYTHONDONTWRITEBYTECODE :=
-test-tools: $(VENV)/.installed ## Test the stand-in kubelet, and the tools in hack and tests
-	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests
+test-tools: $(VENV)/.installed ## Test the stand-in kubelet, kubectl phones, and the tools in hack and tests
+	$(BIN)/pytest --numprocesses 4 --dist worksteal tests/tools kubelet_standin/tests kubectl_phones/tests
 
 PYTHONS ?=
 test-pythons: $(VENV)/.installed ## Run make test with each supported Python that is installed: PYTHONS="3.12 3.13"

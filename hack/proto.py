@@ -17,20 +17,27 @@ PLUGIN = Path("aosp_plugin/framework/api")
 STANDIN = Path("kubelet_standin/api")
 SERVICES = ("deviceplugin", "podresources")
 """Files with services that have stubs; of the others only the messages are used."""
-ONLY_OF_THE_PLUGIN = ("objects",)
+STORED = Path("tests/e2e/fleet/objects.proto")
+"""Of the tests that write objects into etcd."""
 
 _PACKAGE = re.compile(r"^package (aosp_plugin\.)?", re.MULTILINE)
 
 
 def generate(output: Path) -> list[Path]:
     """Write all modules below a directory, and return their paths relative to it."""
-    _compile(ROOT, sorted(path.relative_to(ROOT) for path in (ROOT / PLUGIN).glob("*.proto")), output)
+    sources = sorted((ROOT / PLUGIN).glob("*.proto"))
+    _compile(ROOT, [*(path.relative_to(ROOT) for path in sources), STORED], output)
     with tempfile.TemporaryDirectory() as renamed:
-        sources = [_rename(path, Path(renamed)) for path in sorted((ROOT / PLUGIN).glob("*.proto"))]
-        _compile(Path(renamed), [path for path in sources if path.stem not in ONLY_OF_THE_PLUGIN], output)
+        _compile(Path(renamed), [_rename(path, Path(renamed)) for path in sources], output)
     for path in (output / STANDIN).glob("*_pb2_grpc.py"):  # names of services are on the wire
         path.write_text(path.read_text(encoding="utf-8").replace("kubelet_standin.v1", "v1"), encoding="utf-8")
-    return sorted(path.relative_to(output) for api in (PLUGIN, STANDIN) for path in (output / api).glob("*_pb2*"))
+    return modules(output)
+
+
+def modules(root: Path) -> list[Path]:
+    """Return the generated modules below a directory, relative to it."""
+    directories = (PLUGIN, STANDIN, STORED.parent)
+    return sorted(path.relative_to(root) for api in directories for path in (root / api).glob("*_pb2*.py*"))
 
 
 def _rename(path: Path, root: Path) -> Path:

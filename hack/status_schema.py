@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generate the JSON schemas of /status and of ``kubectl phones -o json`` from their types: ``make docs``.
 
-The descriptions are the docstrings in ``aosp_plugin.daemon.report`` and ``aosp_plugin.cli.fleet.report``, of the types
+The descriptions are the docstrings in ``aosp_plugin.daemon.report`` and ``kubectl_phones.report``, of the types
 and of their fields.
 """
 
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin.cli.fleet import report as fleet
 from aosp_plugin.daemon import report
+from kubectl_phones import report as fleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-_DOCS = Path(__file__).resolve().parents[1] / "docs"
-TARGET = _DOCS / "status.schema.json"
-FLEET_TARGET = _DOCS / "fleet.schema.json"
+_ROOT = Path(__file__).resolve().parents[1]
+TARGET = _ROOT / "docs/status.schema.json"
+FLEET_TARGET = _ROOT / "kubectl_phones/schema.json"
 
 
 def schema() -> str:
@@ -36,7 +36,7 @@ def fleet_schema() -> str:
     return _schema(fleet, fleet.Fleet, "Phones of a cluster")
 
 
-def _schema(module: ModuleType, root: type[msgspec.Struct], title: str) -> str:
+def _schema(module: ModuleType, root: type[Any], title: str) -> str:
     (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
     descriptions = field_descriptions(module)
     for name, definition in components.items():

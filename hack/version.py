@@ -32,7 +32,7 @@ _SEMVER = r"\d+\.\d+\.\d+(?:-rc\.\d+)?"
 _PEP440 = r"\d+\.\d+\.\d+(?:rc\d+)?"
 
 # Each has the text before the version as its only group.
-_PYTHON_NAME = re.compile(rf"\b((?:aosp_device_plugin|kubelet_standin)-){_PEP440}")
+_PYTHON_NAME = re.compile(rf"\b((?:aosp_device_plugin|kubelet_standin|kubectl_phones)-){_PEP440}")
 _PLACES = (
     # Images, archives and the chart.
     ("", re.compile(rf"\b(aosp-device-plugin[:-]){_SEMVER}")),
@@ -40,7 +40,7 @@ _PLACES = (
     ("", re.compile(rf"\b(aosp-plugin(?:, version)? ){_SEMVER}")),
     *(
         (f"{package}/__init__.py", re.compile(rf'^(__version__ = "){_SEMVER}', re.MULTILINE))
-        for package in ("aosp_plugin", "kubelet_standin")
+        for package in ("aosp_plugin", "kubelet_standin", "kubectl_phones")
     ),
     ("Dockerfile", re.compile(rf"^(ARG VERSION=){_SEMVER}", re.MULTILINE)),
     ("deploy/chart/Chart.yaml", re.compile(rf"^((?:version|appVersion): ){_SEMVER}", re.MULTILINE)),

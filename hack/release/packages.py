@@ -19,7 +19,7 @@ BACKEND = "build/packaging/bin/python"
 """An environment with the locked versions of deploy/build-requirements.txt; ``make release`` makes it."""
 
 
-DISTRIBUTIONS: Final = (".", "kubelet_standin")
+DISTRIBUTIONS: Final = (".", "kubelet_standin", "kubectl_phones")
 """The directories with a pyproject.toml."""
 
 

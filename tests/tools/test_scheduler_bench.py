@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.api import objects_pb2
+from tests.e2e.fleet import objects_pb2
 from tests.e2e.fleet.objects import RESOURCE, Fleet
 from tests.e2e.scheduler import allocations, objects, results, usage, used
 from tests.e2e.scheduler.objects import Variant

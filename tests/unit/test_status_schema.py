@@ -1,4 +1,4 @@
-"""docs/status.schema.json and docs/fleet.schema.json: current, and valid for what is printed."""
+"""docs/status.schema.json and kubectl_phones/schema.json: current, and valid for what is printed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from aosp_plugin.cli.fleet.fleet import fleet
 from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Severity, State
 from hack import status_schema
-from tests.unit.fleet.clusters import answers, cluster, pod, resource
-from tests.unit.fleet.clusters import device as plugin_device
+from kubectl_phones.fleet import fleet
+from kubectl_phones.tests.clusters import cluster, node, pod
 from tests.unit.test_summary import EMPTY, LEAK, PHONE_9, device
 
 
@@ -33,10 +32,7 @@ def test_schema_file_is_current() -> None:
 def test_schema_file_of_the_fleet_is_current_and_valid() -> None:
     text = status_schema.FLEET_TARGET.read_text(encoding="utf-8")
     assert text == status_schema.fleet_schema(), "run make docs"
-    devices = (plugin_device("phone0", "unhealthy", reason="missing", pods=(("a", "p1"),)),)
-    reported = resource(3, unhealthy={"missing": 1}, devices=devices)
-    found = fleet(cluster(pods=(pod(),), answers=answers(reported), missing=("missing right",)))
-    document = json.loads(msgspec.json.encode(found))
+    document = json.loads(json.dumps(fleet(cluster(nodes=[node(allocatable=3)], pods=[pod()])), default=vars))
     assert document["problems"]
     assert document["phones"]
     jsonschema.validate(document, json.loads(text))

@@ -1,7 +1,7 @@
 """``python -m tests.e2e.fleet``: how long ``kubectl phones`` takes for a large cluster, with a real kube-apiserver.
 
-The objects are simulated: nodes, a plugin on each of them that serves its metrics, phones with pods, and with DRA their
-slices and claims. etcd, kube-apiserver and kubectl are real. Requires root, Debian and Go.
+The objects are simulated: nodes, the plugin's pods, phones with pods, and with DRA their slices and claims. etcd,
+kube-apiserver and kubectl are real. Requires root, Debian and Go.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aosp_plugin.framework.api import objects_pb2
 from tests.e2e.cluster.control_plane import ETCD
+from tests.e2e.fleet import objects_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,13 +1,12 @@
 """The document that ``kubectl phones -o json`` prints. Times are seconds since the epoch.
 
-``docs/fleet.schema.json`` is generated from these types.
+``schema.json`` is generated from these types.
 """
 
 from __future__ import annotations
 
 import enum
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 
 class PluginState(enum.StrEnum):
@@ -41,11 +40,7 @@ class PhoneState(enum.StrEnum):
     """Its node is not ready."""
     UNHEALTHY = "unhealthy"
     """Its device is unhealthy."""
-    LEAKED = "leaked"
-    """A process outside its pod holds its device open."""
     FREE = "free"
-    UNKNOWN = "unknown"
-    """The pod could not be read."""
 
 
 class Kind(enum.StrEnum):
@@ -56,19 +51,19 @@ class Kind(enum.StrEnum):
     NODE_NOT_READY = "node-not-ready"
     PLUGIN_ABSENT = "plugin-absent"
     PLUGIN_NOT_READY = "plugin-not-ready"
+    STARTUP_TAINT = "startup-taint"
+    """The node has a taint of the plugin, which keeps pods away until it has phones."""
     KUBELET_DISAGREES = "kubelet-disagrees"
-    """The kubelet, or the Node object, has another number of healthy phones than the plugin."""
+    """An Event of the plugin says that the kubelet has fewer healthy phones than the plugin."""
     SLICES_INCOMPLETE = "slices-incomplete"
     """The API server does not have all ResourceSlices of the node."""
-    PHONES_MISSING = "phones-missing"
-    """There are fewer phones than the configuration provisions."""
-    LEAKED = "leaked"
     UNHEALTHY = "unhealthy"
     OTHER_PLUGIN = "other-plugin"
-    """Another plugin serves the same resource on the node."""
+    """An Event of the plugin says that another one serves the same resource on the node."""
 
 
-class Problem(Struct, frozen=True):
+@dataclass(frozen=True)
+class Problem:
     """A problem of a node."""
 
     kind: Kind
@@ -80,7 +75,8 @@ class Problem(Struct, frozen=True):
     since: float | None
 
 
-class NodeRow(Struct, frozen=True):
+@dataclass(frozen=True)
+class NodeRow:
     """A resource of a node."""
 
     node: str
@@ -99,15 +95,12 @@ class NodeRow(Struct, frozen=True):
     plugin: PluginState
     plugin_pod: str
     """Namespace and name; empty if there is none."""
-    plugin_version: str
-    """Empty if it is unknown."""
-    source: str
-    """What the plugin has answered: ``status``, ``metrics``, ``readyz``, or empty if nothing."""
     since: float | None
     """Since when the plugin is in its state."""
 
 
-class PhoneRow(Struct, frozen=True, gc=False):
+@dataclass(frozen=True)
+class PhoneRow:
     """The phones of a pod, or a device without a pod."""
 
     resource: str
@@ -129,7 +122,8 @@ class PhoneRow(Struct, frozen=True, gc=False):
     """When it got into its state, if that is known."""
 
 
-class Totals(Struct, frozen=True):
+@dataclass(frozen=True)
+class Totals:
     """Numbers of all rows together."""
 
     nodes: int
@@ -144,7 +138,8 @@ class Totals(Struct, frozen=True):
     """Phones whose row has a problem."""
 
 
-class Fleet(Struct, frozen=True):
+@dataclass(frozen=True)
+class Fleet:
     """The phones of a cluster, as far as the options select them."""
 
     time: float

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.cli.fleet.devices import devices, resources
-from aosp_plugin.cli.fleet.nodes import node_views
-from aosp_plugin.cli.fleet.phones import phone_rows
-from aosp_plugin.cli.fleet.problems import node_problems, slice_problems
-from aosp_plugin.cli.fleet.report import Fleet, Kind, PhoneState, Problem, Totals
-from aosp_plugin.framework.dra.names import driver_name
+from kubectl_phones.devices import devices, resources
+from kubectl_phones.nodes import node_views
+from kubectl_phones.phones import phone_rows
+from kubectl_phones.problems import problems as all_problems
+from kubectl_phones.report import Fleet, Kind, PhoneState, Problem, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from aosp_plugin.cli.fleet.cluster import Cluster
-    from aosp_plugin.cli.fleet.report import NodeRow, PhoneRow
+    from kubectl_phones.gather import Cluster
+    from kubectl_phones.report import NodeRow, PhoneRow
 
+_NOTHING = "no node has phones, and there is no pod of the plugin; --resource names resources outside aosp.io"
 _ORDER = {kind: number for number, kind in enumerate(Kind)}
 
 
 class Selection(NamedTuple):
     """What the options select."""
 
-    resources: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
+    resources: Sequence[str] = ()
+    nodes: Sequence[str] = ()
     namespace: str = ""
     selector: str = ""
     """A label selector of pods, which the API server has evaluated."""
@@ -42,16 +42,15 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
     known = devices(cluster, names)
     phones = list(phone_rows(cluster, known, names, subset=selection.subset))
     views = list(node_views(cluster, known, phones, names, subset=selection.subset))
-    problems = [problem for view in views for problem in node_problems(view)]
-    problems += slice_problems(cluster, {driver_name(name): name for name in names})
+    problems = list(all_problems(cluster, views, known, names))
     nodes = [row for view in views for row in view.rows]
-    chosen = _chosen_nodes(selection, phones)
-    if chosen is not None:
+    chosen = selection.nodes or {row.node for row in phones}  # of some pods, their nodes
+    if selection.nodes or selection.subset:
         phones = [row for row in phones if row.node in chosen]
         nodes = [row for row in nodes if row.node in chosen]
         problems = [problem for problem in problems if problem.node in chosen]
     if not nodes and not phones and cluster.nodes is not None and not selection.subset:
-        problems.append(Problem(Kind.NO_PHONES, "", "", _nothing(names), None))
+        problems.append(Problem(Kind.NO_PHONES, "", "", _NOTHING, None))
     problems.sort(key=lambda problem: (_ORDER[problem.kind], problem.node, problem.resource))
     troubled = {problem.node for problem in problems}
     totals = _totals(nodes, phones, troubled)
@@ -64,24 +63,11 @@ def fleet(cluster: Cluster, selection: Selection = Selection()) -> Fleet:  # noq
     return Fleet(cluster.time, totals, tuple(problems), tuple(nodes), tuple(phones), cluster.missing, complete=complete)
 
 
-def _chosen_nodes(selection: Selection, phones: Collection[PhoneRow]) -> Collection[str] | None:
-    """Return the nodes to show; None for all. Of some pods, these are their nodes."""
-    if selection.nodes:
-        return frozenset(selection.nodes)
-    return frozenset(row.node for row in phones) if selection.subset else None
-
-
-def _nothing(names: Collection[str]) -> str:
-    if names:
-        return f"no node has {' or '.join(names)}, and there is no pod of the plugin"
-    return "no node has a resource of aosp.io, and there is no pod of the plugin; --resource names another resource"
-
-
-def _totals(nodes: Sequence[NodeRow], phones: Sequence[PhoneRow], troubled: Collection[str]) -> Totals:
+def _totals(nodes: Sequence[NodeRow], phones: Sequence[PhoneRow], troubled: set[str]) -> Totals:
     used = [row.used for row in nodes if row.used is not None]
     return Totals(
         nodes=len({row.node for row in nodes}),
-        nodes_with_problems=len(troubled - {""}) if isinstance(troubled, set) else len(troubled),
+        nodes_with_problems=len(troubled - {""}),
         phones=sum(row.phones for row in nodes),
         allocatable=sum(row.allocatable for row in nodes),
         used=sum(used) if len(used) == len(nodes) else None,

@@ -1,0 +1,111 @@
+"""What is wrong with a node. Everything here is pure."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Final
+
+from kubectl_phones.devices import DOMAIN, current_slices, driver_name
+from kubectl_phones.objects import joined, seconds
+from kubectl_phones.pods import pod_state
+from kubectl_phones.report import Kind, PluginState, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from kubectl_phones.devices import Devices
+    from kubectl_phones.gather import Cluster
+    from kubectl_phones.nodes import NodeView
+    from kubectl_phones.objects import Object
+
+_EVENTS: Final = {
+    "PluginNotRegistered": (Kind.PLUGIN_NOT_READY, "PluginRegistered"),
+    "KubeletLostDevices": (Kind.KUBELET_DISAGREES, "KubeletHasDevices"),
+    "SecondPlugin": (Kind.OTHER_PLUGIN, "SecondPluginEnded"),
+}
+"""The kind of problem that an Event of the plugin is about, by its reason, and the reason of the Event that ends it."""
+
+
+def problems(
+    cluster: Cluster, views: Collection[NodeView], devices: Devices, names: Collection[str]
+) -> Iterator[Problem]:
+    """Yield the problems of nodes with the resources ``names``."""
+    events = collections.defaultdict(list)
+    for event in cluster.events or ():
+        events[event["involvedObject"]["name"]].append(event)
+    for view in views:
+        yield from _node_problems(view)
+        yield from _plugin_problems(view, cluster.time)
+        yield from _resource_problems(view, devices)
+        yield from _event_problems(view, events[view.node.name])
+    yield from _slice_problems(cluster, names)
+
+
+def _node_problems(view: NodeView) -> Iterator[Problem]:
+    node = view.node
+    if node.ready.status != "True":
+        detail = joined(node.ready.reason, node.ready.message)
+        yield Problem(Kind.NODE_NOT_READY, node.name, "", detail, node.ready.since)
+    for taint in node.taints:
+        if taint.partition("/")[0] == DOMAIN:
+            yield Problem(Kind.STARTUP_TAINT, node.name, "", f"the taint {taint} keeps pods away", None)
+
+
+def _plugin_problems(view: NodeView, now: float) -> Iterator[Problem]:
+    name, pod = view.node.name, view.pod
+    if view.plugin is PluginState.ABSENT:
+        used = sum(row.used or 0 for row in view.rows)
+        detail = f"the node has no pod of the plugin{f'; {_phones(used)} in use' if used else ''}"
+        yield Problem(Kind.PLUGIN_ABSENT, name, "", detail, None)
+    elif view.plugin is PluginState.NOT_READY and pod is not None:
+        state = pod_state(pod, view.node, now)
+        detail = state.reason or f"its pod is {state.state}"
+        yield Problem(Kind.PLUGIN_NOT_READY, name, "", detail, pod.ready.since or pod.created)
+
+
+def _resource_problems(view: NodeView, devices: Devices) -> Iterator[Problem]:
+    for row in view.rows:
+        if row.phones == 0 and row.plugin is PluginState.READY:
+            detail = f"the plugin is ready, and the node has no {row.resource or 'phones'}"
+            yield Problem(Kind.NO_PHONES, row.node, row.resource, detail, row.since)
+        if row.unhealthy:
+            found = devices.by_place.get((row.node, row.resource), {})
+            bad = [device for device in found.values() if device.reason]
+            counts = collections.Counter(device.reason for device in bad)
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
+            since = min((device.since for device in bad if device.since is not None), default=None)
+            detail = joined(f"{row.unhealthy:,} of {_phones(row.phones)}", reasons)
+            yield Problem(Kind.UNHEALTHY, row.node, row.resource, detail, since)
+
+
+def _event_problems(view: NodeView, events: Collection[Object]) -> Iterator[Problem]:
+    """Yield what the plugin that runs has reported, and has not reported to have ended."""
+    for row in view.rows:
+        own = [event for event in events if row.resource in event["message"].replace(":", " ").split()]
+        for reason, (kind, end) in _EVENTS.items():
+            latest = max((event for event in own if event["reason"] in {reason, end}), key=_last, default=None)
+            started = view.pod.started if view.pod else 0.0
+            if latest is not None and latest["reason"] == reason and _last(latest) >= started:
+                detail = latest["message"].removeprefix(f"{row.resource}: ")
+                yield Problem(kind, row.node, row.resource, detail, seconds(latest.get("firstTimestamp")))
+
+
+def _last(event: Object) -> float:
+    return seconds(event.get("lastTimestamp")) or 0.0
+
+
+def _slice_problems(cluster: Cluster, names: Collection[str]) -> Iterator[Problem]:
+    """Yield the pools of which slices are missing."""
+    drivers = {driver_name(name): name for name in names}
+    pools: dict[tuple[str, str], list[Object]] = collections.defaultdict(list)
+    for spec in current_slices(cluster, drivers):
+        pools[spec["driver"], spec["pool"]["name"]].append(spec)
+    for (driver, pool), found in pools.items():
+        count = found[0]["pool"]["resourceSliceCount"]
+        if len(found) < count:
+            detail = f"the pool {pool} has {len(found)} of {count} ResourceSlices"
+            yield Problem(Kind.SLICES_INCOMPLETE, found[0]["nodeName"], drivers[driver], detail, None)
+
+
+def _phones(count: int) -> str:
+    return f"{count:,} phone{'s' * (count != 1)}"

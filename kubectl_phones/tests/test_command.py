@@ -1,0 +1,196 @@
+"""``kubectl phones`` as a process, with a stand-in for kubectl."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from kubectl_phones.kubectl import PAGE
+from kubectl_phones.tests import stand_in_kubectl
+from kubectl_phones.tests.clusters import node, plugin_pod, pod
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PODS = "/api/v1/pods"
+NODES = "/api/v1/nodes"
+SETS = "/apis/apps/v1/daemonsets"
+DRA = "/apis/resource.k8s.io/v1"
+EVENTS = "/api/v1/namespaces/default/events"
+FORBIDDEN = 'Error from server (Forbidden): things is forbidden: User "x" cannot list resource "things"'
+COMMAND = [sys.executable, "-m", "kubectl_phones"]
+
+
+class Result(NamedTuple):
+    """What the command has printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Cluster:
+    """The answers of a cluster, and runs of the command."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        programs = directory / "bin"
+        programs.mkdir()
+        stand_in_kubectl.install(programs)
+        self.environment = os.environ | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            stand_in_kubectl.DIRECTORY: str(directory),
+        }
+
+    def answer(self, path: str, content: object) -> None:
+        """Answer requests for a path: with objects, or with an error of kubectl."""
+        stand_in_kubectl.answer(self.directory, path, content)
+
+    def run(self, *options: str) -> Result:
+        """Run the command to its end."""
+        done = subprocess.run(  # noqa: S603 - this project's command
+            [*COMMAND, *options], env=self.environment, capture_output=True, text=True, timeout=50, check=False
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    @property
+    def log(self) -> list[str]:
+        """The arguments of each process of kubectl."""
+        path = self.directory / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """Return a cluster with a node with an unhealthy phone, its plugin, and a pod with a phone."""
+    made = Cluster(tmp_path)
+    made.answer(NODES, [node(allocatable=3)])
+    made.answer(PODS, [pod("p1"), plugin_pod()])
+    made.answer(SETS, [])
+    made.answer(EVENTS, [])
+    return made
+
+
+def test_everything_that_can_be_read_is_shown_with_problems_first(cluster: Cluster) -> None:
+    """The API server has no DRA, which is no error."""
+    result = cluster.run()
+    assert (result.code, result.err) == (0, "")
+    text = result.out.splitlines()
+    assert text[0] == "4 phones on 1 nodes: 3 allocatable, 1 used, 1 unhealthy, 0 waiting"
+    assert text[3].split() == ["n1", "unhealthy", "-", "1", "of", "4", "phones"]
+    assert text[-1].split()[:3] == ["a", "p1", "n1"]
+    assert "\x1b" not in result.out
+
+
+def test_a_list_is_read_page_by_page(cluster: Cluster) -> None:
+    cluster.answer(NODES, [node(f"n{number}") for number in range(2 * PAGE + 1)])
+    assert f" on {2 * PAGE + 1:,} nodes" in cluster.run().out
+    assert len([line for line in cluster.log if NODES in line]) == 3
+
+
+def test_each_list_is_one_request_to_the_api_server_and_nothing_else_is_run(cluster: Cluster) -> None:
+    cluster.run()
+    assert all(line.startswith("get --raw /api") for line in cluster.log)
+    assert len(cluster.log) == 8
+
+
+def test_options_reach_kubectl_and_the_api_server(cluster: Cluster) -> None:
+    cluster.run("--context", "c1", "--kubeconfig=/k", "-n", "team", "-l", "app in (x)", "--node", "n1")
+    query = f"fieldSelector=spec.nodeName%3Dn1&labelSelector=app%20in%20%28x%29&limit={PAGE}"
+    assert f"get --raw /api/v1/namespaces/team/pods?{query} --context=c1 --kubeconfig=/k" in cluster.log
+    assert any(f"{NODES}?fieldSelector=metadata.name%3Dn1&" in line for line in cluster.log)
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "shown"),
+    [
+        (NODES, "nodes", "p1"),
+        (SETS, "nodes that never had a plugin", "p1"),
+        (EVENTS, "what plugins report about their nodes", "p1"),
+        (f"{DRA}/resourceclaims", "pods with phones of DRA", "p1"),
+        (f"{DRA}/resourceslices", "phones of DRA", "p1"),
+    ],
+)
+def test_a_missing_right_is_one_line_and_the_rest_is_shown(cluster: Cluster, path: str, what: str, shown: str) -> None:
+    cluster.answer(path, FORBIDDEN)
+    result = cluster.run()
+    assert (result.code, result.err) == (0, f"kubectl-phones: not shown: {what}: {FORBIDDEN}\n")
+    assert shown in result.out
+
+
+def test_without_the_right_to_list_pods_nodes_are_shown(cluster: Cluster) -> None:
+    cluster.answer(PODS, FORBIDDEN)
+    result = cluster.run()
+    assert len(result.err.splitlines()) == 2
+    assert "unknown" in result.out
+
+
+def test_the_exit_code_of_check(cluster: Cluster) -> None:
+    assert cluster.run("--check").code == 1
+    cluster.answer(NODES, [node()])
+    assert cluster.run("--check").code == 0
+    cluster.answer(NODES, FORBIDDEN)
+    assert cluster.run("--check").code == 2
+
+
+def test_json_is_the_document(cluster: Cluster) -> None:
+    document = json.loads(cluster.run("-o", "json").out)
+    assert document["totals"]["phones"] == 4
+    assert [problem["kind"] for problem in document["problems"]] == ["unhealthy"]
+    assert document["missing"] == []
+
+
+@pytest.mark.parametrize("options", [("--output=xml",), ("--timeout",), ("--node", ""), ("--resource=",)])
+def test_invalid_usage_is_code_2(cluster: Cluster, options: tuple[str, ...]) -> None:
+    result = cluster.run(*options)
+    assert (result.code, result.out) == (2, "")
+    assert "kubectl-phones: error: " in result.err
+    assert cluster.log == []
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_line_and_code_2(cluster: Cluster) -> None:
+    text = "Unable to connect to the server: dial tcp 10.0.0.1:6443: connect: connection refused"
+    for path in (NODES, PODS, SETS, EVENTS):
+        cluster.answer(path, text)
+    result = cluster.run()
+    assert (result.code, result.out, result.err) == (2, "", f"kubectl-phones: {text}\n")
+
+
+def test_a_host_without_kubectl_is_an_error(cluster: Cluster) -> None:
+    cluster.environment["PATH"] = "/nonexistent"
+    assert cluster.run() == (2, "", "kubectl-phones: kubectl is not in PATH\n")
+
+
+def test_a_reader_that_ends_early_is_no_traceback(cluster: Cluster) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(  # noqa: S603 - this project's command
+        COMMAND, env=cluster.environment, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=50, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_terminal_gets_colors_and_lines_of_its_width(cluster: Cluster) -> None:
+    cluster.answer(NODES, [node("phone-host-1.rack-12.region-7.example.com" * 3)])
+    reading, terminal = os.openpty()
+    environment = cluster.environment | {"COLUMNS": "60", "LINES": "24"}
+    subprocess.run(COMMAND, env=environment, stdout=terminal, timeout=50, check=True)  # noqa: S603 - as above
+    os.close(terminal)
+    lines = os.read(reading, 65536).decode().splitlines()
+    os.close(reading)
+    assert lines[0].startswith("\x1b[1m")
+    assert max(len(re.sub("\x1b\\[[0-9]*m", "", line)) for line in lines) == 60
+    assert any("…" in line for line in lines)
+
+
+def test_help_starts_nothing(cluster: Cluster) -> None:
+    assert "Show the phones of a cluster" in cluster.run("--help").out
+    assert cluster.log == []

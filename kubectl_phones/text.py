@@ -1,0 +1,118 @@
+"""Renders the document as text: problems, nodes, phones. Everything here is pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kubectl_phones.report import PhoneState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kubectl_phones.report import Fleet, NodeRow, PhoneRow, Problem
+
+BOLD, RED, YELLOW = "1", "31", "33"
+"""Parameters of the escape sequence SGR."""
+GAP: Final = "  "
+
+_NUMBERS: Final = frozenset({"PHONES", "ALLOCATABLE", "USED", "UNHEALTHY"})
+"""Columns that are aligned to the right."""
+_UNITS: Final = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60))
+
+
+class Line(NamedTuple):
+    """A line of text and its style on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+def lines(found: Fleet, *, wide: bool) -> Iterator[Line]:
+    """Yield the lines. Free phones are only counted."""
+    yield Line(_totals(found), BOLD)
+    if found.problems:
+        yield from _table([_problem(each, found.time) for each in found.problems], len(found.problems) * [RED])
+    elif found.complete:
+        yield Line("No node has a problem.")
+    nodes = [_node(row, found.time, wide=wide) for row in found.nodes]
+    yield from _table(nodes, len(nodes) * [""])
+    shown = [row for row in found.phones if row.state is not PhoneState.FREE]
+    phones = [_phone(row, found.time, wide=wide) for row in shown]
+    yield from _table(phones, [YELLOW if row.problem else "" for row in shown])
+
+
+def _totals(found: Fleet) -> str:
+    totals = found.totals
+    if not found.nodes and not found.complete:
+        return f"{sum(row.count for row in found.phones):,} phones of pods; the nodes are unknown"
+    used = "unknown use" if totals.used is None else f"{totals.used:,} used"
+    text = f"{totals.phones:,} phones on {totals.nodes:,} nodes: {totals.allocatable:,} allocatable, {used}"
+    return f"{text}, {totals.unhealthy:,} unhealthy, {totals.waiting:,} waiting"
+
+
+def _problem(problem: Problem, now: float) -> dict[str, str]:
+    """Return the cells of a problem by the titles of their columns."""
+    age = _age(now, problem.since)
+    return {"NODE": problem.node or "-", "PROBLEM": problem.kind, "AGE": age, "DETAIL": problem.detail}
+
+
+def _node(row: NodeRow, now: float, *, wide: bool) -> dict[str, str]:
+    cells = {
+        "NODE": row.node if row.ready else f"{row.node} (not ready)",
+        "PHONES": f"{row.phones:,}",
+        "ALLOCATABLE": f"{row.allocatable:,}",
+        "USED": "-" if row.used is None else f"{row.used:,}",
+        "UNHEALTHY": f"{row.unhealthy:,}",
+        "PLUGIN": row.plugin,
+        "AGE": _age(now, row.since),
+        "RESOURCE": row.resource or "-",
+    }
+    if wide:
+        cells |= {"API": row.api or "-", "PLUGIN POD": row.plugin_pod or "-"}
+    return cells
+
+
+def _phone(row: PhoneRow, now: float, *, wide: bool) -> dict[str, str]:
+    cells = {
+        "NAMESPACE": row.namespace or "-",
+        "POD": row.pod or "-",
+        "NODE": row.node or "-",
+        "PHONE": ",".join(row.devices) or ("-" if row.count == 1 else f"{row.count} phones"),
+        "STATE": row.state,
+        "AGE": _age(now, row.since if row.created is None else row.created),
+        "RESOURCE": row.resource,
+    }
+    if wide:
+        cells["SINCE"] = _age(now, row.since)
+    return cells | {"REASON": row.reason}
+
+
+def _age(now: float, since: float | None) -> str:
+    """Return an age as ``kubectl get`` shows it: 12s, 5m, 3h, 2d, 3y."""
+    if since is None:
+        return "-"
+    seconds = max(0, int(now - since))
+    return next((f"{seconds // length}{unit}" for unit, length in _UNITS if seconds >= 2 * length), f"{seconds}s")
+
+
+def _table(rows: Sequence[dict[str, str]], styles: Sequence[str]) -> Iterator[Line]:
+    """Yield a table with a blank line before it; nothing if it has no rows. All rows have the same titles."""
+    if not rows:
+        return
+    titles = list(rows[0])
+    cells = [[_printable(cell) for cell in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    yield Line("")
+    for row, style in zip([titles, *cells], [BOLD, *styles], strict=True):
+        aligned = [
+            cell.rjust(width) if title in _NUMBERS else cell.ljust(width)
+            for title, cell, width in zip(titles, row, widths, strict=True)
+        ]
+        yield Line(GAP.join(aligned).rstrip(), style)
+
+
+def _printable(text: str) -> str:
+    """Return one line that does not control the terminal; a container runtime's message may have several."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
