@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.errors import RegistrationFailedError
+from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
 from aosp_plugin.framework.host_call import HostCall
 from aosp_plugin.framework.problem import Problem
 from aosp_plugin.framework.sockets import SocketIdentity, identify, listens
@@ -145,7 +145,9 @@ class DirectoryMonitor:
             LOG.warning("socket could not be removed", extra={"path": path, "error": str(error)})
 
     async def close(self) -> None:
-        """End the file events and the thread when its last call has returned; do not wait for that."""
+        """End the file events and the thread, now or when its last call returns."""
+        with contextlib.suppress(WorkerTimeoutError):
+            await self._worker.run(self._files.close, self._timings.stop, label="close")
         self._worker.close(self._files.close)
 
     def _view(self, own_path: str) -> DirectoryView:

@@ -18,8 +18,9 @@ class Timings(NamedTuple):
     """The same while a directory cannot be watched."""
     retry: float = 1.0
     """From a failed scan or host update to the next one: no event reports that disk space or descriptors are free."""
-    close: float = 3.0
-    """For ``Backend.close`` and the call before it. A process has a second more from SIGTERM to its forced end."""
+    close: float = 2.5
+    """For ``Backend.close`` and the call before it. With the end of the server before, a plugin ends within the 4 s
+    that a process has from SIGTERM to its forced end."""
     hang: float = 10.0
     """After which a call on the host that has not returned counts as hanging."""
 
@@ -32,7 +33,7 @@ class Timings(NamedTuple):
     stable: float = 5.0
     """After which a registration that fails does not count as one more failure in a row."""
     stop: float = 1.0
-    """For pending requests when the server stops."""
+    """For pending requests when the server stops, and for the last call in the kubelet's directory."""
     first_pause: float = 0.1
     """Before the second retry of a registration; doubles each time."""
     longest_pause: float = 15.0
