@@ -165,7 +165,8 @@ async def test_the_status_output_in_the_readme_is_current(kubelet_dir: str, tmp_
         command = [sys.executable, "-m", "aosp_plugin", "status", "--url", f"http://{address}"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         out, _ = await process.communicate()
-    assert list(map(without_ages, out.decode().splitlines()[2:])) == list(map(without_ages, status()))
+    # The first two lines depend on the host.
+    assert list(map(without_ages, out.decode().splitlines()[2:])) == list(map(without_ages, status()[1:]))
 
 
 def without_ages(line: str) -> str:

@@ -31,6 +31,9 @@ _SECURITY: Final = Path("/sys/kernel/security")
 _SERVICE: Final = "test.binderLib-"
 _MANAGER: Final = "0\tmanager: [android.os.IServiceManager]"
 
+_ENDED: Final = re.compile("android: .* ended with ")
+NO_ENTRY, NO_MOUNT, SHARED = "Operation not permitted", "No such device or address", "Found 3 services:"
+"""How broken phones are noticed: what the kernel and Android's tools say."""
 _NOTICED: Final = 20.0
 """The limit for a service that is not registered because its phone is broken, in seconds."""
 _REFUSALS: Final = ("failed to get security context", "Failed to get security ctx", "transaction failed 29201/")
@@ -97,16 +100,20 @@ def works(phone: Phone, other: str, *, seconds: float = PATIENCE) -> None:
         },
         path=_PATH,
     )
+    ended = [line for line in phone.log() if _ENDED.match(line)]
+    assert not ended, f"{phone.name}: {'; '.join(ended)}"
 
 
-def noticed(phone: Phone, other: str) -> None:
-    """Check that :func:`works` fails with a phone that is broken, and print how."""
+def noticed(phone: Phone, other: str, reason: str) -> None:
+    """Check that :func:`works` fails with a phone that is broken, for this reason, and print how."""
     try:
         works(phone, other, seconds=_NOTICED)
     except AssertionError as error:
-        say(f"noticed: {error}")
+        found = f"{error}; open: {_run(phone, '(: <> /dev/binder)')}; log: {phone.log()}"
     else:
         raise AssertionError(f"{phone.name}: a broken phone is not noticed")
+    assert reason in found, f"{phone.name}: not noticed because of {reason!r}: {found}"
+    say(f"noticed: {reason}: {found}")
 
 
 def alone(phone: Phone) -> None:
@@ -175,8 +182,10 @@ def aborted(phone: Phone, user: int, before: int) -> None:
     tenants.bad_uid(user, before)
 
 
-def unanswered(phone: Phone) -> None:
+def unanswered(phone: Phone, *, apparmor: bool) -> None:
     """Check what a kernel without security contexts does: no service is found, and only the kernel's log says why."""
+    modules = (_SECURITY / "lsm").read_text().split(",")
+    assert ("apparmor" in modules) is apparmor, modules
     _until(phone, "service list", ["Found 0 services:"])
     assert not _sees_selinux(phone)
     say(f"{phone.name}: service list: Found 0 services:")

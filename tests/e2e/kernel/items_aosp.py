@@ -18,6 +18,7 @@ from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
 from tests.e2e.kernel.containers import HOST_ID, RUNTIMES
 from tests.e2e.kernel.item import Item, item, sentence
 from tests.e2e.kernel.items_clients import Container, serve, serve_never, started
+from tests.e2e.kernel.phones import NAMES
 from tests.e2e.kernel.world import DIRECTORY
 
 if TYPE_CHECKING:
@@ -95,13 +96,25 @@ async def refused(world: World, runtime: str) -> None:
 async def broken(world: World, runtime: str) -> None:
     """Counter-examples: without device entries, without mounts, and with another phone's, these checks fail."""
     async with started(world, "phone-a", "phone-b") as (first, second):
-        for lacking in (replace(first, devices=()), replace(first, mounts=())):
+        for lacking, reason in (
+            (replace(first, devices=()), aosp.NO_ENTRY),
+            (replace(first, mounts=()), aosp.NO_MOUNT),
+            (_without(first, "hwbinder"), "servicemanager /dev/hwbinder ended with"),
+            (_without(first, "vndbinder"), "vndservicemanager /dev/vndbinder ended with"),
+        ):
             with running(runtime, lacking, SYSTEM) as phone:
-                await asyncio.to_thread(aosp.noticed, phone, second.name)
+                await asyncio.to_thread(aosp.noticed, phone, second.name, reason)
         with running(runtime, first, SYSTEM) as phone:
             await asyncio.to_thread(aosp.registered, phone)
             with running(runtime, replace(first, name=second.name), SYSTEM) as neighbour:
-                await asyncio.to_thread(aosp.noticed, neighbour, phone.name)
+                await asyncio.to_thread(aosp.noticed, neighbour, phone.name, aosp.SHARED)
+
+
+def _without(allocation: ContainerAllocation, name: str) -> ContainerAllocation:
+    """Leave out the entry of one binder device; they are in the order of the names."""
+    entries = dict(zip(NAMES, allocation.devices, strict=True))
+    del entries[name]
+    return replace(allocation, devices=tuple(entries.values()))
 
 
 async def quick(world: World, runtime: str) -> None:
@@ -112,11 +125,11 @@ async def quick(world: World, runtime: str) -> None:
             await asyncio.to_thread(aosp.run_tests, phone, aosp.QUICK)
 
 
-async def unanswered(world: World, runtime: str) -> None:
+async def unanswered(world: World, runtime: str, *, apparmor: bool) -> None:
     """Counter-example: without SELinux the driver refuses every call of Android's service manager, and only logs it."""
     async with started(world, "phone-a") as (allocation,):
         with running(runtime, allocation, SYSTEM) as phone:
-            await asyncio.to_thread(aosp.unanswered, phone)
+            await asyncio.to_thread(aosp.unanswered, phone, apparmor=apparmor)
 
 
 async def ended(world: World) -> None:
@@ -156,9 +169,12 @@ QUICK: Final[list[Item[World]]] = [
     Item(f"Android's binder: {sentence(ended)}", ended),
 ]
 """Of the core set."""
-WITHOUT_CONTEXT: Final[list[Item[World]]] = [
-    Item(sentence(serve), partial(serve, kind=tenants.BINDERFS)),
-    Item(f"runc: {sentence(unanswered)}", partial(unanswered, runtime="runc")),
-    item(ended),
-]
-"""On a kernel that has no security context for a process."""
+
+
+def without_context(*, apparmor: bool) -> list[Item[World]]:
+    """Return the items on a kernel that has no security context for a process."""
+    return [
+        Item(sentence(serve), partial(serve, kind=tenants.BINDERFS)),
+        Item(f"runc: {sentence(unanswered)}", partial(unanswered, runtime="runc", apparmor=apparmor)),
+        item(ended),
+    ]

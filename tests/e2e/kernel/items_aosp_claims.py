@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.e2e.kernel.claim_cluster import World
     from tests.e2e.kernel.tenants import Kind
 
-_LEFT_OUT: Final = ("deviceNodes", "mounts")
+_LEFT_OUT: Final = {"deviceNodes": aosp.NO_ENTRY, "mounts": aosp.NO_MOUNT}
 _SHARED: Final = "shared"
 _UNRESTRICTED: Final = 'violates PodSecurity "restricted:'
 
@@ -72,11 +72,11 @@ def broken(world: World) -> None:
     spec = phone.spec()
     world.plugin.stop()  # which would write the spec again
     whole = spec.read_text()
-    for part in _LEFT_OUT:
+    for part, reason in _LEFT_OUT.items():
         _replace(spec, _without(json.loads(whole), part))
         phone.restart()
         say(f"CDI spec without {part}:")
-        aosp.noticed(phone, SECOND)
+        aosp.noticed(phone, SECOND, reason)
     _replace(spec, json.loads(whole))
     phone.restart()
     aosp.works(phone, SECOND)
@@ -89,7 +89,7 @@ def shared(world: World) -> None:
     with world.claim(_SHARED):
         phone, other = (world.place(name, SYSTEM, _SHARED) for name in (FIRST, NEXT))
         aosp.registered(phone)
-        aosp.noticed(other, FIRST)
+        aosp.noticed(other, FIRST, aosp.SHARED)
         world.remove(FIRST, NEXT)
 
 

@@ -167,7 +167,7 @@ class _Host:
 
     def execute_in(self, cgroup: Path, user: int, *words: str) -> str:
         """Run a program as a user in a cgroup, and return its output."""
-        script = f'echo $$ > {cgroup}/cgroup.procs; exec "$@"'
+        script = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
         return run("/bin/sh", "-c", script, "sh", *self._enter(user, *words), seconds=600)
 
     def log(self) -> list[str]:

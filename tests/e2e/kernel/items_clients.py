@@ -78,7 +78,7 @@ class Container:
 
     def execute(self, user: int, *words: str) -> str:
         """Run a program in the container as a user, and return its output."""
-        return run(self._runtime, "exec", "--user", f"{user}:{user}", self._bundle.name, *words)
+        return run(self._runtime, "exec", "--user", f"{user}:{user}", self._bundle.name, *words, seconds=600)
 
     def log(self) -> list[str]:
         """Return the lines that the container's processes have printed."""

@@ -208,7 +208,7 @@ def test_json_has_these_fields() -> None:
     }
     assert Report.__struct_fields__ == (
         *("version", "node", "started", "watching", "allocations", "resources"),
-        *("problems", "changes", "runbook_url"),
+        *("problems", "changes", "runbook_url", "selinux"),
     )
 
 
