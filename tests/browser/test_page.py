@@ -513,7 +513,7 @@ def test_problems_come_first(page: Chrome, node: Node) -> None:
     first, second = (" ".join(text.split()) for text in texts(page, "#problems li")[:2])
     assert first.startswith("2 devices held open by a process outside its pod error for ")
     assert second.startswith("4 devices missing: the file does not exist warning for ")
-    assert "It is healthy as soon as the file is back" in second
+    assert "Create it again, or its binderfs" in second
     assert [find(page, "#problems .hint")] == page.find_elements(By.CSS_SELECTOR, "#problems li.error .hint")
     page.find_elements(By.CSS_SELECTOR, "#problems li:nth-child(2) .tag")[0].click()
     assert selected(page) == f"aosp_binder{MISSING[0]}"

@@ -244,19 +244,15 @@ def start(programs: Path) -> ControlPlane:
     return plane
 
 
-def join(plane: ControlPlane, number: int, containerd: Path, part: Path, oci_runtime: str) -> World:
-    """Start containerd and the kubelet of node ``number``, and load the image; the first item starts the plugin.
-
-    ``containerd`` is a directory. No other node may run.
-    """
-    directory = WORK / f"node-{number}"
+def join(plane: ControlPlane, containerd: Path, part: Path) -> World:
+    """Start containerd, a directory, and the kubelet, and load the image; the first item starts the plugin."""
+    directory = WORK / "node"
     directory.mkdir()
     sandbox.reset_kubelet()
     aosp.prepare(directory / "root", part)
     busybox_image(directory / "image.tar", tree=directory / "root")
-    node = _Guest(number, plane, directory / "machine", "", containerd)
+    node = _Guest(1, plane, directory / "machine", "", containerd)
     del node.configuration["cgroupRoot"]
-    node.oci_runtime = oci_runtime
     run("ip", "address", "add", f"{node.address}/24", "dev", "lo")
     node.boot(plane.programs)
     say(f"Kubernetes 1.{plane.minor}; {node.runtime.versions}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.e2e.kernel import aosp, tenants
 from tests.e2e.kernel.aosp import APP, SHELL, SYSTEM
-from tests.e2e.kernel.containers import RUNTIMES
 from tests.e2e.kernel.item import Item, sentence
 from tests.e2e.kernel.items_client_pods import FIRST, NEXT, SECOND
 from tests.e2e.kernel.tenants import say
@@ -113,16 +112,18 @@ def _replace(path: Path, spec: dict[str, Any]) -> None:
     new.rename(path)
 
 
-def items(oci_runtime: str) -> list[Item[World]]:
-    """Return the items with a container runtime."""
+def _named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
+    return Item(f"pods with claims{title}: {sentence(function)}", partial(function, **more))
 
-    def named(function: Callable[..., None], title: str = "", **more: object) -> Item[World]:
-        return Item(f"pods with claims, {oci_runtime}{title}: {sentence(function)}", partial(function, **more))
 
-    def of(kind: Kind) -> list[Item[World]]:
-        title = f", {kind.title}"
-        counter_examples = (broken, shared) if (kind, oci_runtime) == (tenants.BINDERFS, RUNTIMES[0]) else ()
-        functions = (tests, apart, next_claim, *counter_examples)
-        return [named(works, title, kind=kind), *(named(function, title) for function in functions)]
+def _items(kind: Kind) -> list[Item[World]]:
+    title = f", {kind.title}"
+    return [_named(works, title, kind=kind), *(_named(function, title) for function in (tests, apart, next_claim))]
 
-    return [*of(tenants.FOUND), *of(tenants.BINDERFS), named(ended)]
+
+ITEMS: Final[list[Item[World]]] = [
+    *_items(tenants.FOUND),
+    *_items(tenants.BINDERFS),
+    *(_named(function, f", {tenants.BINDERFS.title}") for function in (broken, shared)),
+    _named(ended),
+]
