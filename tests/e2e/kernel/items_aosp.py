@@ -97,8 +97,8 @@ async def broken(world: World, runtime: str) -> None:
     """Counter-examples: without device entries, without mounts, and with another phone's, these checks fail."""
     async with started(world, "phone-a", "phone-b") as (first, second):
         for lacking, reason in (
-            (replace(first, devices=()), aosp.NO_ENTRY),
-            (replace(first, mounts=()), aosp.NO_MOUNT),
+            (replace(first, devices=()), aosp.ABORTED),
+            (replace(first, mounts=()), aosp.ABORTED),
             (_without(first, "hwbinder"), "servicemanager /dev/hwbinder ended with"),
             (_without(first, "vndbinder"), "vndservicemanager /dev/vndbinder ended with"),
         ):
