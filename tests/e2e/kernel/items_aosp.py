@@ -100,7 +100,7 @@ async def broken(world: World, runtime: str) -> None:
             (replace(first, devices=()), aosp.ABORTED),
             (replace(first, mounts=()), aosp.ABORTED),
             (_without(first, "hwbinder"), "servicemanager /dev/hwbinder ended with"),
-            (_without(first, "vndbinder"), "vndservicemanager /dev/vndbinder ended with"),
+            (_without(first, "vndbinder"), "Binder driver /dev/vndbinder is unavailable"),
         ):
             with running(runtime, lacking, SYSTEM) as phone:
                 await asyncio.to_thread(aosp.noticed, phone, second.name, reason)
