@@ -99,7 +99,7 @@ async def broken(world: World, runtime: str) -> None:
         for lacking, reason in (
             (replace(first, devices=()), aosp.ABORTED),
             (replace(first, mounts=()), aosp.ABORTED),
-            (_without(first, "hwbinder"), "servicemanager /dev/hwbinder ended with"),
+            (_without(first, "hwbinder"), "ended with 134"),
             (_without(first, "vndbinder"), "Binder driver /dev/vndbinder is unavailable"),
         ):
             with running(runtime, lacking, SYSTEM) as phone:
