@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, NotFoundError
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, NotFoundError
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import Device
+from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode, Mount
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.dra.allocations import Claim, device_ids, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
 from aosp_plugin.framework.dra.claims import Claims, ClaimTimings
 from aosp_plugin.framework.dra.interfaces import ClaimReference, DraObserver
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import InvalidRequestError
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.worker import Worker

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from aosp_plugin.framework.events.mount_events import MountEvents
+from aosp_plugin.framework.events.file_events import MountEvents
 from tests import hanging_fs, own_mounts
 from tests.support import Clock, DeviceDirectory
 

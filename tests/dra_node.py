@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.dra.driver import DraDirectories, DraDriver
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraVersion
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend
     from kubelet_standin.apiserver import ApiServer
 
-CLAIMS = paths.resource_claims("default")
+CLAIMS = protocol.resource_claims("default")
 ON_NODE = f"spec.nodeName={NODE}"
 
 
@@ -30,17 +30,17 @@ class DraNode:
     def __init__(self, directory: Path, server: ApiServer, version: DraVersion = DraVersion.V1_37) -> None:
         self.directory = directory
         self.server = server
-        self.node_uid = server.objects.create(paths.NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
+        self.node_uid = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})["metadata"]["uid"]
         self.kubelet = DraKubelet(directory / "registry", version=version, wipe=self._wipe)
 
     async def _wipe(self, driver: str) -> None:
         selector = f"{ON_NODE},spec.driver={driver}" if driver else ON_NODE
-        self.server.objects.delete_collection(paths.RESOURCE_SLICES, selector)
+        self.server.objects.delete_collection(protocol.RESOURCE_SLICES, selector)
 
     @property
     def slices(self) -> Sequence[dict[str, Any]]:
         """The node's ResourceSlices."""
-        return self.server.objects.list(paths.RESOURCE_SLICES)
+        return self.server.objects.list(protocol.RESOURCE_SLICES)
 
     @property
     def devices(self) -> list[str]:
@@ -59,7 +59,7 @@ class DraNode:
 
     def delete_claim(self, claim: DraClaim) -> None:
         """Delete a ResourceClaim, as after its pod."""
-        self.server.objects.delete(paths.object_path(CLAIMS, claim.name))
+        self.server.objects.delete(protocol.object_path(CLAIMS, claim.name))
 
     def driver(self, backend: Backend, **arguments: Any) -> DraDriver:
         """Return a driver of this node that does not run yet."""

@@ -8,7 +8,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import DEFAULT_LIMITS, ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from kubelet_standin.apiserver import ApiServer
 
 DRIVER, NODE = "phone.aosp.io", "worker"
-NODE_PATH = paths.object_path(paths.NODES, NODE)
-SLICES = paths.RESOURCE_SLICES
+NODE_PATH = protocol.object_path(protocol.NODES, NODE)
+SLICES = protocol.RESOURCE_SLICES
 OURS = f"spec.nodeName={NODE},spec.driver={DRIVER}"
 
 WATCH_ONLY = SliceTimings(relist=600.0, after_end=(0.0, 0.01))
@@ -45,7 +45,7 @@ def slice_name(block: int) -> str:
 
 def slice_path(block: int) -> str:
     """Return the path of a slice of phones."""
-    return paths.object_path(SLICES, slice_name(block))
+    return protocol.object_path(SLICES, slice_name(block))
 
 
 class SliceObserver(DraObserver):
@@ -178,7 +178,7 @@ async def publishing(
 ) -> AsyncIterator[Publishing]:
     """Run a publisher; with ``devices``, its slices are confirmed. Its error is raised on exit."""
     if node and server.objects.find(NODE_PATH) is None:
-        server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
     async with client_type(Credentials(server.url), limits=limits) as client:
         running = Publishing(server, client, attributes, timings)
         task = asyncio.create_task(running.publisher.run())

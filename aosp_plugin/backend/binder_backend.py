@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.scanned import Scanned
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.config import Resource
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 LOG = logging.getLogger(__name__)
 

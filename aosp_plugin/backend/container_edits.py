@@ -31,8 +31,7 @@ from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path
 from aosp_plugin.errors import InvalidRequestError
 from aosp_plugin.framework.cdi import spec as cdi
-from aosp_plugin.framework.device_list import CDI, DeviceList
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.devices import CDI, ContainerEdits, DeviceList, DeviceNode, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -19,7 +19,7 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config import OWN_BINDERFS, Isolation, shared_path, shown
 from aosp_plugin.errors import BinderfsError, ConfigError, HostError
-from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.devices import DeviceList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,8 @@ from aosp_plugin.binder.driver.binderfs import ALL_MINORS
 from aosp_plugin.config import values
 from aosp_plugin.config.convert import Key, Limit, keys_of
 from aosp_plugin.config.values import OWN_BINDERFS, Api, Isolation, ProvisionedBy, Recreate
-from aosp_plugin.framework.device_list import DeviceList
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
+from aosp_plugin.framework.devices import DeviceList
 from aosp_plugin.framework.service.address import is_loopback, listen_address
 
 _DeviceCount = Annotated[int, Meta(ge=1, le=ALL_MINORS)]

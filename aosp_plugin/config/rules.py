@@ -17,7 +17,7 @@ from aosp_plugin.config.keys import DEFAULTS, Config, NamedSets, Provision, Reso
 from aosp_plugin.config.values import OWN_BINDERFS, Api, ProvisionedBy, Recreate, normalised
 from aosp_plugin.errors import ConfigError
 from aosp_plugin.framework.cdi.spec import kind_problem
-from aosp_plugin.framework.device_list import CDI
+from aosp_plugin.framework.devices import CDI
 from aosp_plugin.framework.dra.names import driver_name, driver_name_problem
 from aosp_plugin.framework.service.address import conflicts, joined_address, listen_address
 

@@ -17,8 +17,7 @@ from aosp_plugin.binder.devices.numa import parse as parse_numa
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.config.convert import Limit
-from aosp_plugin.framework.device_list import DeviceList
-from aosp_plugin.framework.resource_names import is_extended_resource_name
+from aosp_plugin.framework.devices import DeviceList, is_extended_resource_name
 from aosp_plugin.framework.service.address import listen_address
 
 if TYPE_CHECKING:

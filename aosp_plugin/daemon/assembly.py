@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aosp_plugin.backend import create_backend
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.errors import ConfigError, HostError, PluginError
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from aosp_plugin.framework.scan_loop import check_devices
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aosp_plugin.framework.apiserver.errors import ConflictError, NotFoundError
-from aosp_plugin.framework.apiserver.paths import events, object_path
+from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundError, events, object_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

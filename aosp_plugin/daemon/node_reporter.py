@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.daemon.servers import node_name
 from aosp_plugin.errors import HostError, PluginError
-from aosp_plugin.framework.apiserver.errors import ApiError
-from aosp_plugin.framework.backoff import Backoff
+from aosp_plugin.framework.apiserver.protocol import ApiError
+from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:

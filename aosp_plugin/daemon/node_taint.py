@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from aosp_plugin.framework.apiserver.errors import InvalidObjectError
-from aosp_plugin.framework.apiserver.paths import NODES, object_path
+from aosp_plugin.framework.apiserver.protocol import NODES, InvalidObjectError, object_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

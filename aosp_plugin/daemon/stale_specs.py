@@ -24,9 +24,9 @@ import msgspec
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.framework import atomic_file
 from aosp_plugin.framework.cdi.spec_file import spec_path
-from aosp_plugin.framework.device_list import CDI
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
-from aosp_plugin.framework.resource_names import socket_name
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
+from aosp_plugin.framework.devices import CDI
+from aosp_plugin.framework.sockets import socket_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.framework.backend import Backend, ClaimParameters, Version
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 from aosp_plugin.framework.errors import (
     AllocationError,
     BackendError,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aosp_plugin.framework.edits import ContainerEdits
+from aosp_plugin.framework.devices import ContainerEdits
 from aosp_plugin.framework.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -1,11 +1,22 @@
-"""A device as it is advertised to the kubelet, and the check of its ID."""
+"""What a plugin offers, and what containers get for it: resource names, devices, edits of a container."""
 
 from __future__ import annotations
 
+import enum
+import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_QUOTA_PREFIX = "requests."
+_MAX_DOMAIN_LENGTH = 253
+_MAX_NAME_LENGTH = 63
+_EMPTY: Mapping[str, str] = MappingProxyType({})
 
 MAX_ID_LENGTH = 63
 """Characters in a device ID (comment at ``Device.ID`` in the kubelet's api.proto)."""
@@ -61,3 +72,68 @@ def valid_devices(devices: Iterable[Device]) -> tuple[list[Device], dict[str, st
         else:
             valid[device.id] = device
     return [*valid.values()], problems
+
+
+class DeviceNode(NamedTuple):
+    """A device node that the runtime creates in the container, and allows in the container's device cgroup."""
+
+    host_path: str
+    container_path: str
+    permissions: str = "rw"
+    """One or more of r (read), w (write) and m (mknod)."""
+
+
+class Mount(NamedTuple):
+    """A bind mount of a file or directory of the host."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+class ContainerEdits(NamedTuple):
+    """Everything that one container gets for its devices."""
+
+    devices: Sequence[DeviceNode] = ()
+    mounts: Sequence[Mount] = ()
+    environment: Mapping[str, str] = _EMPTY
+    cdi_devices: Sequence[str] = ()
+    """Qualified CDI names, such as ``example.com/gpu=gpu0``. Requires Kubernetes 1.28."""
+    annotations: Mapping[str, str] = _EMPTY
+    """For the container runtime; not visible in the Pod object."""
+
+
+class DeviceList(enum.StrEnum):
+    """A strategy. Names and meanings are those of NVIDIA's device plugin."""
+
+    ENVVAR = "envvar"
+    """An environment variable with the names of the devices."""
+    VOLUME_MOUNTS = "volume-mounts"
+    """Devices and mounts in the Allocate response, which every kubelet and runtime supports."""
+    CDI_CRI = "cdi-cri"
+    """CDI names in the Allocate response, which the kubelet passes to the runtime in a field of the CRI (kubelet 1.28,
+    containerd 1.7)."""
+    CDI_ANNOTATIONS = "cdi-annotations"
+    """CDI names in an annotation of the container, for older versions."""
+
+
+CDI = frozenset({DeviceList.CDI_CRI, DeviceList.CDI_ANNOTATIONS})
+"""The strategies that require a spec file."""
+
+
+def is_extended_resource_name(name: str) -> bool:
+    """Return whether a kubelet accepts a resource of this name, such as ``example.com/gpu``.
+
+    pkg/apis/core/v1/helper/helpers.go ``IsExtendedResourceName``: a name in a domain outside kubernetes.io that is
+    still a qualified name after a quota has put ``requests.`` in front, which leaves 244 characters for the domain.
+    """
+    domain, slash, rest = name.partition("/")
+    return (
+        bool(slash)
+        and "kubernetes.io/" not in name
+        and not name.startswith(_QUOTA_PREFIX)
+        and len(_QUOTA_PREFIX + domain) <= _MAX_DOMAIN_LENGTH
+        and _DOMAIN.fullmatch(domain) is not None
+        and len(rest) <= _MAX_NAME_LENGTH
+        and _NAME.fullmatch(rest) is not None
+    )

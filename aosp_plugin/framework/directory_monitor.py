@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.errors import RegistrationFailedError, WorkerTimeoutError
-from aosp_plugin.framework.host_call import HostCall
-from aosp_plugin.framework.problem import Problem
+from aosp_plugin.framework.observer import Problem
 from aosp_plugin.framework.sockets import SocketIdentity, identify, listens
 from aosp_plugin.framework.timings import DEFAULT, Timings
-from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.worker import HostCall, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

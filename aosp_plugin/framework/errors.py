@@ -10,7 +10,7 @@
     ├── ServiceError                 the HTTP address is unavailable, or an HTTP query failed
     ├── WorkerTimeoutError           a call in a worker thread has not ended in time
     ├── ServiceAccountMissingError   no service account, or no address of the API server; in ``apiserver.credentials``
-    ├── ApiError                     a request to the API server; its subclasses are in ``apiserver.errors``
+    ├── ApiError                     a request to the API server; its subclasses are in ``apiserver.protocol``
     ├── KubeletError                 the kubelet or its plugin directory
     │   ├── KubeletDirectoryError    missing, not writable, or its path is too long for a socket
     │   ├── RegistrationFailedError  this attempt failed; the supervisor retries

@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.framework.backend import Backend
-from aosp_plugin.framework.devices import Device
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode
+from aosp_plugin.framework.devices import ContainerEdits, Device, DeviceNode
 from aosp_plugin.framework.errors import UnhealthyDeviceError, UnknownDeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from aosp_plugin.framework.edits import Mount
+    from aosp_plugin.framework.devices import Mount
 
 LOG = logging.getLogger(__name__)
 

@@ -17,11 +17,10 @@ import grpc
 
 from aosp_plugin.framework.api import podresources_pb2 as pb
 from aosp_plugin.framework.api import podresources_pb2_grpc as pb_grpc
-from aosp_plugin.framework.clock import CLOCK
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.errors import WorkerTimeoutError
 from aosp_plugin.framework.sockets import identify, open_channel
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Timings
 from aosp_plugin.framework.worker import Worker
 
 if TYPE_CHECKING:

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import grpc
 
-from aosp_plugin.framework.backoff import delays
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.directory_monitor import DirectoryMonitor, DirectoryView
 from aosp_plugin.framework.errors import RegistrationFailedError
 from aosp_plugin.framework.observer import milliseconds
 from aosp_plugin.framework.sockets import check_descriptors, socket_address
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings, delays
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -15,16 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from aosp_plugin.framework.aio import debounce
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.devices import valid_devices
 from aosp_plugin.framework.errors import BackendError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.events.file_events import FileEvents
-from aosp_plugin.framework.host_call import HostCall
 from aosp_plugin.framework.inventory import Inventory
-from aosp_plugin.framework.observer import NULL_OBSERVER, milliseconds
-from aosp_plugin.framework.problem import Problem
-from aosp_plugin.framework.timings import DEFAULT, Timings
-from aosp_plugin.framework.worker import Worker
+from aosp_plugin.framework.observer import NULL_OBSERVER, Problem, milliseconds
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
+from aosp_plugin.framework.worker import HostCall, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -27,6 +27,10 @@ GRPC_DESCRIPTORS = 16
 """Free descriptors that a new server or channel requires. It uses fewer than ten."""
 
 
+MAX_STEM_LENGTH = 40
+"""Characters of a socket's name that come from the resource's name."""
+
+
 class SocketIdentity(NamedTuple):
     """Distinguishes a socket from its successor at the same path.
 
@@ -231,3 +235,18 @@ def listener(path: str) -> int | None:
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid: int = _CREDENTIALS.unpack(credentials)[0]
     return pid
+
+
+def socket_name(resource_name: str) -> str:
+    """Return the prefix of the names of a resource's sockets.
+
+    A resource name may have 308 characters and a socket's path 107 bytes, of which the kubelet's directory and the
+    numbers take 62. A long name is therefore cut, and a digest of the whole name is added.
+    """
+    name = resource_name.replace("/", "_")
+    if len(name) > MAX_STEM_LENGTH:
+        import hashlib  # noqa: PLC0415 - loads OpenSSL, and names are rarely long
+
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: MAX_STEM_LENGTH - 9]}-{digest}"
+    return f"aosp-{name}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, Request
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, Request
 from tests.api_contract.common import (
     DRIVER,
     PATIENCE,
@@ -103,7 +103,7 @@ async def watched(server: Server) -> None:
         version = (await client.list(SLICES)).resource_version
         await client.create(SLICES, a_slice("watched-other", node="watched-other"))
         made = await client.create(SLICES, a_slice("watched", node="watched"))
-        path = paths.object_path(SLICES, "watched")
+        path = protocol.object_path(SLICES, "watched")
         async with watching(client, "watched", version) as events:
             event = await next_change(events)
             assert (event.type, event.object) == ("ADDED", made)
@@ -196,7 +196,7 @@ async def wiped(server: Server) -> None:
             assert {(event.type, event.object["metadata"]["name"]) for event in changes} == {
                 ("DELETED", f"wiped-{number}") for number in range(3)
             }
-        assert await client.get(paths.object_path(SLICES, "kept")) == kept
+        assert await client.get(protocol.object_path(SLICES, "kept")) == kept
 
 
 @check("A server that is killed breaks watches; after its start, earlier versions are gone and objects are not.")
@@ -211,6 +211,6 @@ async def restarted(server: Server) -> None:
             with pytest.raises(ApiUnavailableError):  # noqa: PT012 - after events that were on their way
                 while True:
                     await next_event(events)
-        assert await client.get(paths.object_path(SLICES, "restarted")) == made
+        assert await client.get(protocol.object_path(SLICES, "restarted")) == made
         events = client.watch(SLICES, resource_version=made["metadata"]["resourceVersion"])
         assert await refused(anext(events)) == (410, "Expired")

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.errors import ApiError, Request
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.protocol import ApiError, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
-    from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits, WatchEvent
+    from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
+    from aosp_plugin.framework.apiserver.protocol import WatchEvent
 
-SLICES: Final = paths.RESOURCE_SLICES
+SLICES: Final = protocol.RESOURCE_SLICES
 DRIVER: Final = "phone.example.com"
 PATIENCE: Final = 60.0
 TAINT: Final = {"key": "example.com/unhealthy", "effect": "NoSchedule"}

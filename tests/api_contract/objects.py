@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiLimits
-from aosp_plugin.framework.apiserver.errors import ForbiddenError, TooManyRequestsError
+from aosp_plugin.framework.apiserver.protocol import ForbiddenError, TooManyRequestsError
 from tests.api_contract.common import (
     DRIVER,
     PATIENCE,
@@ -40,7 +40,7 @@ async def created(server: Server) -> None:
         assert len(metadata["uid"]) == 36
         assert int(metadata["resourceVersion"]) > 1
         assert metadata["creationTimestamp"].endswith("Z")
-        assert await client.get(paths.object_path(SLICES, "created")) == answer
+        assert await client.get(protocol.object_path(SLICES, "created")) == answer
 
 
 @check("An object that exists cannot be created.")
@@ -63,7 +63,7 @@ async def created_with_version(server: Server) -> None:
 async def updated(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("updated"))
-        path = paths.object_path(SLICES, "updated")
+        path = protocol.object_path(SLICES, "updated")
         same = await client.update(path, old)
         assert same["metadata"]["resourceVersion"] == old["metadata"]["resourceVersion"]
         new = await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
@@ -78,7 +78,7 @@ async def updated_with_label(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("labelled"))
         old["metadata"]["labels"] = {"a": "b"}
-        new = await client.update(paths.object_path(SLICES, "labelled"), old)
+        new = await client.update(protocol.object_path(SLICES, "labelled"), old)
         assert (new["metadata"]["labels"], new["metadata"]["generation"]) == ({"a": "b"}, 1)
 
 
@@ -86,7 +86,7 @@ async def updated_with_label(server: Server) -> None:
 async def updated_too_late(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("too-late"))
-        path = paths.object_path(SLICES, "too-late")
+        path = protocol.object_path(SLICES, "too-late")
         await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
         assert await refused(client.update(path, old)) == (409, "Conflict")
         del old["metadata"]["resourceVersion"]
@@ -97,7 +97,7 @@ async def updated_too_late(server: Server) -> None:
 async def updated_other(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("other-uid"))
-        path = paths.object_path(SLICES, "other-uid")
+        path = protocol.object_path(SLICES, "other-uid")
         old["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
         assert await refused(client.update(path, old)) == (409, "Conflict")
 
@@ -105,7 +105,7 @@ async def updated_other(server: Server) -> None:
 @check("An update does not create an object.")
 async def updated_missing(server: Server) -> None:
     async with server.client() as client:
-        path = paths.object_path(SLICES, "missing")
+        path = protocol.object_path(SLICES, "missing")
         assert await refused(client.update(path, a_slice("missing"))) == (404, "NotFound")
 
 
@@ -113,7 +113,7 @@ async def updated_missing(server: Server) -> None:
 async def updated_under_another_name(server: Server) -> None:
     async with server.client() as client:
         await client.create(SLICES, a_slice("name"))
-        path = paths.object_path(SLICES, "name")
+        path = protocol.object_path(SLICES, "name")
         assert await refused(client.update(path, a_slice("another-name"))) == (400, "BadRequest")
 
 
@@ -128,7 +128,7 @@ async def of_another_kind(server: Server) -> None:
 async def deleted(server: Server) -> None:
     async with server.client() as client:
         metadata = (await client.create(SLICES, a_slice("deleted")))["metadata"]
-        path = paths.object_path(SLICES, "deleted")
+        path = protocol.object_path(SLICES, "deleted")
         other = "00000000-0000-0000-0000-000000000000"
         assert await refused(client.delete(path, uid=other)) == (409, "Conflict")
         assert await refused(client.delete(path, resource_version="1")) == (409, "Conflict")
@@ -143,7 +143,7 @@ async def deleted_with_finalizer(server: Server) -> None:
         body = a_slice("finalizer")
         body["metadata"]["finalizers"] = ["example.com/keep"]
         await client.create(SLICES, body)
-        path = paths.object_path(SLICES, "finalizer")
+        path = protocol.object_path(SLICES, "finalizer")
         await client.delete(path)
         found = await client.get(path)
         assert found["metadata"]["deletionTimestamp"]
@@ -171,11 +171,11 @@ async def forbidden(server: Server) -> None:
     token = await server.token("reader", [("get", "nodes"), ("list", "resourceslices")])
     async with server.client(token=token) as client:
         assert (await client.list(SLICES, field_selector="metadata.name=none")).items == []
-        assert await refused(client.get(paths.object_path(paths.NODES, "none"))) == (404, "NotFound")
+        assert await refused(client.get(protocol.object_path(protocol.NODES, "none"))) == (404, "NotFound")
         text = 'cannot create resource "resourceslices" in API group "resource.k8s.io" at the cluster scope'
         with pytest.raises(ForbiddenError, match=re.escape(text)):
             await client.create(SLICES, a_slice("forbidden"))
-        claims = paths.object_path(paths.resource_claims("default"), "none")
+        claims = protocol.object_path(protocol.resource_claims("default"), "none")
         assert await refused(client.get(claims)) == (403, "Forbidden")
 
 
@@ -184,14 +184,14 @@ async def not_served(server: Server) -> None:
     async with server.client() as client:
         status, _ = await refused(client.list("/apis/resource.k8s.io/v1alpha1/resourceslices"))
         assert status == 404
-        status, _ = await refused(client.list(f"{paths.RESOURCE_API}/nonsense"))
+        status, _ = await refused(client.list(f"{protocol.RESOURCE_API}/nonsense"))
         assert status == 404
 
 
 @check("The status of a claim is written by itself, and not with the claim.")
 async def claim_status(server: Server) -> None:
     async with server.client() as client:
-        collection = paths.resource_claims("default")
+        collection = protocol.resource_claims("default")
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -212,7 +212,7 @@ async def claim_status(server: Server) -> None:
             },
         }
         made = await client.create(collection, body)
-        path = paths.object_path(collection, "claim")
+        path = protocol.object_path(collection, "claim")
         result = {"request": "phone", "driver": DRIVER, "pool": "a", "device": "phone0"}
         status = {"allocation": {"devices": {"results": [result]}}}
         same = await client.update(path, {**made, "status": status})
@@ -231,7 +231,7 @@ async def simulated(server: Server) -> None:
             422,
             "Invalid",
         )
-        assert await refused(client.get(paths.object_path(SLICES, "simulated"))) == (404, "NotFound")
+        assert await refused(client.get(protocol.object_path(SLICES, "simulated"))) == (404, "NotFound")
         await client.create(SLICES, a_slice("simulated"))
         assert await refused(client.create(SLICES, a_slice("simulated"), dry_run=True)) == (409, "AlreadyExists")
 

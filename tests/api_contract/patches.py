@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from tests.api_contract.common import Checks, changed, refused
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ check = Checks()
 
 STARTUP: Final = {"key": "example.com/starting", "effect": "NoSchedule"}
 OTHER: Final = {"key": "example.com/other", "value": "a", "effect": "NoExecute"}
-EVENTS: Final = paths.events("default")
+EVENTS: Final = protocol.events("default")
 
 
 async def a_node(client: ApiClient, name: str) -> tuple[str, list[dict[str, Any]]]:
     """Create a Node; return its path and taints, of which the server may have added some."""
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": [STARTUP, OTHER]}}
-    node = await client.create(paths.NODES, body)
-    return paths.object_path(paths.NODES, name), node["spec"]["taints"]
+    node = await client.create(protocol.NODES, body)
+    return protocol.object_path(protocol.NODES, name), node["spec"]["taints"]
 
 
 def removal(taints: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -60,9 +60,9 @@ async def json_patch_that_fails(server: Server) -> None:
 @check("A patch of an object that does not exist is not found.")
 async def patch_of_nothing(server: Server) -> None:
     async with server.client() as client:
-        path = paths.object_path(paths.NODES, "no-node")
+        path = protocol.object_path(protocol.NODES, "no-node")
         assert await refused(client.patch(path, {"spec": {"unschedulable": True}})) == (404, "NotFound")
-        assert await refused(client.patch(paths.object_path(EVENTS, "none"), {"count": 2})) == (404, "NotFound")
+        assert await refused(client.patch(protocol.object_path(EVENTS, "none"), {"count": 2})) == (404, "NotFound")
 
 
 @check("An Event of a Node is in the namespace default; a merge patch changes its count, message and last time.")
@@ -86,7 +86,7 @@ async def event(server: Server) -> None:
         made = await client.create(EVENTS, body)
         assert {name: value for name, value in body.items() if made[name] != value} == {"metadata": body["metadata"]}
         patch = {"count": 2, "message": "second", "lastTimestamp": "2026-01-02T03:05:00Z"}
-        answer = await client.patch(paths.object_path(EVENTS, "a-node.17"), patch)
+        answer = await client.patch(protocol.object_path(EVENTS, "a-node.17"), patch)
         assert {name: answer[name] for name in patch} == patch
         assert answer["firstTimestamp"] == body["firstTimestamp"]
         found = await client.list(EVENTS, field_selector="involvedObject.kind=Node,involvedObject.name=a-node")

@@ -9,7 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import Version
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.names import device_name
@@ -77,7 +77,7 @@ class Publishing(NamedTuple):
     async def create_node(self) -> str:
         """Create the Node object, and return its UID."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node}}
-        return str((await self.client.create(paths.NODES, node))["metadata"]["uid"])
+        return str((await self.client.create(protocol.NODES, node))["metadata"]["uid"])
 
 
 @contextlib.asynccontextmanager
@@ -150,7 +150,7 @@ async def edited(server: Server) -> None:
     async with publishing(server, "edited") as running:
         await running.publish(phones(3))
         (found,) = await running.slices()
-        path = paths.object_path(SLICES, found["metadata"]["name"])
+        path = protocol.object_path(SLICES, found["metadata"]["name"])
         found = await running.client.get(path)
         found["spec"]["devices"].pop()
         found["metadata"] |= {"labels": {"team": "a"}, "ownerReferences": []}
@@ -209,7 +209,7 @@ async def unhealthy(server: Server) -> None:
 async def node_replaced(server: Server) -> None:
     async with publishing(server, "node-replaced") as running:
         await running.publish(phones(1))
-        await running.client.delete(paths.object_path(paths.NODES, running.node))
+        await running.client.delete(protocol.object_path(protocol.NODES, running.node))
         await delete_collection(running.client, running.selector)  # as the garbage collector does
         await eventually(lambda: f"there is no Node {running.node}" in running.publisher.problem)
         uid = await running.create_node()

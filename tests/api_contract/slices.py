@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from tests.api_contract.common import (
     SLICES,
     TAINT,
@@ -23,7 +23,7 @@ check = Checks()
 async def fixed_fields(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("fixed"))
-        path = paths.object_path(SLICES, "fixed")
+        path = protocol.object_path(SLICES, "fixed")
         for spec in (
             {**old["spec"], "driver": "other.example.com"},
             {**old["spec"], "nodeName": "other"},
@@ -117,7 +117,7 @@ async def dropped_again(server: Server) -> None:
     async with server.client() as client:
         old = await client.create(SLICES, a_slice("dropped"))
         spec = {**old["spec"], "devices": [{"name": "phone0", "taints": [TAINT]}]}
-        new = await client.update(paths.object_path(SLICES, "dropped"), {**old, "spec": spec})
+        new = await client.update(protocol.object_path(SLICES, "dropped"), {**old, "spec": spec})
         if server.minor <= 35:
             assert new["spec"] == old["spec"]
             # The generation is computed before the fields are dropped.
@@ -129,7 +129,7 @@ async def taint_times(server: Server) -> None:
     if server.minor <= 35:
         return
     async with server.client() as client:
-        path = paths.object_path(SLICES, "taint-times")
+        path = protocol.object_path(SLICES, "taint-times")
         old = {**TAINT, "timeAdded": "2020-01-01T00:00:00Z"}
         made = await client.create(SLICES, a_slice("taint-times", taints=[old]))
         assert made["spec"]["devices"][0]["taints"] == [old]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 from kubelet_standin import DraKubelet, Kubelet
 from tests.dra_drivers import DRIVER, FAST_KUBELET, PATIENT, running_driver
 from tests.hanging_fs import HangingFileSystem, available

@@ -14,7 +14,7 @@ import pytest
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import NamedSets, Provision, SharedDevice
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend
 from tests.support import IN_LIFE, RESOURCE, listed, problem, ready, run

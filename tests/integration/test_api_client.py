@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.apiserver.errors import (
+from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
     ConflictError,
@@ -29,10 +29,10 @@ from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, RawBytes, R
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aosp_plugin.framework.apiserver.client import WatchEvent
+    from aosp_plugin.framework.apiserver.protocol import WatchEvent
 
 DRIVER = "phone.example.com"
-SLICES = paths.RESOURCE_SLICES
+SLICES = protocol.RESOURCE_SLICES
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
 
 async def test_an_object_is_created_read_updated_and_deleted(client: ApiClient) -> None:
     created = await client.create(SLICES, a_slice())
-    path = paths.object_path(SLICES, "a")
+    path = protocol.object_path(SLICES, "a")
     assert await client.get(path) == created
     assert created["metadata"]["uid"]
     created["spec"]["devices"].append({"name": "phone1"})
@@ -103,7 +103,7 @@ async def test_a_watch_yields_the_changes_since_a_list(server: ApiServer, client
         event = await next_event(events)
         assert (event.type, event.object) == ("ADDED", created)
         created["spec"]["devices"] = []
-        server.objects.update(paths.object_path(SLICES, "a"), created)
+        server.objects.update(protocol.object_path(SLICES, "a"), created)
         server.objects.delete_collection(SLICES, selector)
         changes = [await next_event(events) for _ in range(3)]
         assert [(change.type, change.object["metadata"]["name"]) for change in changes] == [
@@ -217,7 +217,7 @@ async def test_creating_an_object_twice_is_a_conflict(client: ApiClient) -> None
 
 async def test_updating_an_object_that_has_changed_is_a_conflict(client: ApiClient) -> None:
     old = await client.create(SLICES, a_slice())
-    path = paths.object_path(SLICES, "a")
+    path = protocol.object_path(SLICES, "a")
     await client.update(path, {**old, "spec": {**old["spec"], "devices": []}})
     with pytest.raises(ConflictError, match="the object has been modified"):
         await client.update(path, old)
@@ -226,7 +226,7 @@ async def test_updating_an_object_that_has_changed_is_a_conflict(client: ApiClie
 @pytest.mark.parametrize("precondition", ["uid", "resource_version"])
 async def test_deleting_another_object_is_a_conflict(client: ApiClient, precondition: str) -> None:
     await client.create(SLICES, a_slice())
-    path = paths.object_path(SLICES, "a")
+    path = protocol.object_path(SLICES, "a")
     with pytest.raises(ConflictError, match="Precondition failed"):
         await client.delete(path, **{precondition: "7"})
     metadata = (await client.get(path))["metadata"]
@@ -245,7 +245,7 @@ async def test_a_missing_right_names_verb_and_resource(server: ApiServer, client
     created = await client.create(SLICES, a_slice())
     rule = 'requires the verb update on resourceslices of API group "resource.k8s.io"'
     with pytest.raises(ForbiddenError, match=re.escape(rule)):
-        await client.update(paths.object_path(SLICES, "a"), created)
+        await client.update(protocol.object_path(SLICES, "a"), created)
 
 
 async def test_a_server_without_the_api_is_not_found(client: ApiClient) -> None:
@@ -304,12 +304,12 @@ async def test_a_static_token_that_is_rejected_is_unauthorized(server: ApiServer
 async def test_an_answer_that_is_not_the_apis_is_unavailable(
     server: ApiServer, client: ApiClient, fault: Any, verb: str
 ) -> None:
-    server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+    server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
     server.faults.add(fault)
     requests: dict[str, Callable[[], Awaitable[object]]] = {
-        "get": lambda: client.get(paths.object_path(paths.NODES, "worker")),
-        "list": lambda: client.list(paths.NODES),
-        "watch": lambda: anext(client.watch(paths.NODES, resource_version="1")),
+        "get": lambda: client.get(protocol.object_path(protocol.NODES, "worker")),
+        "list": lambda: client.list(protocol.NODES),
+        "watch": lambda: anext(client.watch(protocol.NODES, resource_version="1")),
     }
     expected = StopAsyncIteration if (verb, fault) == ("watch", Garbage(b"")) else ApiUnavailableError
     with pytest.raises(expected) as info:
@@ -356,22 +356,22 @@ class _Node(msgspec.Struct):
 
 
 async def test_an_object_is_decoded_as_a_struct(server: ApiServer, client: ApiClient) -> None:
-    node = server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
-    found = await client.get(paths.object_path(paths.NODES, "worker"), _Node)
+    node = server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
+    found = await client.get(protocol.object_path(protocol.NODES, "worker"), _Node)
     assert found.metadata.uid == node["metadata"]["uid"]
 
 
 async def test_an_object_without_a_required_field_names_it(server: ApiServer, client: ApiClient) -> None:
     server.faults.add(Garbage(b'{"kind":"Node","metadata":{}}'))
     with pytest.raises(ApiUnavailableError, match=r"get /api/v1/nodes/worker: .* `uid` - at `\$\.metadata`"):
-        await client.get(paths.object_path(paths.NODES, "worker"), _Node)
+        await client.get(protocol.object_path(protocol.NODES, "worker"), _Node)
 
 
 async def test_each_request_is_observed(server: ApiServer) -> None:
     seen: list[tuple[str, str, str]] = []
     async with client_of(server, observer=lambda *event: seen.append(event)) as client:
         with pytest.raises(ApiError):
-            await client.get(paths.object_path(paths.resource_claims("default"), "a"))
+            await client.get(protocol.object_path(protocol.resource_claims("default"), "a"))
         await client.create(SLICES, a_slice())
         await server.stop()
         with pytest.raises(ApiError):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aosp_plugin.framework.apiserver import credentials as module
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import ServiceAccount, ServiceAccountMissingError, in_cluster
-from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, CredentialsError, UnauthorizedError
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, CredentialsError, UnauthorizedError
 from kubelet_standin.apiserver import ApiServer, certificates
 
 if TYPE_CHECKING:
@@ -42,21 +42,21 @@ def write(directory: Path, name: str, content: str) -> None:
 async def test_a_pod_finds_the_api_server_by_its_environment(server: ApiServer, tmp_path: Path) -> None:
     server.write_service_account(str(tmp_path))
     async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
-        assert (await client.list(paths.NODES)).items == []
+        assert (await client.list(protocol.NODES)).items == []
 
 
 async def test_a_pod_finds_an_api_server_with_an_ipv6_address(tmp_path: Path) -> None:
     async with ApiServer(tls=True, host="::1") as server:
         server.write_service_account(str(tmp_path))
         async with ApiClient(in_cluster(str(tmp_path), server.environment)) as client:
-            assert (await client.list(paths.NODES)).items == []
+            assert (await client.list(protocol.NODES)).items == []
         assert server.url.startswith("https://[::1]:")
 
 
 async def test_a_token_that_was_not_replaced_is_sent_once(server: ApiServer, client: ApiClient) -> None:
     server.access.expire("first")
     with pytest.raises(UnauthorizedError, match="the token is invalid or expired"):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
     assert server.count("list") == 1
 
 
@@ -64,50 +64,50 @@ async def test_a_token_that_was_replaced_is_read_after_a_401(
     server: ApiServer, client: ApiClient, tmp_path: Path
 ) -> None:
     """The error is one to try again after."""
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "second")
     server.access.expire("first")
     with pytest.raises(UnauthorizedError) as info:
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
     assert info.value.transient
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
 
 
 async def test_a_watch_reads_a_replaced_token_too(server: ApiServer, client: ApiClient, tmp_path: Path) -> None:
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "second")
     server.access.expire("first")
-    server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+    server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
     with pytest.raises(UnauthorizedError):
-        await anext(client.watch(paths.NODES, resource_version="1"))
-    assert (await anext(client.watch(paths.NODES, resource_version="1"))).type == "ADDED"
+        await anext(client.watch(protocol.NODES, resource_version="1"))
+    assert (await anext(client.watch(protocol.NODES, resource_version="1"))).type == "ADDED"
 
 
 async def test_the_files_are_read_again_each_minute(
     server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
 ) -> None:
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "second")
     clock.now += module.REFRESH - 1
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     clock.now += 1
     server.access.add_token("second", "another user")
     server.access.allow([], user="another user")
     with pytest.raises(Exception, match="403 Forbidden"):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
 
 
 async def test_a_certificate_authority_that_was_replaced_is_trusted_within_a_minute(
     server: ApiServer, client: ApiClient, tmp_path: Path, clock: Clock
 ) -> None:
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     await server.replace_certificates()
     await server.restart()
     with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*certificate verify failed"):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "first")
     clock.now += module.REFRESH
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
 
 
 async def test_a_server_with_the_certificate_of_another_name_is_not_trusted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_server_with_the_certificate_of_another_name_is_not_trusted(tmp_
         server.write_service_account(str(tmp_path))
         async with ApiClient(ServiceAccount(server.url, str(tmp_path))) as client:
             with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*IP address mismatch"):
-                await client.list(paths.NODES)
+                await client.list(protocol.NODES)
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
@@ -126,9 +126,9 @@ async def test_a_missing_file_names_what_to_mount(
     with pytest.raises(
         CredentialsError, match=rf"/{name} does not exist: mount the service account's token and ca\.crt at"
     ):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
     server.write_service_account(str(tmp_path), "first")
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
 
 
 @pytest.mark.parametrize(
@@ -152,28 +152,28 @@ async def test_an_invalid_file_is_named(
 ) -> None:
     write(tmp_path, name, content)
     with pytest.raises(CredentialsError, match=problem):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
 
 
 async def test_a_directory_instead_of_a_file_is_named(client: ApiClient, tmp_path: Path) -> None:
     (tmp_path / "token").unlink()
     (tmp_path / "token").mkdir()
     with pytest.raises(CredentialsError, match=r"cannot read .*/token: Is a directory"):
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
 
 
 async def test_files_that_vanish_leave_the_credentials_in_use(
     client: ApiClient, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     (tmp_path / "token").rename(tmp_path / "away")
     for _ in range(3):
         clock.now += module.REFRESH
-        await client.list(paths.NODES)
+        await client.list(protocol.NODES)
     (tmp_path / "away").rename(tmp_path / "token")
     clock.now += module.REFRESH
-    await client.list(paths.NODES)
+    await client.list(protocol.NODES)
     assert [record.message for record in caplog.records if record.name == module.__name__] == [
         "credentials of the API server are unavailable",
         "credentials of the API server recovered",

@@ -23,7 +23,7 @@ from aosp_plugin.errors import (
     UnknownDeviceError,
 )
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.edits import DeviceNode, Mount
+from aosp_plugin.framework.devices import DeviceNode, Mount
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, listed, run

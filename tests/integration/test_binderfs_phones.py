@@ -16,7 +16,7 @@ from aosp_plugin.binder.provision import phone_mount
 from aosp_plugin.config import PHONE_DEFAULTS, Isolation, Phones, Recreate, Resource
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Container, Kubelet, Pod
 from tests.support import IN_LIFE, Clock, listed, run
 from tests.tmpfs_binderfs import Mounts
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.binder.driver.mounts import Mount
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts, which requires root")
 

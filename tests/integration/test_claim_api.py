@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.apiserver.errors import (
+from aosp_plugin.framework.apiserver.protocol import (
     ApiUnavailableError,
     ForbiddenError,
     NotFoundError,
@@ -111,7 +111,7 @@ async def test_a_name_that_is_no_part_of_a_path_is_refused(node: Node) -> None:
 async def test_a_claim_is_prepared_when_the_api_server_has_recovered(node: Node, fault: Fault) -> None:
     async with ApiServer() as server, api_claims(node, server) as claims:
         body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": "claim-a"}}
-        created = server.objects.create(paths.resource_claims("default"), body)
+        created = server.objects.create(protocol.resource_claims("default"), body)
         added = server.faults.add(fault, verb="get", resource="resourceclaims", times=2)
         claim = ClaimReference("default", "claim-a", created["metadata"]["uid"])
         assert [device.device for device in await prepared_devices(claims, claim)] == ["phone1"]
@@ -140,7 +140,7 @@ async def test_an_api_server_that_hangs_does_not_prolong_the_wait_for_a_device(n
         references = []
         for name in ("claim-a", "claim-b"):
             body = {**claim_object("", {"phone": ["phone1"]}), "metadata": {"name": name}}
-            created = server.objects.create(paths.resource_claims("default"), body)
+            created = server.objects.create(protocol.resource_claims("default"), body)
             references.append(ClaimReference("default", name, created["metadata"]["uid"]))
         await prepared_devices(claims, references[0])
         waiting = asyncio.create_task(refusal(claims, references[1]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver.errors import ApiUnavailableError, TooManyRequestsError
+from aosp_plugin.framework.apiserver.protocol import ApiUnavailableError, TooManyRequestsError
 from tests.claims import PATIENCE, TIMINGS, Node, make_node, reference
 
 if TYPE_CHECKING:

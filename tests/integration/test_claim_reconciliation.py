@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from aosp_plugin.framework.apiserver.errors import ForbiddenError, NotFoundError, Request
+from aosp_plugin.framework.apiserver.protocol import ForbiddenError, NotFoundError, Request
 from aosp_plugin.framework.dra.reconciler import Reconciler, ReconcileTimings
 from aosp_plugin.framework.events.file_events import FileEvents
 from tests.claims import PATIENCE, Node, make_node, reference

@@ -13,7 +13,7 @@ import yaml
 
 from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.dra import names
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
@@ -47,7 +47,7 @@ async def serving(short_directory: Path, port: int) -> AsyncIterator[DraKubelet]
     }
     (short_directory / "config.yaml").write_text(yaml.safe_dump(config))
     async with ApiServer(tls=True) as server, DraKubelet(short_directory / "plugins_registry") as kubelet:
-        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
         server.write_service_account(str(short_directory / "account"))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "aosp_plugin", "serve", "--config", str(short_directory / "config.yaml")),
@@ -55,7 +55,7 @@ async def serving(short_directory: Path, port: int) -> AsyncIterator[DraKubelet]
         )
         try:
             await kubelet.wait_for(lambda each: each.connected(DRIVER))
-            await server.wait_for(lambda each: each.objects.list(paths.RESOURCE_SLICES))
+            await server.wait_for(lambda each: each.objects.list(protocol.RESOURCE_SLICES))
             yield kubelet
         finally:
             process.terminate()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.apiserver import ApiServer
 from kubelet_standin.dra_kubelet import DraKubelet
@@ -142,7 +142,7 @@ async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
     (sysfs / "ttyUSB0/device/../../idVendor").resolve().write_text("0403\n")
     (devices / "ttyUSB0").symlink_to("/dev/null")
     async with ApiServer(tls=True) as server:
-        server.objects.create(paths.NODES, {"metadata": {"name": "worker"}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": "worker"}})
         (devices / "account").mkdir()
         server.write_service_account(str(devices / "account"))
         for name, value in {**server.environment, "NODE_NAME": "worker"}.items():
@@ -163,5 +163,5 @@ async def test_serial_ports_dra_example_publishes_ports_with_their_vendor(
 
 
 def _published(server: ApiServer) -> list[dict[str, Any]]:
-    slices = server.objects.list(paths.RESOURCE_SLICES)
+    slices = server.objects.list(protocol.RESOURCE_SLICES)
     return [device for each in slices for device in each["spec"].get("devices", ())]

@@ -17,7 +17,7 @@ import pytest
 from aosp_plugin.errors import RegistrationFailedError, RegistrationRefusedError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory, register
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, register
 from kubelet_standin import Behaviour, Kubelet
 from tests.support import (
     FAST,

@@ -12,10 +12,10 @@ from aosp_plugin.daemon.node_events import EventLimits, NodeEvents
 from aosp_plugin.daemon.node_reporter import keep_written
 from aosp_plugin.daemon.node_watch import Occurrence
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.backoff import Backoff
+from aosp_plugin.framework.timings import Backoff
 from kubelet_standin.apiserver import ApiServer, Cut, Hang, Refuse
 from tests.support import until
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 RESOURCE = "aosp.io/binder"
-EVENTS = paths.events("default")
+EVENTS = protocol.events("default")
 START = 1767323045_000_000_000  # 2026-01-02T03:04:05Z
 
 
@@ -133,7 +133,7 @@ async def test_the_number_of_requests_is_limited_and_nothing_is_dropped(node: No
 async def test_an_event_that_has_expired_is_created_again_with_its_count(node: Node) -> None:
     node.lost("a")
     (event,) = await node.counted(1)
-    node.server.objects.delete(paths.object_path(EVENTS, event["metadata"]["name"]))
+    node.server.objects.delete(protocol.object_path(EVENTS, event["metadata"]["name"]))
     node.clock.now += 1
     node.lost("b")
     (event,) = await node.counted(2)

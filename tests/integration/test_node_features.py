@@ -19,8 +19,8 @@ from aosp_plugin.daemon import node_features
 from aosp_plugin.daemon.node_features import Feature, FeatureFile, labels
 from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.framework.worker import Worker
 from tests.backends import binder_backend, scan
 from tests.support import Clock

@@ -13,14 +13,14 @@ import pytest
 from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
 from aosp_plugin.daemon.node_taint import Readiness, StartupTaint, TaintTimings
 from aosp_plugin.framework.aio import background_task
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
-from aosp_plugin.framework.backoff import Backoff
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DriverState
 from aosp_plugin.framework.inventory import Inventory
+from aosp_plugin.framework.timings import Backoff
 from kubelet_standin.apiserver import ApiServer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RESOURCE = "aosp.io/binder"
 KEY = "aosp.io/starting"
-NODE = paths.object_path(paths.NODES, "worker")
+NODE = protocol.object_path(protocol.NODES, "worker")
 STARTUP = {"key": KEY, "value": "a", "effect": "NoSchedule"}
 OTHER = {"key": "example.com/other", "effect": "NoExecute"}
 
@@ -72,7 +72,7 @@ class Node:
     def create(self, *taints: dict[str, str], allocatable: str = "1") -> None:
         """Create the Node object."""
         self.api.objects.create(
-            paths.NODES,
+            protocol.NODES,
             {
                 "metadata": {"name": "worker"},
                 "spec": {"taints": list(taints)},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin import Kubelet
 from kubelet_standin.apiserver import ApiServer, Hang
 from kubelet_standin.podresources_server import PodResources
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tests.hanging_fs import HangingFileSystem
 
 KEY = "aosp.io/starting"
-NODE = paths.object_path(paths.NODES, "worker")
-EVENTS = paths.events("default")
+NODE = protocol.object_path(protocol.NODES, "worker")
+EVENTS = protocol.events("default")
 
 
 class Node:
@@ -43,7 +43,7 @@ class Node:
             "spec": {"taints": [{"key": KEY, "effect": "NoSchedule"}]},
             "status": {"allocatable": {RESOURCE: "3"}},
         }
-        server.objects.create(paths.NODES, body)
+        server.objects.create(protocol.NODES, body)
 
     def plugin(self, *, address: bool = True, **keys: Any) -> Serve:
         """Write the configuration with these keys, and return the plugin; it knows the API server by its address."""

@@ -11,7 +11,7 @@ import pytest
 from aosp_plugin.config import NamedSets, NumberedSets, Recreate
 from aosp_plugin.errors import BackendError, InvalidRequestError, UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, listed, names, problem, ready, run
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 TRIPLE = ("binder", "hwbinder", "vndbinder")
 PATHS = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")

@@ -17,7 +17,7 @@ from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
 from aosp_plugin.errors import BackendError, DevicesExhaustedError, HostError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.device_list import DeviceList
+from aosp_plugin.framework.devices import DeviceList
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, RESOURCE, run

@@ -23,8 +23,7 @@ from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.config import PHONE_DEFAULTS, NumberedSets, Phones, Resource, SharedDevice
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
-from aosp_plugin.framework.device_list import DeviceList
-from aosp_plugin.framework.edits import DeviceNode
+from aosp_plugin.framework.devices import DeviceList, DeviceNode
 from kubelet_standin import Container, Kubelet, Pod
 from tests.backends import binder_backend, scan
 from tests.support import IN_LIFE, PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, listed, names, run

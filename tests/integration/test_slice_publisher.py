@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.client import ApiClient, ObjectList
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.client import ApiClient
 from aosp_plugin.framework.apiserver.credentials import Credentials
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.slice_watch import SliceTimings
@@ -29,7 +29,7 @@ from tests.slices import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from aosp_plugin.framework.apiserver.client import WatchEvent
+    from aosp_plugin.framework.apiserver.protocol import ObjectList, WatchEvent
 
 SOON = SliceTimings(relist=0.2, after_end=(0.0, 0.1))
 
@@ -186,7 +186,7 @@ def foreign_slices(server: ApiServer) -> dict[str, str]:
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
         created = server.objects.create(SLICES, {"metadata": {"name": name}, "spec": spec})
-        versions[paths.object_path(SLICES, name)] = created["metadata"]["resourceVersion"]
+        versions[protocol.object_path(SLICES, name)] = created["metadata"]["resourceVersion"]
     return versions
 
 

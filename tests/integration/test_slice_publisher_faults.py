@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient, ApiLimits
-from aosp_plugin.framework.apiserver.errors import ApiError, InvalidObjectError, Request
+from aosp_plugin.framework.apiserver.protocol import ApiError, InvalidObjectError, Request
 from aosp_plugin.framework.dra.slice_watch import SliceTimings
 from kubelet_standin.apiserver import ApiServer, Cut, Garbage, Hang, Refuse, Throttle
 from tests.slices import NODE, NODE_PATH, SLICES, Publishing, phones, publishing, slice_name, slice_path
@@ -345,7 +345,7 @@ async def test_while_the_api_server_is_away_the_devices_stay_and_changes_follow_
 
 
 async def test_a_publisher_that_starts_before_the_api_server_publishes_when_it_is_there(server: ApiServer) -> None:
-    server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+    server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
     await server.stop()
     async with publishing(server) as running:
         running.inventory.publish(phones(1))
@@ -359,12 +359,12 @@ async def test_after_the_api_servers_data_was_restored_from_a_backup_the_watch_r
     """Versions after the restore are lower than those before."""
     for _ in range(30):
         foreign = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}
-        server.objects.create(paths.NODES, foreign)
-        server.objects.delete(paths.object_path(paths.NODES, "other"))
+        server.objects.create(protocol.NODES, foreign)
+        server.objects.delete(protocol.object_path(protocol.NODES, "other"))
     async with publishing(server, phones(70)) as running:
         watches = server.count("watch", "resourceslices")
         await server.restart(keep_data=False)
-        server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         await running.shown([device.id for device in phones(70)])
         await server.wait_for(lambda s: s.count("watch", "resourceslices") > watches and s.open_watches)
         running.wipe()
@@ -379,7 +379,7 @@ async def test_without_a_node_nothing_is_published_and_the_problem_asks_for_its_
         running.inventory.publish(phones(1))
         await running.problem(f"there is no Node {NODE}: is NODE_NAME the name of this node?")
         assert running.writes() == 0
-        server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         await running.confirmed()
         await running.fine()
 
@@ -395,7 +395,7 @@ async def test_slices_that_are_collected_with_their_node_wait_for_the_next_one(s
         await server.wait_for(lambda s: s.count("get", "nodes") > nodes + 2)
         assert running.writes() == writes
         assert not running.publisher.confirmed
-        created = server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         await running.shown(["phone0"])
         assert owner(running) == created["metadata"]["uid"]
 
@@ -409,7 +409,7 @@ def owner(running: Publishing) -> str:
 async def test_slices_follow_a_node_that_is_replaced_by_another_of_the_same_name(server: ApiServer) -> None:
     async with publishing(server, phones(1)) as running:
         server.objects.delete(NODE_PATH)
-        created = server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         server.objects.collect_garbage()
         await server.wait_for(lambda _: running.slices() and owner(running) == created["metadata"]["uid"])
         assert server.objects.collect_garbage() == []
@@ -421,7 +421,7 @@ async def test_a_node_that_is_replaced_before_the_garbage_collector_notices_is_f
 ) -> None:
     async with publishing(server, phones(1)) as running:
         server.objects.delete(NODE_PATH)
-        created = server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        created = server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         running.publisher.check()
         await server.wait_for(lambda _: owner(running) == created["metadata"]["uid"])
         assert server.objects.collect_garbage() == []

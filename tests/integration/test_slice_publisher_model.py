@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiLimits
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra import publisher
@@ -87,7 +87,7 @@ class World:
     def slice_is_deleted(self) -> None:
         """Delete one slice."""
         if names := [each["metadata"]["name"] for each in self.running.slices()]:
-            self.server.objects.delete(paths.object_path(SLICES, self.rng.choice(names)))
+            self.server.objects.delete(protocol.object_path(SLICES, self.rng.choice(names)))
 
     def slice_is_changed(self) -> None:
         """Change one slice."""
@@ -105,14 +105,14 @@ class World:
                 found["metadata"]["ownerReferences"] = []
             case 3:
                 found["spec"]["pool"]["generation"] += 1
-        self.server.objects.update(paths.object_path(SLICES, found["metadata"]["name"]), found)
+        self.server.objects.update(protocol.object_path(SLICES, found["metadata"]["name"]), found)
 
     def foreign_slice(self) -> None:
         """Create a slice of the driver that it does not want."""
         name = f"obsolete-{self.rng.randrange(3)}"
         pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": "foreign"}]}
-        if self.server.objects.find(paths.object_path(SLICES, name)) is None:
+        if self.server.objects.find(protocol.object_path(SLICES, name)) is None:
             self.server.objects.create(SLICES, {"metadata": {"name": name}, "spec": spec})
 
     def fault(self) -> None:
@@ -127,7 +127,7 @@ class World:
     def node_is_replaced(self) -> None:
         """Delete the Node, and create another one."""
         self.server.objects.delete(NODE_PATH)
-        self.server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        self.server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
 
     def garbage_is_collected(self) -> None:
         """Delete slices of a Node that is gone."""
@@ -179,7 +179,7 @@ async def test_after_random_faults_the_slices_are_as_they_should_be_and_nothing_
                     await server.restart()
                 case 1:
                     await server.restart(keep_data=False)
-                    server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+                    server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
                 case 2:
                     await server.stop()
                     await asyncio.sleep(rng.random() * 0.2)

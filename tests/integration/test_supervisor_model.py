@@ -15,9 +15,9 @@ import pytest
 
 from aosp_plugin.errors import RegistrationFailedError
 from aosp_plugin.framework.aio import background_task, wait_any
-from aosp_plugin.framework.clock import Clock
 from aosp_plugin.framework.deviceplugin import supervisor as real
-from aosp_plugin.framework.deviceplugin.kubelet_client import register
+from aosp_plugin.framework.deviceplugin.supervisor import register
+from aosp_plugin.framework.timings import Clock
 from kubelet_standin import Kubelet
 from kubelet_standin.registration import PENDING
 from tests.model.events import Event, happen, quiet, reachable

@@ -11,16 +11,30 @@ import contextlib
 import os
 import random
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, Request, from_answer, one_line
-from aosp_plugin.framework.apiserver.paths import parse
-from aosp_plugin.framework.backoff import Backoff
+from aosp_plugin.framework.apiserver.protocol import (
+    ApiError,
+    ApiUnavailableError,
+    Head,
+    Object,
+    ObjectList,
+    Request,
+    WatchEvent,
+    decode,
+    decode_event,
+    decode_list,
+    decode_object,
+    from_answer,
+    one_line,
+    parse,
+)
+from aosp_plugin.framework.timings import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -29,8 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Object: TypeAlias = dict[str, Any]
-"""An object of the API, as decoded from JSON."""
 Body: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]]"
 """Of a request, before it is encoded."""
 
@@ -61,34 +73,11 @@ class ApiLimits(NamedTuple):
 DEFAULT_LIMITS: Final = ApiLimits()
 
 
-class ObjectList(NamedTuple):
-    """The objects of a collection at one time."""
-
-    items: list[Object]
-    """Without ``kind`` and ``apiVersion``, which the API server omits in lists."""
-    resource_version: str
-    """Where a watch of all later changes begins."""
-
-
-EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
-
-
-class WatchEvent(NamedTuple):
-    """A change of a collection."""
-
-    type: EventType
-    """ERROR is raised instead."""
-    object: Object
-    """The object after the change, and before its deletion; of a bookmark, only metadata.resourceVersion is set."""
-    resource_version: str
-    """Where a watch of all later changes begins."""
-
-
 class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
     """Requests of one process to one API server; an async context manager that belongs to one event loop.
 
-    Every method raises ApiError, whose subclasses are in ``errors``, and nothing else but CancelledError. Paths are
-    those of the API, such as ``paths.object_path(paths.NODES, name)``.
+    Every method raises ApiError, whose subclasses are in ``protocol``, and nothing else but CancelledError. Paths are
+    those of the API, such as ``protocol.object_path(protocol.NODES, name)``.
     """
 
     def __init__(
@@ -312,55 +301,3 @@ async def retry(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
                 raise
             last = error
         await asyncio.sleep(pause)
-
-
-class _Metadata(msgspec.Struct):
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
-
-
-class Head(msgspec.Struct):
-    """What all objects and lists have in common."""
-
-    kind: str
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
-    items: list[Object] | None = None
-
-
-class _Event(msgspec.Struct):
-    type: EventType
-    object: msgspec.Raw
-
-
-def decode_object(request: Request, body: bytes, expected: type[T]) -> T:
-    """Return an object as ``expected``. Raises ApiUnavailableError if it is none, or is invalid."""
-    kind = decode(request, body, Head).kind
-    if kind in {"", "Status"} or kind.endswith("List"):
-        raise ApiUnavailableError(request, f"the answer is not an object but of the kind {one_line(kind)!r}")
-    return decode(request, body, expected)
-
-
-def decode_list(request: Request, body: bytes) -> ObjectList:
-    """Return a list. Raises ApiUnavailableError if it is none."""
-    head = decode(request, body, Head)
-    if not head.kind.endswith("List") or not head.metadata.resource_version:
-        raise ApiUnavailableError(request, f"the answer is not a list but of the kind {one_line(head.kind)!r}")
-    return ObjectList(head.items or [], head.metadata.resource_version)
-
-
-def decode_event(request: Request, line: bytes) -> WatchEvent:
-    """Return an event of a watch. Raises the error of an ERROR event, and ApiUnavailableError if it is none."""
-    event = decode(request, line, _Event)
-    if event.type == "ERROR":
-        raise from_answer(request, 0, bytes(event.object))
-    version = decode(request, event.object, Head).metadata.resource_version
-    if not version:
-        raise ApiUnavailableError(request, f"the {event.type} event has no resourceVersion")
-    return WatchEvent(event.type, decode(request, event.object, Object), version)
-
-
-def decode(request: Request, body: bytes | msgspec.Raw, expected: type[T]) -> T:
-    """Return an answer as ``expected``. Raises ApiUnavailableError."""
-    try:
-        return msgspec.json.decode(body, type=expected)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ApiUnavailableError(request, f"the answer is invalid: {one_line(str(problem))}") from problem

@@ -14,7 +14,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aosp_plugin.framework.apiserver.errors import CredentialsError, Request
+from aosp_plugin.framework.apiserver.protocol import CredentialsError, Request
 from aosp_plugin.framework.errors import PluginError
 
 if TYPE_CHECKING:

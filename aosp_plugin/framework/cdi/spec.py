@@ -21,7 +21,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 DIRECTORY = "/var/run/cdi"
 """Directory for generated specs; it takes precedence over /etc/cdi (pkg/cdi/spec-dirs.go)."""

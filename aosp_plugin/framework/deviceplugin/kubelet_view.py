@@ -15,11 +15,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.clock import CLOCK, Clock
-from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
-from aosp_plugin.framework.problem import Problem
+from aosp_plugin.framework.observer import NULL_OBSERVER, Problem, working_for
 from aosp_plugin.framework.registration import Loss
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

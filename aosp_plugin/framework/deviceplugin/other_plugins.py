@@ -17,11 +17,10 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.sockets import socket_number
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

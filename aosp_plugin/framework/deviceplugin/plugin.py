@@ -6,15 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import complete_unless, run_and_close
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
 from aosp_plugin.framework.deviceplugin.kubelet_view import Confirmation
 from aosp_plugin.framework.deviceplugin.other_plugins import OtherPlugins
-from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory, Supervisor
 from aosp_plugin.framework.observer import NULL_OBSERVER, working_for
 from aosp_plugin.framework.scan_loop import ScanLoop
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
     from aosp_plugin.framework.backend import Backend

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
     from aosp_plugin.framework.inventory import Inventory
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.worker import Worker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.backend import ClaimParameters
 from aosp_plugin.framework.dra import names
 from aosp_plugin.framework.errors import ClaimError
@@ -168,7 +168,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 
 async def get_claim(api: ApiClient, namespace: str, name: str) -> Claim:
     """Return a claim. Raises ApiError, NotFoundError if it does not exist, and ValueError if a name is invalid."""
-    return await api.get(paths.object_path(paths.resource_claims(namespace), name), Claim)
+    return await api.get(protocol.object_path(protocol.resource_claims(namespace), name), Claim)
 
 
 def device_ids(node_name: str, ids: Iterable[str]) -> Mapping[tuple[str, str], str]:

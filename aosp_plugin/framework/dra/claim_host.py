@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aosp_plugin.framework.backend import Backend
+    from aosp_plugin.framework.devices import ContainerEdits
     from aosp_plugin.framework.dra.allocations import ClaimRecord
     from aosp_plugin.framework.dra.claim_specs import ClaimSpecs
     from aosp_plugin.framework.dra.interfaces import PreparedDevice, Repaired
-    from aosp_plugin.framework.edits import ContainerEdits
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from aosp_plugin.framework.aio import call_in_loop, wait_any
 from aosp_plugin.framework.apiserver.client import retry
-from aosp_plugin.framework.apiserver.errors import ApiError, NotFoundError
+from aosp_plugin.framework.apiserver.protocol import ApiError, NotFoundError
 from aosp_plugin.framework.dra.allocations import device_ids, is_needed, record_of
 from aosp_plugin.framework.dra.claim_host import ClaimHost, Conflict
 from aosp_plugin.framework.dra.claim_specs import BOOT_ID_FILE, ClaimSpecs, uid_problem

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import grpc
 
 from aosp_plugin.framework.api import pluginregistration_pb2 as pb
-from aosp_plugin.framework.clock import CLOCK, Clock
 from aosp_plugin.framework.dra.claim_servicer import ClaimServicer
 from aosp_plugin.framework.dra.health import HealthServicer
 from aosp_plugin.framework.dra.names import socket_stem
@@ -26,7 +25,7 @@ from aosp_plugin.framework.errors import KubeletDirectoryError
 from aosp_plugin.framework.observer import NULL_OBSERVER
 from aosp_plugin.framework.registration import Loss, Registration
 from aosp_plugin.framework.sockets import SocketDirectory
-from aosp_plugin.framework.timings import DEFAULT, Timings
+from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from aosp_plugin.framework.aio import complete_unless, wait_any
-from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError, Request
-from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES, object_path
-from aosp_plugin.framework.backoff import Backoff
+from aosp_plugin.framework.apiserver.protocol import (
+    NODES,
+    RESOURCE_API,
+    RESOURCE_SLICES,
+    ApiError,
+    ApiUnavailableError,
+    ConflictError,
+    NotFoundError,
+    Request,
+    object_path,
+)
 from aosp_plugin.framework.dra.interfaces import NULL_DRA_OBSERVER, DraObserver
 from aosp_plugin.framework.dra.slice_watch import IN_LIFE, SliceTimings, SliceWatch, report, slice_problem
 from aosp_plugin.framework.dra.slices import (
@@ -36,6 +44,7 @@ from aosp_plugin.framework.dra.slices import (
     taint_probe,
     wanted_slices,
 )
+from aosp_plugin.framework.timings import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

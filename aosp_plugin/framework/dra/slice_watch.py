@@ -7,15 +7,15 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from aosp_plugin.framework.apiserver.errors import ApiError
-from aosp_plugin.framework.apiserver.paths import RESOURCE_SLICES
-from aosp_plugin.framework.backoff import Backoff
-from aosp_plugin.framework.problem import Problem
+from aosp_plugin.framework.apiserver.protocol import RESOURCE_SLICES, ApiError
+from aosp_plugin.framework.observer import Problem
+from aosp_plugin.framework.timings import Backoff
 
 if TYPE_CHECKING:
     import random
 
-    from aosp_plugin.framework.apiserver.client import ApiClient, WatchEvent
+    from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.framework.apiserver.protocol import WatchEvent
 
 LOG = logging.getLogger(__name__)
 

@@ -8,18 +8,19 @@ poll at short intervals until it is available again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import select
 import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.aio import call_in_loop
 from aosp_plugin.framework.events.inotify import Inotify
-from aosp_plugin.framework.events.mount_events import MountEvents
-from aosp_plugin.framework.problem import Problem
+from aosp_plugin.framework.observer import Problem
 from aosp_plugin.framework.timings import DEFAULT, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from aosp_plugin.framework.events.inotify import DirectoryWatch
 
@@ -140,3 +141,36 @@ class Subscription:
             pass  # polled until it exists
         except OSError as error:
             refused[path] = error
+
+
+MOUNTINFO = "/proc/self/mountinfo"
+
+
+class MountEvents:
+    """Calls a function in the event loop after changes of the mount table.
+
+    The kernel reports a change as POLLPRI on /proc/self/mountinfo, once to each open file (fs/proc_namespace.c
+    ``mounts_poll``), which is always readable as well. The event loop only waits for readable files, so it waits for
+    an epoll instance that waits for POLLPRI. The table itself is not read: that may wait for mounts in progress.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        """Watch the mount table. Raises OSError if the process has no free descriptors."""
+        self._loop = loop
+        self._changed = changed
+        with contextlib.ExitStack() as files:
+            table = files.enter_context(open(MOUNTINFO, "rb", buffering=0))
+            self._poll = files.enter_context(select.epoll())
+            self._poll.register(table, select.EPOLLPRI)
+            self._files = files.pop_all()
+        loop.add_reader(self._poll.fileno(), self._report)
+
+    def close(self) -> None:
+        """Stop watching. May be called again."""
+        if not self._poll.closed:
+            self._loop.remove_reader(self._poll.fileno())
+            self._files.close()
+
+    def _report(self) -> None:
+        self._poll.poll(0)
+        self._changed()

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin.apiserver import ApiServer
 from tests.chaos.claims.faults import FAULTS
 from tests.chaos.claims.invariants import violations
@@ -62,7 +62,7 @@ async def run(seed: int, steps: int, tally: collections.Counter[str]) -> float:
     """Run one seed; return the longest time until the invariants held. Raises FailedError."""
     with tempfile.TemporaryDirectory(prefix="cc-") as name:
         async with ApiServer(tls=True) as server:
-            server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+            server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
             world = World(Path(name), seed, server)
             async with world.kubelet:
                 try:

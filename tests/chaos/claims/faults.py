@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from kubelet_standin.apiserver import Cut, Garbage, Hang, RawBytes, Refuse, Slow, Throttle
 from tests.chaos.claims.world import DRIVER, NODE, World
 
@@ -190,24 +190,24 @@ async def answers_are_late(world: World) -> None:
 @fault
 async def slices_deleted(world: World) -> None:
     """Another client deletes them."""
-    world.server.objects.delete_collection(paths.RESOURCE_SLICES)
+    world.server.objects.delete_collection(protocol.RESOURCE_SLICES)
 
 
 @fault
 async def slice_changed(world: World) -> None:
     """Another client removes the devices of a slice."""
-    for each in world.server.objects.list(paths.RESOURCE_SLICES):
+    for each in world.server.objects.list(protocol.RESOURCE_SLICES):
         changed = {**each, "spec": {**each["spec"], "devices": []}}
-        world.server.objects.update(paths.object_path(paths.RESOURCE_SLICES, each["metadata"]["name"]), changed)
+        world.server.objects.update(protocol.object_path(protocol.RESOURCE_SLICES, each["metadata"]["name"]), changed)
 
 
 @fault
 async def node_recreated(world: World) -> None:
     """The Node object is deleted, its slices are collected, and the kubelet creates it again."""
-    world.server.objects.delete(paths.object_path(paths.NODES, NODE))
+    world.server.objects.delete(protocol.object_path(protocol.NODES, NODE))
     world.server.objects.collect_garbage()
     await _pause(world)
-    world.server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+    world.server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
 
 
 # -- files of the driver

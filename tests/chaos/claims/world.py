@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.dra import names
 from kubelet_standin.dra_kubelet import DraClaim, DraKubelet, DraPod, DraTimings, DraVersion
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RESOURCE: Final = "aosp.io/binder"
 DRIVER: Final = names.driver_name(RESOURCE)
 NODE: Final = "node-1"
-CLAIMS: Final = paths.resource_claims("default")
+CLAIMS: Final = protocol.resource_claims("default")
 DEVICES: Final = 12
 TIMINGS: Final = DraTimings(pod_retry=0.5, termination_retry=0.5, claim_reconcile=2.0, last_retry=2.0, call=10.0)
 """The kubelet's, with shorter pauses after failures, so that a step ends soon."""
@@ -59,7 +59,7 @@ class World:
         if not self.server.running:
             raise ConnectionError("the API server is away")
         selector = f"spec.nodeName={NODE}" + (f",spec.driver={driver}" if driver else "")
-        self.server.objects.delete_collection(paths.RESOURCE_SLICES, selector)
+        self.server.objects.delete_collection(protocol.RESOURCE_SLICES, selector)
 
     # -- files
 
@@ -158,12 +158,12 @@ class World:
         self._delete(pod)
 
     def _delete(self, pod: DraPod) -> None:
-        self.server.objects.delete(paths.object_path(CLAIMS, pod.claims[0].name))
+        self.server.objects.delete(protocol.object_path(CLAIMS, pod.claims[0].name))
         self.owners = {device: owner for device, owner in self.owners.items() if owner != pod.name}
 
     def published(self) -> set[str]:
         """Return the IDs of the published devices without a taint."""
-        slices = self.server.objects.list(paths.RESOURCE_SLICES, f"spec.driver={DRIVER}")
+        slices = self.server.objects.list(protocol.RESOURCE_SLICES, f"spec.driver={DRIVER}")
         return {
             device["attributes"]["id"]["string"]
             for each in slices

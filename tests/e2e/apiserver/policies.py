@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from aosp_plugin.framework.apiserver import paths
-from aosp_plugin.framework.apiserver.errors import ApiError, ForbiddenError
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.protocol import ApiError, ForbiddenError
 from tests.e2e.cluster.api import CORE
 from tests.e2e.kubelet.parts import PROJECT
 
@@ -25,7 +25,7 @@ ACCOUNT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "kube-system"
 OWN: Final = "policy-node"
 FOREIGN: Final = "policy-foreign-node"
-EVENTS: Final = paths.events("default")
+EVENTS: Final = protocol.events("default")
 KEY: Final = "aosp.io/starting"
 ACTIVE: Final = 120.0
 """Seconds within which the API server enforces new policies and roles."""
@@ -99,7 +99,7 @@ async def _limited(server: Server, token: str) -> None:
         for what, request in denied.items():
             assert "ValidatingAdmissionPolicy" in await _refused(request), what
         await client.create(EVENTS, _event(OWN))
-        event = paths.object_path(EVENTS, OWN)
+        event = protocol.object_path(EVENTS, OWN)
         await client.patch(event, {"count": 2})
         assert "ValidatingAdmissionPolicy" in await _refused(client.patch(event, {"source": {"component": "kubelet"}}))
         left = (await client.patch(_node(OWN), _removal(places[KEY])))["spec"]["taints"]
@@ -118,7 +118,7 @@ async def _refused(request: Awaitable[object]) -> str:
 
 
 def _node(name: str) -> str:
-    return paths.object_path(paths.NODES, name)
+    return protocol.object_path(protocol.NODES, name)
 
 
 def _label() -> dict[str, Any]:

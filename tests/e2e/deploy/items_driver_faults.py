@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from aosp_plugin.framework.apiserver import paths
+from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.dra import names
 from kubelet_standin.apiserver import ApiServer, Refuse
 from kubelet_standin.dra_kubelet import ClaimsError, DraClaim, DraKubelet, DraPod
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DRIVER: Final = names.driver_name(RESOURCE)
 NODE: Final = "n1"
-CLAIMS: Final = paths.resource_claims("default")
+CLAIMS: Final = protocol.resource_claims("default")
 FORBIDDEN: Final = Refuse(403, "Forbidden", "forbidden")
 LONG: Final = 12
 """Minutes within which the alerts fire and resolve."""
@@ -62,7 +62,7 @@ async def driving(world: World) -> AsyncIterator[Driver]:
     account = world.directory / "account"
     account.mkdir()
     async with ApiServer(tls=True) as server, DraKubelet(world.directory / "plugins_registry") as kubelet:
-        server.objects.create(paths.NODES, {"metadata": {"name": NODE}})
+        server.objects.create(protocol.NODES, {"metadata": {"name": NODE}})
         server.write_service_account(str(account))
         environment = {**server.environment, "NODE_NAME": NODE}
         with world.running(environment=environment, api="dra", service_account_dir=str(account)) as process:
@@ -76,7 +76,7 @@ async def slices_deleted_without_right_to_create(world: World) -> None:
     """A kubelet has deleted the slices, and the driver must not create them: AospPluginSlicesMissing fires."""
     async with driving(world) as driver:
         refused = driver.server.faults.add(FORBIDDEN, verb="create")
-        driver.server.objects.delete_collection(paths.RESOURCE_SLICES)
+        driver.server.objects.delete_collection(protocol.RESOURCE_SLICES)
         await driver.has(lambda each: each.value("slices_confirmed") == 0, "the driver notices")
         await world.fires("AospPluginSlicesMissing", within=5, ignoring="AospPluginApiRequestsFailing")
         refused.remove()

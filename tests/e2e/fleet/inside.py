@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.framework.apiserver.client import ApiLimits
-from aosp_plugin.framework.apiserver.paths import RESOURCE_API
+from aosp_plugin.framework.apiserver.protocol import RESOURCE_API
 from tests.e2e.cluster import sandbox
 from tests.e2e.cluster.api import CORE, ApiError
 from tests.e2e.cluster.control_plane import ControlPlane

@@ -12,8 +12,7 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from aosp_plugin.framework.apiserver.errors import ConflictError
-from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES
+from aosp_plugin.framework.apiserver.protocol import NODES, RESOURCE_API, RESOURCE_SLICES, ConflictError
 from aosp_plugin.framework.dra.names import block_of, pool_name
 from tests.e2e.fleet import objects, objects_pb2, stored
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from aosp_plugin.framework.apiserver.errors import ApiError
+from aosp_plugin.framework.apiserver.protocol import ApiError
 from tests.e2e.common.report import say
 from tests.e2e.scheduler import objects
 

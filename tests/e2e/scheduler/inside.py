@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from aosp_plugin.framework.apiserver.client import ApiLimits
-from aosp_plugin.framework.apiserver.paths import NODES, RESOURCE_API, RESOURCE_SLICES
+from aosp_plugin.framework.apiserver.protocol import NODES, RESOURCE_API, RESOURCE_SLICES
 from tests.e2e.cluster import sandbox
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.common.report import say

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aosp_plugin.framework.apiserver import client
-from aosp_plugin.framework.apiserver.errors import ApiError, ApiUnavailableError, GoneError, Request, from_answer
+from aosp_plugin.framework.apiserver import protocol
+from aosp_plugin.framework.apiserver.protocol import ApiError, ApiUnavailableError, GoneError, Request, from_answer
 
 REQUEST = Request("watch", "/api/v1/nodes")
 NODE = {"kind": "Node", "metadata": {"resourceVersion": "7"}}
@@ -27,10 +27,10 @@ JSON = st.recursive(
     ),
 )
 DECODERS = (
-    lambda body: client.decode_object(REQUEST, body, dict[str, Any]),
-    lambda body: client.decode_list(REQUEST, body),
-    lambda body: client.decode_event(REQUEST, body),
-    lambda body: client.decode(REQUEST, body, client.Head),
+    lambda body: protocol.decode_object(REQUEST, body, dict[str, Any]),
+    lambda body: protocol.decode_list(REQUEST, body),
+    lambda body: protocol.decode_event(REQUEST, body),
+    lambda body: protocol.decode(REQUEST, body, protocol.Head),
     lambda body: from_answer(REQUEST, 500, body),
 )
 
@@ -48,7 +48,7 @@ def test_any_bytes_are_an_answer_or_an_error(body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
 def test_an_event_has_type_object_and_version(kind: str) -> None:
-    found = client.decode_event(REQUEST, event(kind, NODE))
+    found = protocol.decode_event(REQUEST, event(kind, NODE))
     assert (found.type, found.object, found.resource_version) == (kind, NODE, "7")
 
 
@@ -67,29 +67,29 @@ def test_an_event_has_type_object_and_version(kind: str) -> None:
 )
 def test_a_line_that_is_no_event_is_unavailable(line: bytes) -> None:
     with pytest.raises(ApiUnavailableError):
-        client.decode_event(REQUEST, line)
+        protocol.decode_event(REQUEST, line)
 
 
 def test_an_error_event_is_raised() -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (3)"}
     with pytest.raises(GoneError, match=r"410 Expired: too old resource version: 1 \(3\)"):
-        client.decode_event(REQUEST, event("ERROR", status))
+        protocol.decode_event(REQUEST, event("ERROR", status))
     with pytest.raises(ApiUnavailableError):
-        client.decode_event(REQUEST, event("ERROR", {"kind": "Status"}))
+        protocol.decode_event(REQUEST, event("ERROR", {"kind": "Status"}))
 
 
 @pytest.mark.parametrize("kind", ["", "Status", "NodeList"])
 def test_an_object_of_another_kind_is_refused(kind: str) -> None:
     with pytest.raises(ApiUnavailableError, match="not an object but of the kind"):
-        client.decode_object(REQUEST, json.dumps({**NODE, "kind": kind}).encode(), dict[str, Any])
+        protocol.decode_object(REQUEST, json.dumps({**NODE, "kind": kind}).encode(), dict[str, Any])
 
 
 def test_a_list_without_items_is_empty() -> None:
-    page = client.decode_list(REQUEST, b'{"kind":"NodeList","metadata":{"resourceVersion":"1"}}')
+    page = protocol.decode_list(REQUEST, b'{"kind":"NodeList","metadata":{"resourceVersion":"1"}}')
     assert page.items == []
 
 
 @pytest.mark.parametrize("body", [b'{"kind":"NodeList","metadata":{}}', json.dumps(NODE).encode()])
 def test_a_list_without_version_or_of_another_kind_is_refused(body: bytes) -> None:
     with pytest.raises(ApiUnavailableError):
-        client.decode_list(REQUEST, body)
+        protocol.decode_list(REQUEST, body)

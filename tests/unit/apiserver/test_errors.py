@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aosp_plugin.framework.apiserver.errors import (
+from aosp_plugin.framework.apiserver.protocol import (
     MAX_TEXT,
     ApiError,
     ApiUnavailableError,

@@ -18,8 +18,8 @@ import pytest
         "aosp_plugin.daemon.node_reporter, aosp_plugin.daemon.node_features",
         "kubelet_standin",
         "kubelet_standin.pytest_plugin",
-        "aosp_plugin.framework.apiserver.errors, aosp_plugin.framework.backoff",
-        "aosp_plugin.framework.apiserver.credentials, aosp_plugin.framework.apiserver.paths",
+        "aosp_plugin.framework.apiserver.protocol, aosp_plugin.framework.timings",
+        "aosp_plugin.framework.apiserver.credentials, aosp_plugin.framework.apiserver.protocol",
     ],
 )
 def test_a_process_without_dra_does_not_load_aiohttp(modules: str) -> None:

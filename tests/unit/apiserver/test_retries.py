@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 
 from aosp_plugin.framework.apiserver.client import retry
-from aosp_plugin.framework.apiserver.errors import (
+from aosp_plugin.framework.apiserver.protocol import (
     ApiError,
     ApiUnavailableError,
     NotFoundError,
     Request,
     TooManyRequestsError,
 )
-from aosp_plugin.framework.backoff import FIRST, Backoff
+from aosp_plugin.framework.timings import FIRST, Backoff
 
 REQUEST = Request("get", "/api/v1/nodes/a")
 

@@ -10,12 +10,12 @@ from aosp_plugin.backend.container_edits import AllocatedDevice, EditsBuilder
 from aosp_plugin.backend.shared_paths import SharedFiles
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.config import OWN_BINDERFS, Isolation, Resource
-from aosp_plugin.framework.edits import DeviceNode, Mount
+from aosp_plugin.framework.devices import DeviceNode, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 PHONE = ("/dev/binder", "/dev/hwbinder", "/dev/vndbinder")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aosp_plugin.framework.backoff import delays
-from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.framework.timings import DEFAULT, delays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

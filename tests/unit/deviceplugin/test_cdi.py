@@ -24,7 +24,7 @@ from aosp_plugin.framework.cdi.spec import (
     spec_of,
 )
 from aosp_plugin.framework.cdi.spec_file import SpecFile
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode, Mount
+from aosp_plugin.framework.devices import ContainerEdits, DeviceNode, Mount
 from tests.support import run_without_rights
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.framework.resource_names import is_extended_resource_name
+from aosp_plugin.framework.devices import is_extended_resource_name
 
 LABEL = "a" * 63
 DOMAIN_244 = ".".join([LABEL, LABEL, LABEL, "b" * 52])

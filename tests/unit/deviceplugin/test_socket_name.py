@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from aosp_plugin.framework.deviceplugin import KUBELET_DIRECTORY
-from aosp_plugin.framework.resource_names import socket_name
-from aosp_plugin.framework.sockets import MAX_SOCKET_PATH
+from aosp_plugin.framework.sockets import MAX_SOCKET_PATH, socket_name
 
 LONGEST = f"{'d' * 63}.{'d' * 63}.{'d' * 63}.{'d' * 52}/{'n' * 63}"
 

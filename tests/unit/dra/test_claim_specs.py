@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from aosp_plugin.framework.devices import ContainerEdits, DeviceNode
 from aosp_plugin.framework.dra import claim_specs
 from aosp_plugin.framework.dra.allocations import (
     MAX_PARAMETER_BYTES,
@@ -21,7 +22,6 @@ from aosp_plugin.framework.dra.allocations import (
 )
 from aosp_plugin.framework.dra.claim_specs import ClaimSpecs, uid_problem
 from aosp_plugin.framework.dra.names import driver_name_problem
-from aosp_plugin.framework.edits import ContainerEdits, DeviceNode
 from aosp_plugin.framework.errors import BackendError, CdiError, ClaimRecordError
 from tests.claims import make_node, prepare
 

@@ -9,7 +9,7 @@ from aosp_plugin.backend.binder_backend import BinderBackend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aosp_plugin.framework.edits import ContainerEdits
+    from aosp_plugin.framework.devices import ContainerEdits
 
 _allocate = BinderBackend.allocate
 

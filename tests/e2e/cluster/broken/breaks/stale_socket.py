@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.framework.deviceplugin.kubelet_client import PluginDirectory
+from aosp_plugin.framework.deviceplugin.supervisor import PluginDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

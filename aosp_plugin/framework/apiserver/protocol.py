@@ -1,4 +1,4 @@
-"""Errors of requests to the API server.
+"""What the API server is asked, and what it answers: paths, objects, errors. All functions are pure.
 
 ::
 
@@ -18,22 +18,102 @@
 from __future__ import annotations
 
 import http
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+import urllib.parse
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from aosp_plugin.framework.apiserver import paths
 from aosp_plugin.framework.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+T = TypeVar("T")
+
+Object: TypeAlias = dict[str, Any]
+"""An object of the API, as decoded from JSON."""
+
+NODES: Final = "/api/v1/nodes"
+RESOURCE_API: Final = "/apis/resource.k8s.io/v1"
+RESOURCE_SLICES: Final = f"{RESOURCE_API}/resourceslices"
 MAX_RETRY_AFTER = 300.0
 """Seconds; a longer pause that a server asks for is not respected."""
 _POLICY = "ValidatingAdmissionPolicy"
 """In the message of a request that RBAC allows and a policy does not."""
 MAX_TEXT = 500
 """Characters of a server's message that go into an error message."""
+
+
+class ObjectList(NamedTuple):
+    """The objects of a collection at one time."""
+
+    items: list[Object]
+    """Without ``kind`` and ``apiVersion``, which the API server omits in lists."""
+    resource_version: str
+    """Where a watch of all later changes begins."""
+
+
+EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+
+
+class WatchEvent(NamedTuple):
+    """A change of a collection."""
+
+    type: EventType
+    """ERROR is raised instead."""
+    object: Object
+    """The object after the change, and before its deletion; of a bookmark, only metadata.resourceVersion is set."""
+    resource_version: str
+    """Where a watch of all later changes begins."""
+
+
+class Target(NamedTuple):
+    """What a path names."""
+
+    group: str
+    """API group; empty for the core group."""
+    version: str
+    namespace: str
+    resource: str
+    """Plural name, such as nodes; with the subresource, such as resourceclaims/status; empty if it is no resource."""
+    name: str
+
+
+def resource_claims(namespace: str) -> str:
+    """Return the path of the ResourceClaims of a namespace. Raises ValueError if the namespace is no valid name."""
+    return f"{RESOURCE_API}/namespaces/{_segment(namespace)}/resourceclaims"
+
+
+def events(namespace: str) -> str:
+    """Return the path of the Events of a namespace. Raises ValueError if the namespace is no valid name."""
+    return f"/api/v1/namespaces/{_segment(namespace)}/events"
+
+
+def object_path(collection: str, name: str) -> str:
+    """Return the path of an object of a collection. Raises ValueError if the name is no valid name of an object."""
+    return f"{collection}/{_segment(name)}"
+
+
+def parse(path: str) -> Target:
+    """Return what a path names, as the API server reads it (apiserver/pkg/endpoints/request/requestinfo.go)."""
+    parts = [urllib.parse.unquote(part) for part in path.removeprefix("/").split("/")]
+    group, version, rest = "", "", []
+    if parts[0] == "api" and len(parts) > 1:
+        version, rest = parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 2:  # noqa: PLR2004 - apis, group, version
+        group, version, rest = parts[1], parts[2], parts[3:]
+    namespace = ""
+    if len(rest) > 2 and rest[0] == "namespaces":  # noqa: PLR2004 - two names and what is in the namespace
+        namespace, rest = rest[1], rest[2:]
+    resource, name, subresource = (*rest, "", "", "")[:3]
+    return Target(group, version, namespace, f"{resource}/{subresource}" if subresource else resource, name)
+
+
+def _segment(name: str) -> str:
+    # As IsValidPathSegmentName does (apimachinery/pkg/api/validation/path).
+    if name in {"", ".", ".."} or "/" in name or "%" in name:
+        raise ValueError(f"{name!r} is not a valid name of an object")
+    return urllib.parse.quote(name, safe="")
 
 
 class Request(NamedTuple):
@@ -176,7 +256,59 @@ def one_line(text: str) -> str:
 
 
 def _missing_rule(request: Request) -> str:
-    target = paths.parse(request.path)
+    target = parse(request.path)
     group = f'API group "{target.group}"' if target.group else "the core API group"
     where = f" in namespace {target.namespace}" if target.namespace else ""
     return f"the service account requires the verb {request.verb} on {target.resource} of {group}{where}"
+
+
+class _Metadata(msgspec.Struct):
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+
+
+class Head(msgspec.Struct):
+    """What all objects and lists have in common."""
+
+    kind: str
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    items: list[Object] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: EventType
+    object: msgspec.Raw
+
+
+def decode_object(request: Request, body: bytes, expected: type[T]) -> T:
+    """Return an object as ``expected``. Raises ApiUnavailableError if it is none, or is invalid."""
+    kind = decode(request, body, Head).kind
+    if kind in {"", "Status"} or kind.endswith("List"):
+        raise ApiUnavailableError(request, f"the answer is not an object but of the kind {one_line(kind)!r}")
+    return decode(request, body, expected)
+
+
+def decode_list(request: Request, body: bytes) -> ObjectList:
+    """Return a list. Raises ApiUnavailableError if it is none."""
+    head = decode(request, body, Head)
+    if not head.kind.endswith("List") or not head.metadata.resource_version:
+        raise ApiUnavailableError(request, f"the answer is not a list but of the kind {one_line(head.kind)!r}")
+    return ObjectList(head.items or [], head.metadata.resource_version)
+
+
+def decode_event(request: Request, line: bytes) -> WatchEvent:
+    """Return an event of a watch. Raises the error of an ERROR event, and ApiUnavailableError if it is none."""
+    event = decode(request, line, _Event)
+    if event.type == "ERROR":
+        raise from_answer(request, 0, bytes(event.object))
+    version = decode(request, event.object, Head).metadata.resource_version
+    if not version:
+        raise ApiUnavailableError(request, f"the {event.type} event has no resourceVersion")
+    return WatchEvent(event.type, decode(request, event.object, Object), version)
+
+
+def decode(request: Request, body: bytes | msgspec.Raw, expected: type[T]) -> T:
+    """Return an answer as ``expected``. Raises ApiUnavailableError."""
+    try:
+        return msgspec.json.decode(body, type=expected)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise ApiUnavailableError(request, f"the answer is invalid: {one_line(str(problem))}") from problem
