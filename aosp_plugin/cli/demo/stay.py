@@ -10,28 +10,39 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
+import socket
+import sys
 import tempfile
+import termios
 import time
+import tty
 from typing import TYPE_CHECKING
 
 import click
+import yaml
 
-from aosp_plugin.cli.demo.faults import Faults
-from aosp_plugin.cli.demo.keys import END, keys
-from aosp_plugin.cli.demo.phones import RESOURCE, Phones, write_configuration
-from aosp_plugin.cli.demo.plugin import DemoError, PluginProcess, free_port
-from aosp_plugin.cli.demo.screen import KubeletEvents, Screen
-from aosp_plugin.cli.demo.tenants import Tenants
-from aosp_plugin.framework.aio import background_task
-from kubelet_standin import Behaviour, Kubelet
+from aosp_plugin.cli.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
+from aosp_plugin.cli.demo.screen import RESOURCE, Screen
+from kubelet_standin import AdmissionError, Behaviour, Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-START_TIMEOUT = 20.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BINDER_DEVICES = ("binder", "hwbinder", "vndbinder")
+"""The files of a phone, which is a directory: a stand-in without a driver."""
+NAMESPACES = ("games", "tests", "streaming")
+INITIAL_LOAD = 0.6
+"""The part of the phones that have a pod at the start. Then it moves around this value."""
+MEAN_PAUSE = 1.5
+"""Seconds between two changes, on average."""
+PLUGIN_PAUSE = 3.0
+"""Seconds that a killed plugin stays away."""
+_END = ""
+"""The key when the terminal is gone."""
+_NO_KEYS = "\nNo keys: standard input is no terminal, or this is a background job. SIGTERM ends the demo.\n"
 
 
 async def stay(phones: int, seed: int, port: int) -> int:
@@ -41,139 +52,257 @@ async def stay(phones: int, seed: int, port: int) -> int:
     """
     logging.disable()  # of the stand-in kubelet; the plugin is another process
     stopped = asyncio.Event()
-    for number in _SIGNALS:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    failures: list[BaseException] = []
     with tempfile.TemporaryDirectory(prefix="aosp-demo-") as directory:
         try:
-            await _Demo(directory, phones, seed, port or free_port(), stopped).run()
-        except (DemoError, TimeoutError) as error:
-            click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}")
-            return 1
-    return 0
+            await _Demo(directory, phones, seed, port or _free_port(), stopped).run()
+        except* (DemoError, TimeoutError) as group:
+            failures += group.exceptions
+    for failure in failures:
+        click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {failure}")
+    return int(bool(failures))
 
 
 class _Demo:
-    """The parts of the demo."""
+    """A host with phones, their pods, and the faults that a person causes."""
 
     def __init__(self, directory: str, phones: int, seed: int, port: int, stopped: asyncio.Event) -> None:
+        self._directory = directory
+        self._phones = [f"phone{number}" for number in range(phones)]
+        self._seed = seed
+        self._address = f"127.0.0.1:{port}"
         self._stopped = stopped
-        self._failure = ""
+        self._rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._faults_rng = random.Random(f"{seed} faults")  # noqa: S311 - as above
+        self._namespaces: dict[str, str] = {}
+        self._screen = Screen(stopped, self._namespaces)
         self._configuration = os.path.join(directory, "config.yaml")
         self._pod_resources = os.path.join(directory, "pod-resources.sock")
-        self._address = f"127.0.0.1:{port}"
-        self._seed = seed
-        self._namespaces: dict[str, str] = {}
-        self._screen = Screen(stopped)
-        self._events = KubeletEvents(self._screen, self._namespaces)
-        self._phones = Phones(os.path.join(directory, "dev"), phones)
         # Nearly every cluster of today has a kubelet of these versions.
         self._kubelet = Kubelet(
-            os.path.join(directory, "kubelet"), behaviour=Behaviour.BUGGY, seed=seed, on_event=self._events.show
+            os.path.join(directory, "kubelet"), behaviour=Behaviour.BUGGY, seed=seed, on_event=self._screen.event
         )
-        self._tenants = Tenants(
-            self._kubelet, self._namespaces, phones, seed, lambda text: self._screen.line("scheduler", text)
-        )
-        self._faults = Faults(
-            self._phones,
-            self._kubelet,
-            self._tenants,
-            self._plugin,
-            seed,
-            lambda text: self._screen.line("fault", text),
-        )
-
-    def _plugin(self, number: int) -> PluginProcess:
-        """Return the process of the first or second plugin."""
-        source = "plugin" if number == 1 else f"plugin {number}"
-        second = {"AOSP_PLUGIN_LISTEN": "", "AOSP_PLUGIN_LEAK_SCAN_INTERVAL": "0"} if number > 1 else {}
-
-        def failed(code: int) -> None:
-            self._failure = f"the plugin exited with {code}"
-            self._stopped.set()
-
-        return PluginProcess(
-            ["--config", self._configuration], second, lambda text: self._screen.log_line(source, text), failed
-        )
+        self._plugin = PluginProcess(["--config", self._configuration], log=self._screen.log_line)
+        self._pods: list[Pod] = []
+        self._started_pods = 0
+        self._caused_faults = 0
+        self._missing: dict[str, tuple[str, ...]] = {}
+        """The binder devices that each phone lacks."""
+        self._leak: tuple[str, asyncio.subprocess.Process] | None = None
+        self._faults: Mapping[str, tuple[str, Callable[[], Awaitable[None]]]] = {
+            "v": ("a phone vanishes with its three binder devices; again: it returns", self._vanish),
+            "i": ("a device set becomes incomplete: hwbinder of a phone vanishes; again: it returns", self._incomplete),
+            "l": ("a process outside all pods opens a free phone, a leak; again: it ends", self._leaked),
+            "p": (f"the plugin is killed, and starts again after {PLUGIN_PAUSE:g} s", self._kill),
+            "k": ("the kubelet restarts", self._restart),
+        }
 
     async def run(self) -> None:
-        """Run until the event ``stopped``."""
+        """Run until the event ``stopped``. Raises an ExceptionGroup of DemoError or TimeoutError."""
         started = time.monotonic()
-        write_configuration(
-            self._configuration,
-            devices=self._phones.directory,
-            kubelet=self._kubelet.directory,
-            pod_resources=self._pod_resources,
-            listen=self._address,
-        )
-        async with (
-            self._kubelet,
-            PodResources(self._kubelet, self._pod_resources, self._namespaces),
-            contextlib.aclosing(self._faults),
-        ):
-            await self._faults.plugin.start()
-            await self._unless_stopped(self._start())
-            if not self._stopped.is_set():
-                async with keys() as pressed:
-                    self._introduce(with_keys=pressed is not None)
-                    await self._unless_stopped(self._press(pressed), self._tenants.run())
-            if self._failure:
-                raise DemoError(self._failure)
-            await self._faults.plugin.stop()
+        self._write_host()
+        async with self._kubelet, PodResources(self._kubelet, self._pod_resources, self._namespaces):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run_plugin()), group.create_task(self._run_host())]
+                await self._stopped.wait()
+                for task in tasks:
+                    task.cancel()
+            await self._end_leak()
         duration = time.monotonic() - started
-        self._screen.write(
-            f"Ended after {duration:.0f} s, {self._tenants.started} pods and {self._faults.caused} faults."
-        )
+        self._screen.write(f"Ended after {duration:.0f} s, {self._started_pods} pods and {self._caused_faults} faults.")
 
-    async def _start(self) -> None:
-        """Wait for the registration, and start the first pods."""
-        count = len(self._phones.names)
-        await self._kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == count, START_TIMEOUT)
-        await self._tenants.start()
-        self._screen.line("pod", f"{self._tenants.started} pods run")
-        self._events.quiet = False
+    def _write_host(self) -> None:
+        """Create the phones, and the plugin's configuration: phones of found devices, as on a host that has them."""
+        for phone in self._phones:
+            os.makedirs(self._path(phone, ""))
+            self._create(phone, BINDER_DEVICES)
+        document = {
+            "version": "v1",
+            "resource_name": RESOURCE,
+            "device_dir": self._path("", ""),
+            "device_prefix": "phone",
+            "verify": "file",
+            "sets": {"names": list(BINDER_DEVICES)},
+            "container_paths": [f"/dev/{name}" for name in BINDER_DEVICES],
+            "shared_devices": [],
+            "kubelet_dir": self._kubelet.directory,
+            "pod_resources_socket": self._pod_resources,
+            "leak_scan_interval": 2,
+            "listen": self._address,
+        }
+        with open(self._configuration, "w", encoding="utf-8") as file:
+            yaml.safe_dump(document, file, sort_keys=False)
 
-    def _introduce(self, *, with_keys: bool) -> None:
+    async def _run_plugin(self) -> None:
+        """Run the plugin, and start it again when it was killed. Raises DemoError if it ends by itself."""
+        while True:
+            async with self._plugin as plugin:
+                code = await plugin.exited()
+            if code != -signal.SIGKILL:
+                raise DemoError(f"the plugin exited with {code}")
+            await asyncio.sleep(PLUGIN_PAUSE)
+
+    async def _run_host(self) -> None:
+        """Let pods come and go, and cause the faults that are typed, one after the other."""
+        listed = len(self._phones)
+        await self._kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == listed, START_TIMEOUT)
+        for _ in range(int(listed * INITIAL_LOAD)):
+            await self._start_pod()
+        self._screen.line("pod", f"{self._started_pods} pods run")
+        self._screen.shows_pods = True
+        pressed: asyncio.Queue[str] = asyncio.Queue()
+        with _keys(pressed.put_nowait) as has_keys:
+            self._introduce()
+            self._screen.write(self._list_of_keys() if has_keys else _NO_KEYS)
+            while True:
+                try:
+                    async with asyncio.timeout(self._rng.expovariate(1 / MEAN_PAUSE)):
+                        key = await pressed.get()
+                except TimeoutError:
+                    await self._change_pods()
+                else:
+                    await self._obey(key)
+
+    def _introduce(self) -> None:
         self._screen.write(
-            f"\nThe plugin, a stand-in kubelet and {len(self._phones.names)} stand-in phones, whose pods come and go "
+            f"\nThe plugin, a stand-in kubelet and {len(self._phones)} stand-in phones, whose pods come and go "
             f"(--seed {self._seed}).\n"
             f"  page      http://{self._address}/\n"
             f"  terminal  aosp-plugin status --watch --url http://{self._address}\n"
             f"  metrics   http://{self._address}/metrics\n"
             f"  config    {self._configuration}"
         )
-        if with_keys:
-            self._show_keys()
-        else:
-            self._screen.write(
-                "\nNo keys: standard input is no terminal, or this is a background job. SIGTERM ends the demo.\n"
-            )
 
-    def _show_keys(self) -> None:
-        rows = [(key, text) for key, (text, _) in self._faults.keys.items()]
-        rows += [("h", "these keys, also ?"), ("q", "end, also Ctrl-C")]
-        self._screen.write("\n" + "\n".join(f"  {click.style(key, bold=True)}  {text}" for key, text in rows) + "\n")
+    def _list_of_keys(self) -> str:
+        rows = [(key, text) for key, (text, _) in self._faults.items()]
+        rows += [("h", "these keys"), ("q", "end, also Ctrl-C")]
+        return "\n" + "\n".join(f"  {click.style(key, bold=True)}  {text}" for key, text in rows) + "\n"
 
-    async def _press(self, pressed: asyncio.Queue[str] | None) -> None:
-        """Execute the keys, one after the other, until ``q``. Without a terminal, wait forever."""
-        while pressed is not None:
-            key = await pressed.get()
-            if key in {"q", "Q", END}:
-                return
-            if key in self._faults.keys:
-                await self._faults.cause(key)
-            elif key in {"h", "?"}:
-                self._show_keys()
-            elif key.isprintable() and not key.isspace():
-                self._screen.line("keys", f"{key} does nothing; h lists the keys")
-        await asyncio.Event().wait()
+    async def _obey(self, key: str) -> None:
+        if key in {"q", _END}:
+            self._stopped.set()
+        elif key in self._faults:
+            self._caused_faults += 1
+            await self._faults[key][1]()
+        elif not key.isspace():
+            self._screen.write(self._list_of_keys())
 
-    async def _unless_stopped(self, *works: Coroutine[None, None, None]) -> None:
-        """Run all ``works`` until the first one ends or the demo is stopped. Raises the error of the first one."""
-        async with contextlib.AsyncExitStack() as stack:
-            tasks = [await stack.enter_async_context(background_task(work)) for work in (*works, self._until_stopped())]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                await task
+    async def _change_pods(self) -> None:
+        """Start or end a pod. Nothing starts while the kubelet has no free phone."""
+        load = len(self._pods) / len(self._phones)
+        if self._rng.random() < 0.5 + INITIAL_LOAD - load:
+            if len(self._pods) < self._kubelet.resource(RESOURCE).allocatable:
+                await self._start_pod()
+        elif self._pods:
+            await self._kubelet.finish(self._pods.pop(self._rng.randrange(len(self._pods))))
 
-    async def _until_stopped(self) -> None:
-        await self._stopped.wait()
+    async def _start_pod(self) -> None:
+        pod = Pod(f"phone-{self._rng.randrange(16**5):05x}", [Container("android", {RESOURCE: 1})])
+        self._namespaces[pod.name] = self._rng.choice(NAMESPACES)
+        with contextlib.suppress(AdmissionError):  # which the kubelet has reported
+            await self._kubelet.admit(pod)
+            await self._kubelet.start_container(pod, "android")
+            self._started_pods += 1
+            self._pods.append(pod)
+
+    async def _vanish(self) -> None:
+        self._toggle(BINDER_DEVICES)
+
+    async def _incomplete(self) -> None:
+        self._toggle(("hwbinder",))
+
+    def _toggle(self, devices: tuple[str, ...]) -> None:
+        """Remove these binder devices from a phone, or create them again if they are away."""
+        what = "all binder devices" if devices == BINDER_DEVICES else devices[0]
+        if away := [phone for phone, missing in self._missing.items() if missing == devices]:
+            del self._missing[away[0]]
+            self._create(away[0], devices)
+            self._report(f"{away[0]}: {what} created again")
+            return
+        phone = self._faults_rng.choice([name for name in self._phones if name not in self._missing])
+        owner = self._kubelet.allocated(RESOURCE).get(phone)
+        self._missing[phone] = devices
+        self._report(f"{phone}: {what} removed ({f'allocated to {owner[0]}' if owner else 'free'})")
+        for device in devices:
+            os.unlink(self._path(phone, device))
+
+    async def _leaked(self) -> None:
+        if self._leak is not None:
+            self._report(f"process {self._leak[1].pid} ends, which holds {self._leak[0]} open")
+            await self._end_leak()
+            return
+        taken = {*self._kubelet.allocated(RESOURCE), *self._missing}
+        phone = next((name for name in self._phones if name not in taken), None)
+        if phone is None:
+            self._report("no phone is free, so that none can be leaked")
+            return
+        with open(self._path(phone, "binder"), "r+b") as device:  # noqa: ASYNC230 - an empty file
+            # A process group of its own: Ctrl-C in a terminal does not end it.
+            process = await asyncio.create_subprocess_exec("sleep", "86400", stdin=device, process_group=0)
+        self._leak = phone, process
+        self._report(f"process {process.pid} opens {phone}/binder; the plugin looks for leaks every 2 s")
+
+    async def _end_leak(self) -> None:
+        if self._leak is not None:
+            self._leak[1].kill()
+            await self._leak[1].wait()
+            self._leak = None
+
+    async def _kill(self) -> None:
+        self._report(f"the plugin is killed, and starts again after {PLUGIN_PAUSE:g} s")
+        self._plugin.kill()
+
+    async def _restart(self) -> None:
+        self._report("the kubelet restarts")
+        await self._kubelet.restart()
+
+    def _report(self, text: str) -> None:
+        self._screen.line("fault", text)
+
+    def _path(self, phone: str, device: str) -> str:
+        return os.path.join(self._directory, "dev", phone, device)
+
+    def _create(self, phone: str, devices: Sequence[str]) -> None:
+        for device in devices:
+            os.mknod(self._path(phone, device))
+
+
+@contextlib.contextmanager
+def _keys(press: Callable[[str], None]) -> Iterator[bool]:
+    """Call ``press`` with each key that is pressed, and with ``_END`` when the terminal is gone.
+
+    Yields False if there are no keys. They are not echoed meanwhile; at the end the terminal has its previous settings.
+    """
+    # A background job that changes the settings would be stopped (SIGTTOU).
+    if not sys.stdin.isatty() or os.tcgetpgrp(0) != os.getpgrp():
+        yield False
+        return
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            text = os.read(0, 1024).decode(errors="ignore")
+        except OSError:  # EIO: the terminal was closed
+            text = ""
+        for key in text or [_END]:
+            press(key)
+        if not text:
+            loop.remove_reader(0)
+
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    loop.add_reader(0, read)
+    try:
+        yield True
+    finally:
+        loop.remove_reader(0)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port

@@ -16,21 +16,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aosp_plugin.cli.demo.plugin import DemoError, PluginProcess
+from aosp_plugin.cli.demo.plugin import START_TIMEOUT, DemoError, PluginProcess
 from aosp_plugin.framework.aio import background_task
 from kubelet_standin import AdmissionError, Container, Kubelet, Pod
-from kubelet_standin.podresources_server import PodResources
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kubelet_standin import ContainerAllocation
 
 RESOURCE = "aosp.io/binder"
-POD_RESOURCES = "pod-resources.sock"
-STEP_TIMEOUT = 20.0
-"""Seconds after which a step fails. A step takes a small part of one second, unless the machine is very busy."""
-
 _DONE = click.style("✓", fg="green")
 
 PODS = (
@@ -44,25 +39,27 @@ async def demo(devices: int) -> int:
     started = time.monotonic()
     logging.disable()  # of the stand-in kubelet; the plugin is another process
     with tempfile.TemporaryDirectory(prefix="aosp-demo-") as directory:
-        plugin = _plugin(directory)
+        log: list[str] = []
         try:
-            await _show(directory, devices, plugin)
+            await _show(directory, devices, log.append)
         except (DemoError, TimeoutError, AdmissionError) as error:
             click.echo(f"{click.style('✗', fg='red', bold=True)} failed: {error}\nLog of the plugin:")
-            click.echo("\n".join(plugin.log))
+            click.echo("\n".join(log))
             return 1
     click.echo(f"{_DONE} done in {time.monotonic() - started:.1f} s")
     return 0
 
 
-async def _show(directory: str, devices: int, plugin: PluginProcess) -> None:
+async def _show(directory: str, devices: int, log: Callable[[str], object]) -> None:
     device_dir = os.path.join(directory, "dev")
     with _step(f"create {devices} stand-in devices in {device_dir}"):
-        _create_devices(directory, devices)
+        for path in (device_dir, os.path.join(directory, "binderfs")):
+            os.mkdir(path)
+        for number in range(devices):
+            os.mknod(os.path.join(device_dir, f"aosp_binder{number}"))
     async with (
         Kubelet(os.path.join(directory, "kubelet")) as kubelet,
-        PodResources(kubelet, os.path.join(directory, POD_RESOURCES)),
-        plugin,
+        _plugin(directory, log) as plugin,
     ):
         await _registration(kubelet, plugin, devices)
         admitted = await _pods(kubelet)
@@ -73,8 +70,11 @@ async def _show(directory: str, devices: int, plugin: PluginProcess) -> None:
 
 async def _registration(kubelet: Kubelet, plugin: PluginProcess, devices: int) -> None:
     with _step("the plugin registers, and the kubelet lists its devices"):
-        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, STEP_TIMEOUT)
-        await _unless_it_exits(plugin, listed)
+        listed = kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, START_TIMEOUT)
+        async with background_task(listed) as happens, background_task(plugin.exited()) as exits:
+            await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
+            if not happens.done():
+                raise TimeoutError(f"the plugin exited with {exits.result()}")
     registration = kubelet.registrations[-1]
     view = kubelet.resource(RESOURCE)
     names = list(view.devices)
@@ -104,12 +104,12 @@ async def _hotplug(kubelet: Kubelet, device_dir: str, devices: int) -> None:
     name = f"aosp_binder{devices - 1}"
     with _step(f"{name} is removed: the kubelet lists it as Unhealthy"):
         os.unlink(os.path.join(device_dir, name))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Unhealthy", STEP_TIMEOUT)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Unhealthy", START_TIMEOUT)
     view = kubelet.resource(RESOURCE)
     click.echo(f"    node status: capacity {view.capacity}, allocatable {view.allocatable}")
     with _step(f"{name} is back: the kubelet lists it as Healthy"):
         os.mknod(os.path.join(device_dir, name))
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", STEP_TIMEOUT)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).devices[name] == "Healthy", START_TIMEOUT)
     allocatable = kubelet.resource(RESOURCE).allocatable
     _expect(allocatable == devices, f"{allocatable} of {devices} devices are allocatable")
 
@@ -118,7 +118,7 @@ async def _restart(kubelet: Kubelet, devices: int, admitted: Mapping[str, Mappin
     before = kubelet.registrations[-1]
     with _step("the kubelet restarts: the plugin registers again"):
         await kubelet.restart()
-        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, STEP_TIMEOUT)
+        await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == devices, START_TIMEOUT)
     after = kubelet.registrations[-1]
     _expect(after.endpoint != before.endpoint, f"the new registration has the old socket {before.endpoint}")
     click.echo(f"    Register: endpoint={after.endpoint} (before: {before.endpoint})")
@@ -134,15 +134,6 @@ async def _end(kubelet: Kubelet, plugin: PluginProcess) -> None:
     _expect(code == 0, f"the plugin exited with {code}")
     sockets = [name for name in os.listdir(kubelet.directory) if name.startswith("aosp-")]
     _expect(not sockets, f"the plugin left its socket: {sockets}")
-
-
-async def _unless_it_exits(plugin: PluginProcess, step: Coroutine[None, None, object]) -> None:
-    """Wait for a step. Raises TimeoutError if the plugin exits before."""
-    async with background_task(step) as happens, background_task(plugin.exited()) as exits:
-        await asyncio.wait((happens, exits), return_when=asyncio.FIRST_COMPLETED)
-        if not happens.done():
-            raise TimeoutError(f"the plugin exited with {exits.result()}")
-        await happens
 
 
 def _table(container: ContainerAllocation) -> str:
@@ -174,19 +165,11 @@ def _expect(condition: bool, failure: str) -> None:  # noqa: FBT001 - reads as a
         raise DemoError(failure)
 
 
-def _create_devices(directory: str, devices: int) -> None:
-    """Create the stand-in devices, which are empty files, and the directory of a host's binderfs."""
-    for name in ("dev", "binderfs"):
-        os.mkdir(os.path.join(directory, name))
-    for number in range(devices):
-        os.mknod(os.path.join(directory, f"dev/aosp_binder{number}"))
-
-
-def _plugin(directory: str) -> PluginProcess:
+def _plugin(directory: str, log: Callable[[str], object]) -> PluginProcess:
     variables = {
         "AOSP_PLUGIN_SHARED_MOUNTS": f"{directory}/binderfs:/dev/binderfs",
         "AOSP_PLUGIN_SHARED_DEVICES": "/dev/null:/dev/ashmem",
-        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": os.path.join(directory, POD_RESOURCES),
+        "AOSP_PLUGIN_POD_RESOURCES_SOCKET": "",
     }
     flags = ["--device-dir", f"{directory}/dev", "--kubelet-dir", f"{directory}/kubelet", "--verify", "file"]
-    return PluginProcess([*flags, "--listen", ""], variables)
+    return PluginProcess([*flags, "--listen", ""], variables, log)
