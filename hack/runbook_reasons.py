@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aosp_plugin.daemon.catalog import REASONS
+from aosp_plugin.report.catalog import REASONS
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "runbook.md"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generate the JSON schemas of /status and of ``kubectl phones -o json`` from their types: ``make docs``.
 
-The descriptions are the docstrings in ``aosp_plugin.daemon.report`` and ``kubectl_phones.report``, of the types
+The descriptions are the docstrings in ``aosp_plugin.report.document`` and ``kubectl_phones.report``, of the types
 and of their fields.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aosp_plugin.daemon import report
+from aosp_plugin.report import document as report
 from kubectl_phones import report as fleet
 
 if TYPE_CHECKING:

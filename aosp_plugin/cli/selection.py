@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from aosp_plugin.config import shown
-from aosp_plugin.daemon.report import State
 from aosp_plugin.errors import ConfigError
+from aosp_plugin.report.document import State
 
 if TYPE_CHECKING:
-    from aosp_plugin.daemon.report import DeviceReport, Report, ResourceReport
+    from aosp_plugin.report.document import DeviceReport, Report, ResourceReport
 
 
 class Selection(NamedTuple):

@@ -16,8 +16,8 @@ import msgspec
 from aosp_plugin import config
 from aosp_plugin.cli.summary import DEFAULT_ROWS, Line, problem_lines, summary
 from aosp_plugin.config import shown
-from aosp_plugin.daemon.report import Report, Severity
 from aosp_plugin.errors import ConfigError, ServiceError
+from aosp_plugin.report.document import Report, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.daemon.problems import lacks_devices
-from aosp_plugin.daemon.report import State
+from aosp_plugin.report.document import State
+from aosp_plugin.report.problems import lacks_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aosp_plugin.daemon.report import DeviceReport, DriverReport, LeakReport, PodContainer, Report, ResourceReport
+    from aosp_plugin.report.document import DeviceReport, DriverReport, LeakReport, PodContainer, Report, ResourceReport
 
 DEFAULT_ROWS = 20
 """Rows of a table that are shown by default."""

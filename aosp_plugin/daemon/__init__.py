@@ -1,1 +1,1 @@
-"""``aosp-plugin serve``: assembly, reload, leak detection, status and the page."""
+"""``aosp-plugin serve``: what serves a configuration, and its reload."""

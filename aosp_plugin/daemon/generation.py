@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING
 
 from aosp_plugin import __version__
 from aosp_plugin.daemon.allocations import report_allocations, report_once, yield_to_device_plugins
-from aosp_plugin.daemon.assembly import check_overlap, check_phone_directories, create_backends
-from aosp_plugin.daemon.node_reporter import NodeReporter
-from aosp_plugin.daemon.observation import Observation
-from aosp_plugin.daemon.servers import create_server, device_plugins, dra_drivers
+from aosp_plugin.daemon.assembly import (
+    check_overlap,
+    check_phone_directories,
+    create_backends,
+    create_server,
+    device_plugins,
+    dra_drivers,
+)
 from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.errors import HostError, PluginError, WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report.node_reporter import NodeReporter
+from aosp_plugin.report.observation import Observation
 
 if TYPE_CHECKING:
     import socket
@@ -31,9 +37,9 @@ if TYPE_CHECKING:
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.changes import History
-    from aosp_plugin.daemon.leak_detector import LeakDetector
     from aosp_plugin.framework.resource_server import ResourceServer
+    from aosp_plugin.report.changes import History
+    from aosp_plugin.report.leak_detector import LeakDetector
 
 LOG = logging.getLogger(__name__)
 
@@ -101,8 +107,8 @@ class Generation:
 
     def _serve_http(self) -> None:
         """Answer HTTP requests from now on. Raises OSError; then it may be called again."""
-        from aosp_plugin.daemon import endpoints  # noqa: PLC0415 - after the start, see serve_http_after_start
         from aosp_plugin.framework.service import http  # noqa: PLC0415 - as above
+        from aosp_plugin.report import endpoints  # noqa: PLC0415 - after the start, see serve_http_after_start
 
         routes = endpoints.routes(
             self.servers, self._files, self._observation, stuck=self._stuck, runbook_url=self.config.runbook_url
@@ -129,7 +135,7 @@ class Generation:
         failed = False
 
         def importing() -> None:
-            importlib.import_module("aosp_plugin.daemon.endpoints")
+            importlib.import_module("aosp_plugin.report.endpoints")
             if metrics.exposed:
                 metrics.load()
 
@@ -238,7 +244,7 @@ def _create_leak_detector(config: Config, backends: Mapping[str, BinderBackend])
     """Return the leak detector, or None if leak detection is off."""
     if not config.leak_scan_interval:
         return None
-    from aosp_plugin.daemon.leak_detector import LeakDetector  # noqa: PLC0415 - only where it is on
+    from aosp_plugin.report.leak_detector import LeakDetector  # noqa: PLC0415 - only where it is on
 
     return LeakDetector(backends, config.kubelet_dir, config.leak_scan_interval)
 

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from aosp_plugin import __version__
 from aosp_plugin.config import listen_address, status_address
 from aosp_plugin.daemon.assembly import check
-from aosp_plugin.daemon.changes import History
 from aosp_plugin.daemon.generation import Generation
-from aosp_plugin.daemon.report import Event
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.aio import complete_unless, leaves, wait_any
 from aosp_plugin.framework.service import logs
@@ -28,6 +26,8 @@ from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.liveness import Heartbeat, notify
 from aosp_plugin.framework.service.termination import stop_on_signals
 from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report.changes import History
+from aosp_plugin.report.document import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ Therefore a plugin removes only the specs
 
 - of resources that it serves itself without CDI, or served before a reload;
 - that its predecessor recorded, in a file beside the specs whose name has the first resource of both. A spec has no
-  place for it: annotations require CDI 0.6.0, and containerd before 1.7.13 rejects that;
+  place for it: annotations require CDI 0.6.0, and containerd before 1.7.12 rejects that;
 
 and none whose resource another process serves now, as in a rolling update with maxSurge.
 """

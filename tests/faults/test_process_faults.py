@@ -199,7 +199,7 @@ async def test_http_servers_start_when_descriptors_are_free_again(
 
 LATE_BUG = """\
 import os
-from aosp_plugin.daemon import leaks
+from aosp_plugin.report import leaks
 scan = leaks.scan
 leaks.scan = lambda *arguments: (None if os.path.exists(os.environ["BUG"]) else scan)(*arguments)
 """

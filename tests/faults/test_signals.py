@@ -177,7 +177,7 @@ async def cdi_directory_full(node: Node) -> AsyncIterator[Plugin]:
 @contextlib.asynccontextmanager
 async def task_dies(node: Node) -> AsyncIterator[Plugin]:
     """Put a bug into leak detection."""
-    (node.directory / "sitecustomize.py").write_text("import aosp_plugin.daemon.leaks as leaks\nleaks.scan = None\n")
+    (node.directory / "sitecustomize.py").write_text("import aosp_plugin.report.leaks as leaks\nleaks.scan = None\n")
     path = os.pathsep.join([str(node.directory), os.environ.get("PYTHONPATH", "")])
     async with node.serving(AOSP_PLUGIN_LEAK_SCAN_INTERVAL="1", PYTHONPATH=path) as plugin:
         yield plugin

@@ -86,7 +86,7 @@ def test_config_prints_each_value_with_its_source(tmp_path: Path) -> None:
 
 
 LATER = (
-    "psutil yaml json aosp_plugin.backend.spec_writer aosp_plugin.daemon.endpoints email http.server prometheus_client"
+    "psutil yaml json aosp_plugin.backend.spec_writer aosp_plugin.report.endpoints email http.server prometheus_client"
 )
 OTHER_COMMANDS = "testing cli.demo cli.status cli.device_directory cli.summary"
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import Config, NumberedSets, Resource
-from aosp_plugin.daemon import endpoints
 from aosp_plugin.daemon.assembly import create_backends
-from aosp_plugin.daemon.leak_detector import LeakDetector
-from aosp_plugin.daemon.observation import Observation
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import PodResources
 from aosp_plugin.framework.timings import DEFAULT
+from aosp_plugin.report import endpoints
+from aosp_plugin.report.leak_detector import LeakDetector
+from aosp_plugin.report.observation import Observation
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources as PodResourcesServer
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, listed, names, problem, until

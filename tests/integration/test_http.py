@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 import pytest
 
-from aosp_plugin.daemon import page
 from aosp_plugin.errors import ServiceError
 from aosp_plugin.framework.service import http as plugin_http
 from aosp_plugin.framework.service.address import listen
 from aosp_plugin.framework.service.http import Answer, in_loop, is_own_host, probe
 from aosp_plugin.framework.service.http import serving as serving_socket
+from aosp_plugin.report import page
 from kubelet_standin import Kubelet
 from tests.support import PATIENCE, Serve, free_port, listed, without_descriptors
 from tests.support import http_serving as serving

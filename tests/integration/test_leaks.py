@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
-from aosp_plugin.daemon.leaks import Holder, compare, scan
+from aosp_plugin.report.leaks import Holder, compare, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

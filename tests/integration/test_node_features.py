@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.daemon import node_features
-from aosp_plugin.daemon.node_features import Feature, FeatureFile, labels
-from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.inventory import Inventory, Snapshot
 from aosp_plugin.framework.timings import Backoff
 from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report import node_features
+from aosp_plugin.report.node_features import Feature, FeatureFile, labels
+from aosp_plugin.report.node_reporter import keep_observed, keep_written
 from tests.backends import binder_backend, scan
 from tests.support import Clock
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aosp_plugin.daemon.node_reporter import keep_observed, keep_written
-from aosp_plugin.daemon.node_taint import Readiness, StartupTaint, TaintTimings
 from aosp_plugin.framework.aio import background_task
 from aosp_plugin.framework.apiserver import protocol
 from aosp_plugin.framework.apiserver.client import ApiClient
@@ -21,6 +19,8 @@ from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.dra.interfaces import DriverState
 from aosp_plugin.framework.inventory import Inventory
 from aosp_plugin.framework.timings import Backoff
+from aosp_plugin.report.node_reporter import keep_observed, keep_written
+from aosp_plugin.report.node_taint import Readiness, StartupTaint, TaintTimings
 from kubelet_standin.apiserver import ApiServer
 
 if TYPE_CHECKING:

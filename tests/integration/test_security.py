@@ -15,11 +15,11 @@ import pytest
 
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.config import load
-from aosp_plugin.daemon import page
 from aosp_plugin.errors import ConfigError, UnhealthyDeviceError
 from aosp_plugin.framework.api import deviceplugin_pb2 as pb
 from aosp_plugin.framework.api.deviceplugin_pb2_grpc import DevicePluginStub
 from aosp_plugin.framework.cdi.spec_file import SpecFile
+from aosp_plugin.report import page
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.integration.test_binder_backend import needs_root

@@ -21,9 +21,9 @@ import pytest
 
 from aosp_plugin.cli import status
 from aosp_plugin.cli.summary import summary
-from aosp_plugin.daemon.report import Counts
 from aosp_plugin.errors import ConfigError, ServiceError
 from aosp_plugin.framework.service.http import Answer
+from aosp_plugin.report.document import Counts
 from kubelet_standin import Container, Kubelet, Pod
 from kubelet_standin.podresources_server import PodResources
 from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port, http_get, http_serving, listed
@@ -31,7 +31,7 @@ from tests.support import PATIENCE, RESOURCE, DeviceDirectory, Serve, free_port,
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aosp_plugin.daemon.report import ResourceReport
+    from aosp_plugin.report.document import ResourceReport
 
 COMMAND = [sys.executable, "-m", "aosp_plugin", "status"]
 REFRESH_OFTEN = "from aosp_plugin.cli import main, status; status.WATCH_INTERVAL = 0.05; raise SystemExit(main.main())"

@@ -13,8 +13,8 @@ import yaml
 
 from aosp_plugin import config
 from aosp_plugin.binder.provision import bulk, remote
-from aosp_plugin.daemon.servers import NODE_VARIABLE
 from aosp_plugin.framework.service.termination import EXIT_WITHIN
+from aosp_plugin.report.node_reporter import NODE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

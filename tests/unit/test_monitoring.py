@@ -12,11 +12,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.daemon.leaks import Leaks
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.registration import Loss
 from aosp_plugin.framework.service.metrics import CODES, LeakDetection, LeakDetectionState, Metrics, States
+from aosp_plugin.report.leaks import Leaks
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

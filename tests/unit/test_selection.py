@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from aosp_plugin.cli.selection import Selection
 from aosp_plugin.cli.summary import problem_lines
-from aosp_plugin.daemon.report import Counts, PodContainer, Problem, Report, Severity, State
 from aosp_plugin.errors import ConfigError
+from aosp_plugin.report.document import Counts, PodContainer, Problem, Report, Severity, State
 from tests.unit.test_summary import EMPTY, LEAK, NODE, NOW, device
 
 GAME, SHOP = PodContainer("games", "phone-1", "android"), PodContainer("shop", "phone-1", "android")

@@ -8,7 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from aosp_plugin.daemon.report import Change, DriverReport, Event, Known, Problem, Report, Severity, State
+from aosp_plugin.report.document import Change, DriverReport, Event, Known, Problem, Report, Severity, State
 from hack import status_schema
 from kubectl_phones.fleet import fleet
 from kubectl_phones.tests.clusters import cluster, node, pod

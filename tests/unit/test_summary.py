@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from aosp_plugin.cli.summary import age, ranges, summary
-from aosp_plugin.daemon.report import (
+from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
     Known,

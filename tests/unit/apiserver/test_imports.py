@@ -15,7 +15,7 @@ import pytest
         "aosp_plugin.framework.deviceplugin.plugin",
         "aosp_plugin.daemon.serve",
         "aosp_plugin.cli.main",
-        "aosp_plugin.daemon.node_reporter, aosp_plugin.daemon.node_features",
+        "aosp_plugin.report.node_reporter, aosp_plugin.report.node_features",
         "kubelet_standin",
         "kubelet_standin.pytest_plugin",
         "aosp_plugin.framework.apiserver.protocol, aosp_plugin.framework.timings",

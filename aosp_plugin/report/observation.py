@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
 from aosp_plugin.backend import expected_devices
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.daemon.ages import ResourceAges
-from aosp_plugin.daemon.changes import History, ResourceChanges
-from aosp_plugin.daemon.resource_report import LeakScans, ResourceStatus, leak_detection_state
 from aosp_plugin.framework.observer import Observers
 from aosp_plugin.framework.service.metrics import LeakDetection, LeakDetectionState, Metrics, States
+from aosp_plugin.report.ages import ResourceAges
+from aosp_plugin.report.changes import History, ResourceChanges
+from aosp_plugin.report.resource_report import LeakScans, ResourceStatus, leak_detection_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
     from aosp_plugin.config import Resource
-    from aosp_plugin.daemon.leaks import Leaks
-    from aosp_plugin.daemon.report import Change
     from aosp_plugin.framework.dra.interfaces import DraObserver
     from aosp_plugin.framework.observer import Observer
     from aosp_plugin.framework.podresources_client import Allocations, PodResources
     from aosp_plugin.framework.resource_server import ResourceServer
+    from aosp_plugin.report.document import Change
+    from aosp_plugin.report.leaks import Leaks
 
 
 class Detector(Protocol):

@@ -16,8 +16,8 @@ import pytest
 
 from aosp_plugin.binder.discovery.binder_device import BinderDevice, Identity, Kind
 from aosp_plugin.binder.driver.cgroup import parse_cgroup
-from aosp_plugin.daemon import leaks
-from aosp_plugin.daemon.leaks import (
+from aosp_plugin.report import leaks
+from aosp_plugin.report.leaks import (
     MAX_COMMAND_LENGTH,
     Changes,
     Gap,

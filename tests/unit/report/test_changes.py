@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
-from aosp_plugin.daemon.changes import MAX_CHANGES, MAX_PODS, History, ResourceChanges
-from aosp_plugin.daemon.report import Change, Event
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
+from aosp_plugin.report.changes import MAX_CHANGES, MAX_PODS, History, ResourceChanges
+from aosp_plugin.report.document import Change, Event
 from tests.support import RESOURCE, Clock
 
 PHONE, OTHER = Owner("games", "phone-1", "android"), Owner("shop", "phone-2", "android")

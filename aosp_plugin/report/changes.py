@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.daemon.report import Change, Event
 from aosp_plugin.framework.observer import Observer
+from aosp_plugin.report.document import Change, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -21,8 +21,8 @@ from aosp_plugin.framework.apiserver.protocol import ConflictError, NotFoundErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aosp_plugin.daemon.node_watch import Occurrence, ResourceWatch
     from aosp_plugin.framework.apiserver.client import ApiClient
+    from aosp_plugin.report.node_watch import Occurrence, ResourceWatch
 
 COMPONENT: Final = "aosp-device-plugin"
 NAMESPACE: Final = "default"

@@ -12,17 +12,17 @@ import time
 from typing import TYPE_CHECKING
 
 from aosp_plugin.config import Api
-from aosp_plugin.daemon.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 from aosp_plugin.errors import HostError, WorkerTimeoutError
 from aosp_plugin.framework.dra.names import driver_name
 from aosp_plugin.framework.worker import Worker
+from aosp_plugin.report.owners import CHECKPOINT, CLAIMS_CHECKPOINT, parse_checkpoint, parse_claims_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from aosp_plugin.backend import BinderBackend
-    from aosp_plugin.daemon.leaks import Holder, Leaks
-    from aosp_plugin.daemon.owners import PodUids
+    from aosp_plugin.report.leaks import Holder, Leaks
+    from aosp_plugin.report.owners import PodUids
 
 LOG = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class LeakDetector:
                 for binder_device in device_set
             }
 
-        from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+        from aosp_plugin.report import leaks  # noqa: PLC0415 - see above
 
         return leaks.scan([device for device_set in device_sets.values() for device in device_set], owners)
 
@@ -148,7 +148,7 @@ class LeakDetector:
             LOG.info("leak scan recovered")
 
     def _log_changes(self, resource: str, resource_leaks: Leaks) -> None:
-        from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+        from aosp_plugin.report import leaks  # noqa: PLC0415 - see above
 
         changes = leaks.compare(self._open_leaks.get(resource, ()), resource_leaks)
         self._open_leaks[resource] = changes.open
@@ -173,7 +173,7 @@ def _is_survived(error: Exception) -> bool:
         return True
     import psutil  # noqa: PLC0415 - see above
 
-    from aosp_plugin.daemon import leaks  # noqa: PLC0415 - see above
+    from aosp_plugin.report import leaks  # noqa: PLC0415 - see above
 
     return isinstance(error, (psutil.Error, *leaks.UNEXPECTED_CONTENT))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from aosp_plugin.daemon.node_watch import AGGREGATION, Occurrence, ResourceWatch
 from aosp_plugin.framework import DevicePlugin
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Inventory, Snapshot
+from aosp_plugin.report.node_watch import AGGREGATION, Occurrence, ResourceWatch
 from tests.backends import binder_backend
 from tests.support import Clock
 

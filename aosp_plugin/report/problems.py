@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aosp_plugin.daemon.catalog import entry
-from aosp_plugin.daemon.report import Problem, Severity, State
-from aosp_plugin.daemon.resource_report import GONE
+from aosp_plugin.report.catalog import entry
+from aosp_plugin.report.document import Problem, Severity, State
+from aosp_plugin.report.resource_report import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aosp_plugin.daemon.report import DeviceReport, Known, ResourceReport
+    from aosp_plugin.report.document import DeviceReport, Known, ResourceReport
 
 NAMED_DEVICES = 10
 """Devices, and pods, that a problem names."""

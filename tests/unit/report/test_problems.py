@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from aosp_plugin.binder.discovery.health import Reason
-from aosp_plugin.daemon import catalog
-from aosp_plugin.daemon.ages import Since
-from aosp_plugin.daemon.problems import NAMED_DEVICES, problems
-from aosp_plugin.daemon.report import DriverReport, Known, Problem, ResourceReport
-from aosp_plugin.daemon.resource_report import GONE, TRUNCATED, ResourceStatus, resource_report
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import DISABLED, Allocations, Owner
+from aosp_plugin.report import catalog
+from aosp_plugin.report.ages import Since
+from aosp_plugin.report.document import DriverReport, Known, Problem, ResourceReport
+from aosp_plugin.report.problems import NAMED_DEVICES, problems
+from aosp_plugin.report.resource_report import GONE, TRUNCATED, ResourceStatus, resource_report
 from hack import runbook_reasons
 from tests.support import RESOURCE
 

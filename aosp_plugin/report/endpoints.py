@@ -16,22 +16,22 @@ import msgspec
 from aosp_plugin import __version__
 from aosp_plugin.backend.driver_kind import has_selinux
 from aosp_plugin.config import listen_address, status_address
-from aosp_plugin.daemon import page
-from aosp_plugin.daemon.report import Known, Report
-from aosp_plugin.daemon.resource_report import resource_report
-from aosp_plugin.daemon.servers import node_name
 from aosp_plugin.framework.service.http import Answer, in_loop
 from aosp_plugin.framework.service.serving import probe_routes
+from aosp_plugin.report import page
+from aosp_plugin.report.document import Known, Report
+from aosp_plugin.report.node_reporter import node_name
+from aosp_plugin.report.resource_report import resource_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aosp_plugin.config import Config
-    from aosp_plugin.daemon.observation import NodeStatus, Observation
     from aosp_plugin.framework.events.file_events import FileEvents
     from aosp_plugin.framework.resource_server import ResourceServer
     from aosp_plugin.framework.service.http import Route
     from aosp_plugin.framework.service.metrics import Metrics
+    from aosp_plugin.report.observation import NodeStatus, Observation
 
 _COMPRESSION_LEVEL = 1
 """gzip's lowest level. It shrinks a report to a twentieth; the highest level gains less than a tenth for several times
@@ -109,7 +109,7 @@ class StatusRoute:
     def _encode(self, watching: str, status: NodeStatus) -> Answer:
         import gzip  # noqa: PLC0415 - with the first report, as ``problems``
 
-        from aosp_plugin.daemon.problems import problems  # noqa: PLC0415 - as above
+        from aosp_plugin.report.problems import problems  # noqa: PLC0415 - as above
 
         resources = tuple(resource_report(resource, status.allocations) for resource in status.resources)
         allocations = Known(not status.allocations.problem, status.allocations.problem)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aosp_plugin.daemon.ages import ResourceAges
 from aosp_plugin.framework.devices import Device
 from aosp_plugin.framework.inventory import Snapshot
 from aosp_plugin.framework.podresources_client import Owner
+from aosp_plugin.report.ages import ResourceAges
 from tests.support import Clock
 
 PHONE, OTHER = Owner("games", "phone-1", "android"), Owner("games", "phone-2", "android")

@@ -6,8 +6,8 @@ import collections
 from typing import TYPE_CHECKING, NamedTuple
 
 from aosp_plugin.binder.discovery.names import natural_key
-from aosp_plugin.daemon.ages import Since
-from aosp_plugin.daemon.report import (
+from aosp_plugin.report.ages import Since
+from aosp_plugin.report.document import (
     Counts,
     DeviceReport,
     DriverReport,
@@ -20,11 +20,11 @@ from aosp_plugin.daemon.report import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aosp_plugin.daemon.leaks import Holder, Leaks
     from aosp_plugin.framework.dra.interfaces import DriverState
     from aosp_plugin.framework.inventory import Snapshot
     from aosp_plugin.framework.podresources_client import Allocations, Owner
     from aosp_plugin.framework.service.metrics import LeakDetectionState
+    from aosp_plugin.report.leaks import Holder, Leaks
 
 TRUNCATED, GONE = "truncated", "gone"
 """Reasons in addition to the health reasons of the backend: a device does not fit into the list that the kubelet gets;

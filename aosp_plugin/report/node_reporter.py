@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from aosp_plugin.binder.driver.host import Host
-from aosp_plugin.daemon.servers import node_name
 from aosp_plugin.errors import HostError, PluginError
 from aosp_plugin.framework.apiserver.protocol import ApiError
 from aosp_plugin.framework.timings import Backoff
@@ -31,6 +31,15 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two readings of the state of the resources."""
+
+
+NODE_VARIABLE = "NODE_NAME"
+"""Environment variable with the name of the Kubernetes node. The host name that a container sees is that of its pod."""
+
+
+def node_name() -> str:
+    """Return the name of the Kubernetes node."""
+    return os.environ.get(NODE_VARIABLE) or os.uname().nodename
 
 
 class Output(Protocol):
@@ -136,14 +145,14 @@ async def keep_written(
 
 
 def _events(api: ApiClient, servers: Sequence[ResourceServer]) -> Output:
-    from aosp_plugin.daemon.node_events import NodeEvents  # noqa: PLC0415 - see above
-    from aosp_plugin.daemon.node_watch import ResourceWatch  # noqa: PLC0415 - see above
+    from aosp_plugin.report.node_events import NodeEvents  # noqa: PLC0415 - see above
+    from aosp_plugin.report.node_watch import ResourceWatch  # noqa: PLC0415 - see above
 
     return NodeEvents(api, node_name(), [ResourceWatch(server) for server in servers])
 
 
 def _startup_taint(api: ApiClient, key: str, servers: Sequence[ResourceServer]) -> Output:
-    from aosp_plugin.daemon.node_taint import StartupTaint  # noqa: PLC0415 - see above
+    from aosp_plugin.report.node_taint import StartupTaint  # noqa: PLC0415 - see above
 
     return StartupTaint(api, node_name(), key, servers)
 
@@ -151,7 +160,7 @@ def _startup_taint(api: ApiClient, key: str, servers: Sequence[ResourceServer]) 
 def _feature_file(
     config: Config, servers: Sequence[ResourceServer], backends: Mapping[str, BinderBackend], worker: Worker
 ) -> Output:
-    from aosp_plugin.daemon.node_features import Feature, FeatureFile  # noqa: PLC0415 - see above
+    from aosp_plugin.report.node_features import Feature, FeatureFile  # noqa: PLC0415 - see above
 
     host = Host(config.host_root)
     features = [Feature(server, backends[server.resource_name], host) for server in servers]
