@@ -1,7 +1,7 @@
-"""Run device plugins or DRA drivers as a process: signals, logs, probes and metrics.
+"""Run device plugins or DRA drivers as a process: signals, logs, systemd, probes and metrics.
 
-``serve`` is the whole main program of a device plugin, ``serve_dra`` that of a DRA driver. A daemon with more to do
-uses their parts.
+``serve`` is the whole main program of a device plugin, ``serve_dra`` that of a DRA driver. A program with more to do is
+a ``Process`` as well, and starts its servers with ``Running``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from aosp_plugin.framework.events.file_events import FileEvents
 from aosp_plugin.framework.podresources_client import POD_RESOURCES_SOCKET, PodResources
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.address import listen, listen_address
-from aosp_plugin.framework.service.liveness import Heartbeat
+from aosp_plugin.framework.service.liveness import Heartbeat, notify
 from aosp_plugin.framework.service.metrics import Metrics, States
 from aosp_plugin.framework.service.termination import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 
     from aosp_plugin.framework.backend import Backend
     from aosp_plugin.framework.resource_server import ResourceServer
@@ -156,6 +156,62 @@ def _report(errors: Sequence[BaseException]) -> None:
             LOG.error("task failed, exiting", exc_info=error)
 
 
+class Process:
+    """What each process has: signals, a heartbeat, systemd, and one group of tasks, none of which fails unnoticed."""
+
+    def __init__(self) -> None:
+        """``servers`` are those that run, once there are any."""
+        self.stop, self.reload = asyncio.Event(), asyncio.Event()
+        """Set by SIGTERM and SIGINT, and by SIGHUP."""
+        self.servers: Sequence[ResourceServer] | None = None
+        self._heartbeat = Heartbeat()
+
+    def stuck(self) -> str:
+        """Return what is wrong with the event loop; empty if nothing is. To be called in other threads."""
+        return self._heartbeat.problem()
+
+    async def run(self, work: Callable[[asyncio.TaskGroup], Awaitable[None]], *, reloads: bool = False) -> None:
+        """Run ``work`` in the group; it returns when it has ended what it started, after ``stop`` is set.
+
+        Without ``reloads``, SIGHUP keeps its effect. Raises the errors of all tasks as a group.
+        """
+        stop_on_signals(self.stop.set, self.reload.set if reloads else None)
+        async with asyncio.TaskGroup() as tasks:
+            heartbeat = tasks.create_task(self._heartbeat.run())
+            tasks.create_task(notify(self._unready, self.stop))
+            await work(tasks)
+            heartbeat.cancel()
+
+    def _unready(self) -> list[str]:
+        return ["starting"] if self.servers is None else [server.unready for server in self.servers]
+
+
+class Running:
+    """Servers and the tasks beside them, from their start to their end."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        servers: Sequence[ResourceServer],
+        beside: Iterable[Coroutine[None, None, None]],
+        run: Callable[[ResourceServer], Coroutine[None, None, None]] = lambda server: server.run(),
+    ) -> None:
+        """Start ``run`` for each server, and ``beside``, which is cancelled when the servers have ended."""
+        self._servers = servers
+        self._serving = [tasks.create_task(run(server)) for server in servers]
+        self._beside = [tasks.create_task(work) for work in beside]
+
+    async def stop(self) -> None:
+        """Stop the servers, and wait until all has ended."""
+        for server in self._servers:
+            server.stop()
+        await asyncio.wait(self._serving)
+        for task in self._beside:
+            task.cancel()
+        if self._beside:
+            await asyncio.wait(self._beside)
+
+
 async def _serve(
     create: Callable[[FileEvents, Metrics], Sequence[ResourceServer]],
     pod_resources_socket: str,
@@ -163,35 +219,30 @@ async def _serve(
     allowed_hosts: Collection[str],
 ) -> None:
     """Run the servers that ``create`` returns. The podresources socket is that of device plugins."""
-    servers: list[ResourceServer] = []
+    process = Process()
 
-    def stop() -> None:
-        for server in servers:
-            server.stop()
+    async def work(tasks: asyncio.TaskGroup) -> None:
+        with contextlib.ExitStack() as stack:
+            files = stack.enter_context(contextlib.closing(FileEvents()))
+            metrics = Metrics(States(polling=lambda: files.polling), exposed=address is not None)
+            process.servers = servers = create(files, metrics)
+            beside = []
+            if plugins := [server for server in servers if isinstance(server, DevicePlugin)]:
+                pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
+                stack.callback(pod_resources.close)
+                beside.append(KubeletView(plugins, pod_resources).run())
+            running = Running(tasks, servers, beside)
+            if address is not None:
+                from aosp_plugin.framework.service import http  # noqa: PLC0415 - only where it is on
 
-    stop_on_signals(stop)
-    with contextlib.ExitStack() as stack:
-        files = stack.enter_context(contextlib.closing(FileEvents()))
-        heartbeat = Heartbeat()
-        metrics = Metrics(States(polling=lambda: files.polling), exposed=address is not None)
-        servers += create(files, metrics)
-        background = [heartbeat.run()]
-        if plugins := [server for server in servers if isinstance(server, DevicePlugin)]:
-            pod_resources = PodResources(pod_resources_socket, [plugin.resource_name for plugin in plugins])
-            stack.callback(pod_resources.close)
-            background.append(KubeletView(plugins, pod_resources).run())
-        if address is not None:
-            from aosp_plugin.framework.service import http  # noqa: PLC0415 - only where it is on
+                routes = probe_routes(servers, process.stuck)
+                routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
+                stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
+                metrics.load()
+            await process.stop.wait()
+            await running.stop()
 
-            routes = probe_routes(servers, heartbeat.problem)
-            routes["/metrics"] = lambda: http.Answer(*metrics.exposition())
-            stack.enter_context(http.serving(listen(address), routes, {address[0], *allowed_hosts}))
-            metrics.load()
-        async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(work) for work in background]
-            await asyncio.wait([tasks.create_task(server.run()) for server in servers])
-            for task in others:
-                task.cancel()
+    await process.run(work)
 
 
 def probe_routes(servers: Sequence[ResourceServer], stuck: Callable[[], str]) -> dict[str, Route]:
