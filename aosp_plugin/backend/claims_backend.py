@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from aosp_plugin.backend.parameters import Parameters
-    from aosp_plugin.backend.recreation import Recreator
     from aosp_plugin.binder.devices.sets import DeviceSet
     from aosp_plugin.binder.discovery.binder_device import BinderDevice
     from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.binder.provision.recreation import Recreator
     from aosp_plugin.config import Resource
     from aosp_plugin.framework.backend import ClaimParameters
     from aosp_plugin.framework.devices import ContainerEdits

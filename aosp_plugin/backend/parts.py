@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from aosp_plugin.backend.container_edits import EditsBuilder
     from aosp_plugin.backend.health import Holds
     from aosp_plugin.backend.phones import Phones
-    from aosp_plugin.backend.recreation import Recreator
     from aosp_plugin.backend.spec_writer import SpecWriter
     from aosp_plugin.binder.devices.sets import Layout
     from aosp_plugin.binder.driver.host import Host
     from aosp_plugin.binder.provision.phones import PhoneProvisioner
     from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
+    from aosp_plugin.binder.provision.recreation import Recreator
     from aosp_plugin.config import Resource
 
 
@@ -122,7 +122,7 @@ def recreator(
     """
     if resource.recreate is Recreate.NEVER or (resource.phones is not None and resource.api is Api.DRA):
         return None
-    from aosp_plugin.backend.recreation import Recreator  # noqa: PLC0415 - see above
+    from aosp_plugin.binder.provision.recreation import Recreator  # noqa: PLC0415 - see above
 
     return Recreator(host, store, provisioner)
 

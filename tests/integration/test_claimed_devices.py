@@ -14,7 +14,7 @@ from aosp_plugin.binder.discovery.binder_device import Kind
 from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.driver.host import Host
 from aosp_plugin.binder.errors import DevicesExhaustedError, HostError
-from aosp_plugin.binder.provision import recreate
+from aosp_plugin.binder.provision import recreation
 from aosp_plugin.config import Api, NumberedSets, Recreate, Resource
 from aosp_plugin.errors import UnhealthyDeviceError, UnknownDeviceError
 from aosp_plugin.framework.backend import ClaimParameters
@@ -58,8 +58,7 @@ def recreated(monkeypatch: pytest.MonkeyPatch) -> list[str | HostError]:
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL))
         os.rename(fresh, device.path)
 
-    monkeypatch.setattr(recreate, "recreate_device", recreate_device)
-    monkeypatch.setattr(recreate, "sweep", lambda *_: 0)
+    monkeypatch.setattr(recreation, "recreate_device", recreate_device)
     monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
     return names
 

@@ -12,7 +12,7 @@ import pytest
 
 from aosp_plugin.binder.discovery import scanner
 from aosp_plugin.binder.discovery.binder_device import Kind
-from aosp_plugin.binder.provision import recreate
+from aosp_plugin.binder.provision import recreation
 from aosp_plugin.binder.provision.provisioner import DeviceProvisioner
 from aosp_plugin.config import NumberedSets, Provision, Recreate
 from aosp_plugin.errors import BackendError, DevicesExhaustedError, HostError, UnhealthyDeviceError
@@ -30,27 +30,19 @@ if TYPE_CHECKING:
 
 
 class Recreations:
-    """Replaces ``binder.provision.recreate``, and the binderfs that the devices are in."""
+    """Replaces ``binder.provision.recreation``, and the binderfs that the devices are in."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recreated: list[str] = []
         """Name of each recreated device."""
-        self.swept: list[str] = []
         self.failure: HostError | None = None
-        monkeypatch.setattr(recreate, "recreate_device", self._recreate_device)
-        monkeypatch.setattr(recreate, "sweep", self._sweep)
+        monkeypatch.setattr(recreation, "recreate_device", self._recreate_device)
         monkeypatch.setattr(scanner, "kind_of", lambda *_: Kind.BINDERFS)
 
     def _recreate_device(self, device: BinderDevice, _host: Host) -> None:
         if self.failure is not None:
             raise self.failure
         self.recreated.append(device.name)
-
-    def _sweep(self, directory: str, _host: Host) -> int:
-        self.swept.append(directory)
-        if self.failure is not None:
-            raise self.failure
-        return 2
 
 
 @pytest.fixture
@@ -137,25 +129,6 @@ async def test_failed_recreation_stops_the_container_and_is_published(
         with pytest.raises(AdmissionError, match="max= is reached"):
             await kubelet.start_container(pod, "main")
         await kubelet.wait_for(lambda k: k.resource(RESOURCE).allocatable == 1)
-
-
-def test_temporary_devices_are_removed_once(
-    recreations: Recreations, backend: BinderBackend, devices: DeviceDirectory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If they cannot be removed, the devices are healthy nevertheless."""
-    caplog.set_level(logging.INFO)
-    recreations.failure = HostError("read-only")
-    assert scan(backend) == {"aosp_binder0": "", "aosp_binder1": ""}
-    backend.update_host()
-    assert "cannot remove temporary binder devices" in caplog.text
-    recreations.failure = None
-    other_backend = recreating(devices)
-    recreations.swept.clear()
-    other_backend.scan()
-    other_backend.update_host()
-    other_backend.update_host()
-    assert recreations.swept == [str(devices.directory)]
-    assert "removed temporary binder devices" in caplog.text
 
 
 def test_recreation_rewrites_the_cdi_spec(recreations: Recreations, devices: DeviceDirectory) -> None:

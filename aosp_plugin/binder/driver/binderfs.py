@@ -86,7 +86,10 @@ _NO_OPEN = (NotPermittedError, "denied by the device cgroup: run on the host or 
 _BAD_MODE = (NotPermittedError, "denied by its mode (run as root), or its file system is mounted with nodev")
 _NO_BINDERFS = "this kernel has no binderfs: modprobe binder_linux, or boot a kernel with CONFIG_ANDROID_BINDERFS"
 _NO_DRIVER = "no driver for it (a binderfs device opens in its own binderfs only; a copy of it never opens)"
-_NO_MINOR = f"all {ALL_MINORS} minor numbers of the binderfs mounts are in use"
+_NO_MINOR = (
+    f"all {ALL_MINORS} minor numbers of the binderfs mounts are in use; what lists those with the most, on the host: "
+    "grep -c ' - binder ' /proc/[0-9]*/mountinfo | sort -t: -nk2 | tail -3"
+)
 _NO_CONTROL = "not the control file of a binderfs: mount one with 'mount -t binder binder DIRECTORY'"
 _NOT_BINDER = (BinderfsError, "not a device of the binder driver")
 _COVERED = (BinderfsError, "it is a mount point: unmount it first")
@@ -135,8 +138,6 @@ def refusal(step: Step, number: int, path: str) -> BinderfsError:
     The meaning of each number was measured on Linux 6.1. Other numbers get the system's own text.
     """
     kind, text = _REFUSALS.get((step, number), (BinderfsError, os.strerror(number)))
-    if text is _NO_MINOR:
-        text = f"{text}: {_foreign_binderfs()}"
     return kind(f"cannot {step.value} {path}: {text}")
 
 
@@ -159,16 +160,10 @@ def exhausted(path: str, count: int, max_devices: int | None) -> DevicesExhauste
     else:
         limit = "an unknown max=" if max_devices is None else f"max={max_devices}"
         text = (
-            f"the mount contains {count} devices of {limit}, so {_NO_MINOR}: remove binder devices elsewhere, or end "
-            f"the processes that have removed devices open; {_foreign_binderfs()}"
+            f"the mount contains {count} devices of {limit}: remove binder devices elsewhere, or end the processes "
+            f"that have removed devices open, because {_NO_MINOR}"
         )
     return DevicesExhaustedError(f"cannot create {path}: {text}")
-
-
-def _foreign_binderfs() -> str:
-    from aosp_plugin.binder.driver import foreign  # noqa: PLC0415 - only this error needs it
-
-    return foreign.foreign_binderfs()
 
 
 def add_request(name: str) -> bytearray:

@@ -1,6 +1,6 @@
-"""In the guest: take all minor numbers of binderfs: ``DIRECTORY CGROUP``. The caller gives it a mount namespace.
+"""In the guest: take all minor numbers of binderfs: ``DIRECTORY``. The caller gives it a mount namespace.
 
-Enters the cgroup, prints what it has taken and how the kernel refuses more, and keeps all until it is ended.
+Prints what it has taken and how the kernel refuses more, and keeps all until it is ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import sys
-from pathlib import Path
 
 from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.binder.errors import DevicesExhaustedError
@@ -20,10 +19,8 @@ MOUNTS = 300
 the first binderfs take what these mounts leave."""
 
 
-def main(directory: str, cgroup: str) -> None:
+def main(directory: str) -> None:
     """Take them, report, and wait."""
-    os.makedirs(cgroup)
-    Path(cgroup, "cgroup.procs").write_text(f"{os.getpid()}\n", encoding="utf-8")
     paths = [f"{directory}/{number}" for number in range(MOUNTS)]
     for path in paths:
         os.makedirs(path)

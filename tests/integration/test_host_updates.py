@@ -1,20 +1,19 @@
-"""Locks of recreation and provisioning: real locks of other processes on a binderfs made of plain files."""
+"""Updates of the host, recreation and provisioning, with a binderfs made of plain files."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import stat
-import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aosp_plugin.binder.driver.host import Driver, Host
-from aosp_plugin.binder.provision import provisioner, recreate
+from aosp_plugin.binder.provision import provisioner, recreation
 from aosp_plugin.config import Provision, Recreate
 from aosp_plugin.errors import UnhealthyDeviceError
 from aosp_plugin.framework import DevicePlugin
@@ -22,11 +21,9 @@ from aosp_plugin.framework.worker import Worker
 from kubelet_standin import Kubelet
 from tests.backends import binder_backend, scan
 from tests.fake_binderfs import FakeBinderfs
-from tests.integration.test_binder_backend import needs_root
-from tests.support import IN_LIFE, PATIENCE, RESOURCE, run, unprivileged, until
+from tests.support import IN_LIFE, PATIENCE, RESOURCE, run, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from aosp_plugin.backend import BinderBackend
@@ -70,10 +67,6 @@ class Place:
         """Return a backend that recreates devices."""
         return binder_backend(self.dev, host=BinderfsHost(), recreate=Recreate.ON_START)
 
-    def control(self, name: str) -> Path:
-        """Return the control file of the binderfs of a device."""
-        return self.root / f"binderfs-{name}" / "binder-control"
-
     def set_limit(self, limit: int) -> None:
         """Set max= of each binderfs."""
         for directory in self.kernel.mounts:
@@ -87,27 +80,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, FakeBinderfs(monkeypatch))
 
 
-@contextlib.asynccontextmanager
-async def locked(path: Path, *, by_a_user: bool = False) -> AsyncIterator[Callable[[], None]]:
-    """Hold a lock in another process, of the user 65534 if requested; yield the function that releases it."""
-    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print('locked')"
-    command = [sys.executable, "-u", "-c", f"{code}; sys.stdin.read()", str(path)]
-    pipe = asyncio.subprocess.PIPE
-    holder = await asyncio.create_subprocess_exec(
-        *(unprivileged(command) if by_a_user else command), stdin=pipe, stdout=pipe
-    )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    try:
-        assert await asyncio.wait_for(holder.stdout.readline(), PATIENCE) == b"locked\n"
-        yield holder.stdin.close
-    finally:
-        holder.stdin.close()
-        await asyncio.wait_for(holder.wait(), PATIENCE)
-
-
 async def test_retry_never_recreates_a_device_that_a_container_has_got(place: Place) -> None:
-    """The retry of another device takes long when the container starts: its binderfs is locked."""
+    """The retry of another device takes long when the container starts."""
     backend = place.backend()
     assert scan(backend) == dict.fromkeys(DEVICES, "")
     place.set_limit(1)
@@ -116,53 +90,24 @@ async def test_retry_never_recreates_a_device_that_a_container_has_got(place: Pl
             backend.pre_start([name])
     place.set_limit(100)
     steps: list[str] = []
-    place.kernel.hook = steps.append
+    release = threading.Event()
+
+    def hook(step: str) -> None:
+        assert release.wait(PATIENCE)
+        steps.append(step)
+
+    place.kernel.hook = hook
     worker = Worker("test")
-    async with locked(place.control("aosp_binder0")) as release:
-        retries = asyncio.create_task(worker.run(backend.update_host))
-        start = asyncio.create_task(worker.run(partial(backend.pre_start, ["aosp_binder1"])))
-        start.add_done_callback(lambda _: steps.append("started"))
-        release()
-        await start
-        await retries
-        await worker.run(backend.update_host)
+    retries = asyncio.create_task(worker.run(backend.update_host))
+    start = asyncio.create_task(worker.run(partial(backend.pre_start, ["aosp_binder1"])))
+    start.add_done_callback(lambda _: steps.append("started"))
+    release.set()
+    await start
+    await retries
+    await worker.run(backend.update_host)
     worker.close()
-    assert steps == [*(f"add {recreate.TEMPORARY_PREFIX}aosp_binder{number}" for number in (0, 1, 1)), "started"]
+    assert steps == [*(f"add {recreation.TEMPORARY_PREFIX}aosp_binder{number}" for number in (0, 1, 1)), "started"]
     assert scan(backend) == dict.fromkeys(DEVICES, "")
-
-
-async def test_lock_that_is_not_released_fails_the_start_with_its_path(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The device is recreated when the lock is released."""
-    monkeypatch.setattr(recreate, "LOCK_TIMEOUT", 0.2)
-    backend = place.backend()
-    scan(backend)
-    async with locked(place.control("aosp_binder0")):
-        expected = f"cannot lock {place.control('aosp_binder0')}: another process holds the lock"
-        with pytest.raises(UnhealthyDeviceError, match=expected):
-            await asyncio.to_thread(backend.pre_start, ["aosp_binder0"])
-        assert scan(backend) == {"aosp_binder0": "not-recreated", "aosp_binder1": ""}
-        backend.pre_start(["aosp_binder1"])
-    backend.update_host()
-    assert scan(backend) == dict.fromkeys(DEVICES, "")
-
-
-@needs_root
-async def test_users_of_the_host_cannot_block_recreation_and_provisioning(place: Place) -> None:
-    """They can open every directory of the host, and lock it."""
-    provisioned = place.root / "provisioned"
-    provisioned.mkdir()
-    backend = place.backend()
-    scan(backend)
-    async with contextlib.AsyncExitStack() as stack:
-        for directory in (place.dev, provisioned, *map(place.root.joinpath, map("binderfs-{}".format, DEVICES))):
-            await stack.enter_async_context(locked(directory, by_a_user=True))
-        backend.pre_start([*DEVICES])
-        backend.update_host()
-        provision = Provision(count=3, directory=str(provisioned))
-        binder_backend("/none", host=BinderfsHost(), provision=provision).update_host()
-    assert len(os.listdir(provisioned)) == 4, "three devices and the control file"
 
 
 async def test_kubelet_gets_provisioned_devices_with_the_first_list(place: Place, kubelet_dir: str) -> None:

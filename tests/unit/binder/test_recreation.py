@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import gc
 import os
@@ -20,10 +19,9 @@ from aosp_plugin.binder.discovery.health import Verify
 from aosp_plugin.binder.discovery.names import LONGEST_NAME, name_problem
 from aosp_plugin.binder.discovery.store import Past, track
 from aosp_plugin.binder.driver import binderfs
-from aosp_plugin.binder.driver.binderfs import CONTROL_NAME
 from aosp_plugin.binder.driver.host import Driver, Host
 from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, NotPermittedError
-from aosp_plugin.binder.provision.recreate import TEMPORARY_PREFIX, recreate_device, sweep
+from aosp_plugin.binder.provision.recreation import TEMPORARY_PREFIX, recreate_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -83,10 +81,6 @@ class Place:
     def recreate(self, device: BinderDevice | None = None) -> None:
         """Recreate a1, or another device."""
         recreate_device(device or self.device(), self.host)
-
-    def sweep(self) -> int:
-        """Sweep the binderfs."""
-        return sweep("/run", self.host)
 
     def inode(self, name: str = "a1") -> int:
         """Return the inode, which differs between a device and its replacement."""
@@ -228,16 +222,15 @@ def killed_at(place: Place, stop: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-@pytest.mark.parametrize("repair", [Place.sweep, Place.recreate])
-def test_a_kill_at_any_point_leaves_a_usable_device(place: Place, repair: Callable[[Place], object]) -> None:
-    """The name leads to the old device or the fresh one. A sweep or the next recreation removes a temporary one."""
+def test_a_kill_at_any_point_leaves_a_usable_device(place: Place) -> None:
+    """The name leads to the old device or the fresh one. The next recreation removes a temporary one."""
     names = set()
     for stop in points(place):
         assert killed_at(place, stop)
         assert place.device().kind is Kind.BINDERFS
         assert stat.S_IMODE((place.run / "a1").stat().st_mode) == 0o666
         names |= place.names()
-        repair(place)
+        place.recreate()
         assert place.names() == {"a1"}
     assert names == {"a1", TEMPORARY}
 
@@ -274,15 +267,14 @@ def test_a_refusal_leaves_the_old_device_unchanged(
 
 
 def test_the_first_error_is_raised_if_the_cleanup_fails_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The temporary device is left to the next sweep."""
+    """The temporary device is left to the next recreation."""
     device = place.device()
     refuse = raising(errno.EROFS)
     monkeypatch.setattr(os, "chmod", refuse)
     monkeypatch.setattr(place.kernel, "hook", lambda _step: monkeypatch.setattr(os, "unlink", refuse))
     with pytest.raises(BinderfsError, match=f"recreate {place.run}/a1"):
         place.recreate(device)
-    monkeypatch.undo()
-    assert place.sweep() == 1
+    assert place.names() == {"a1", TEMPORARY}
 
 
 def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
@@ -291,6 +283,19 @@ def test_recreation_requires_room_for_one_more_device(place: Place) -> None:
     with pytest.raises(DevicesExhaustedError, match=f"^cannot recreate {place.run}/a1: .* max=1 is reached.*one more"):
         place.recreate()
     assert (place.inode(), place.names()) == (before, {"a1"})
+
+
+def test_temporary_devices_of_others_are_removed_when_their_room_is_needed(place: Place) -> None:
+    others = {"a1", ",a3", "+a4", "a,+5"}
+    for name in (*others - {"a1"}, f"{TEMPORARY_PREFIX}a8", f"{TEMPORARY_PREFIX}a9"):
+        place.add(name)
+    place.recreate()
+    assert f"{TEMPORARY_PREFIX}a9" in place.names()
+    place.kernel.mount(str(place.run), len(place.names()), remount=True)
+    before = place.inode()
+    place.recreate()
+    assert place.inode() != before
+    assert place.names() == others
 
 
 def test_only_devices_in_a_binderfs_are_recreated(place: Place) -> None:
@@ -318,50 +323,3 @@ def test_a_device_that_changed_after_the_scan_is_not_recreated(place: Place) -> 
             place.recreate(device)
     assert (place.names(), (place.dev / "precious").exists()) == (set(), True)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
-
-
-def test_a_sweep_removes_temporary_devices_only(place: Place) -> None:
-    others = {"a1", ",a3", "+a4", "a,+5"}
-    for name in (*others - {"a1"}, TEMPORARY, f"{TEMPORARY_PREFIX}a9"):
-        place.add(name)
-    assert (place.sweep(), place.sweep()) == (2, 0)
-    assert place.names() == others
-    assert (place.run / CONTROL_NAME).exists()
-    with pytest.raises(BinderfsError, match=f"open {place.dev}/{CONTROL_NAME}"):
-        sweep("/dev", place.host)
-
-
-def test_recreations_and_sweeps_of_one_binderfs_exclude_each_other(place: Place) -> None:
-    """A sweep must not remove the temporary device of a recreation in progress: the lock is held at each point."""
-    locked: list[str] = []
-
-    def try_to_lock(point: str) -> None:
-        control = os.open(place.run / CONTROL_NAME, os.O_RDONLY)
-        try:
-            # Only an exclusive lock refuses a shared one.
-            fcntl.flock(control, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            locked.append(point)
-        finally:
-            os.close(control)
-
-    expected, device = points(place), place.device()
-    with observed(place, try_to_lock):
-        place.recreate(device)
-    assert locked == expected
-    del locked[:]
-    place.add(TEMPORARY)
-    with observed(place, try_to_lock):
-        place.sweep()
-    assert locked == ["before unlink", "after unlink"]
-
-
-def test_a_lock_on_the_directory_does_not_block_recreation(place: Place) -> None:
-    """Containers see the directory of the binderfs, and could lock it."""
-    directory = os.open(place.run, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        place.recreate()
-        assert place.sweep() == 0
-    finally:
-        os.close(directory)

@@ -1,0 +1,166 @@
+"""Recreation: a fresh binder device replaces a used one before the next container starts.
+
+A binder device remembers the user of its first context manager for as long as it exists, and refuses every other user
+with EPERM (drivers/android/binder.c ``binder_ioctl_set_ctx_mgr``). A process of the previous tenant that still holds
+the device stays in its context, next to the processes of the new tenant. Neither can be undone on an existing device; a
+fresh one has a context of its own.
+
+The fresh device is created under a temporary name and renamed over the old one, which a binderfs allows
+(drivers/android/binderfs.c ``binderfs_rename``). So the name always exists, and a crash leaves at most a temporary
+device, which is removed by the next recreation of the same device, or of another one that needs its room. Unlinking the
+old device first would lose the name in a crash between both steps. It would also lose the name if ``max=`` is reached
+and a process holds the old device, which counts until that process ends.
+
+The minor number and the inode of the device change. The file system does not, so that ``health`` does not report the
+device as replaced. The driver's logs (binder_logs) name the new context by the temporary name, permanently. A listing
+of the binderfs that needs more than one getdents call (from about 800 devices on) may miss a device that is recreated
+meanwhile, because the kernel inserts new files at the front. A lookup of the name does not miss it, and neither does a
+listing of links to the devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from aosp_plugin.binder.discovery.binder_device import Kind
+from aosp_plugin.binder.discovery.names import natural_sort
+from aosp_plugin.binder.driver import binderfs
+from aosp_plugin.binder.driver.binderfs import Step
+from aosp_plugin.binder.errors import BinderfsError, DevicesExhaustedError, HostError, ProvisionerError
+from aosp_plugin.binder.provision.mount import MODE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aosp_plugin.binder.devices.sets import DeviceSet
+    from aosp_plugin.binder.discovery.binder_device import BinderDevice
+    from aosp_plugin.binder.discovery.store import DeviceStore
+    from aosp_plugin.binder.driver.host import Host
+    from aosp_plugin.binder.provision.phones import PhoneProvisioner
+
+LOG = logging.getLogger(__name__)
+
+TEMPORARY_PREFIX = ",+"
+"""The temporary name of a device is this and its own name.
+
+No device prefix starts with a comma (``names.name_problem``), so a scan neither lists such a device nor warns about it.
+Two bytes leave room for every device ID: 63 characters of up to 4 bytes, and a binderfs accepts 255 bytes.
+"""
+
+
+class Recreator:
+    """Recreates the binder devices of one resource and remembers failures.
+
+    To be used in one thread, so that no retry happens between the recreation of a device for a container and the start
+    of that container. ``failed`` may be read in any thread.
+    """
+
+    def __init__(self, host: Host, store: DeviceStore, provisioner: PhoneProvisioner | None) -> None:
+        """``provisioner`` mounts a fresh binderfs for a phone; without it, each device is replaced in its binderfs."""
+        self._host = host
+        self._store = store
+        self._provisioner = provisioner
+        # The phones or binder devices that could not be replaced, with their binder devices. Replaced as a whole.
+        self._failed: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """The binder devices that could not be recreated."""
+        return frozenset(itertools.chain.from_iterable(self._failed.values()))
+
+    def recreate(self, group: DeviceSet) -> None:
+        """Replace the binder devices of a device set with fresh ones. Raises HostError; the failure is remembered."""
+        parts = {name: (name,) for name in group.members} if self._provisioner is None else {group.id: group.members}
+        for part, names in parts.items():
+            self._recreate(part, names)
+
+    def retry(self) -> None:
+        """Retry failed recreations. A device whose recreation failed is in no container: PreStartContainer failed."""
+        for part in natural_sort([*self._failed]):
+            try:
+                self._recreate(part, self._failed[part])
+            except ProvisionerError:  # nor would it answer for the others
+                return
+            except HostError as error:
+                LOG.debug("recreation failed again", extra={"device": part, "error": str(error)})
+
+    def _recreate(self, part: str, names: Sequence[str]) -> None:
+        """Replace a phone or a binder device, of which ``names`` are the binder devices. Raises HostError."""
+        try:
+            self._replace(part, names)
+        except BaseException:
+            self._failed = {**self._failed, part: names}
+            raise
+        self._failed = {other: names for other, names in self._failed.items() if other != part}
+
+    def _replace(self, part: str, names: Sequence[str]) -> None:
+        if self._provisioner is not None:
+            self._provisioner.replace(part)
+            # Another file system at the path of a known device would otherwise count as replaced.
+            self._store.renew(names)
+            return
+        device = self._store.devices.get(part)
+        if device is None:
+            raise HostError(f"binder device {part!r} does not exist")
+        recreate_device(device, self._host)
+
+
+def recreate_device(device: BinderDevice, host: Host) -> None:
+    """Replace ``device`` with a fresh one that belongs to root and has the mode ``MODE``.
+
+    Mode and owner of the old device are not kept, because a container may have changed both.
+
+    Processes that hold the old device keep it, and share no context with the fresh one. After a failure the old device
+    is unchanged. Raises DevicesExhaustedError if ``max=`` leaves no room for one more device, NotPermittedError, and
+    BinderfsError for other causes, such as a device that is not in a binderfs.
+    """
+    path = _file_in_binderfs(device, host)
+    directory, _, name = path.rpartition("/")
+    temporary = f"{TEMPORARY_PREFIX}{name}"
+    with binderfs.refusals(Step.RECREATE, path):
+        os.lstat(path)  # the name must exist
+    binderfs.remove_device(directory, temporary)
+    try:
+        _add(directory, temporary, path)
+        with binderfs.refusals(Step.RECREATE, path):
+            os.chmod(f"{directory}/{temporary}", MODE)
+            os.rename(f"{directory}/{temporary}", path)
+    except BaseException:
+        with contextlib.suppress(HostError):
+            binderfs.remove_device(directory, temporary)
+        raise
+
+
+def _file_in_binderfs(device: BinderDevice, host: Host) -> str:
+    """Return the path of the device's own file for this process. ``device.path`` may be a link to it."""
+    if device.kind is not Kind.BINDERFS:
+        raise BinderfsError(
+            f"cannot recreate {device.path}: its kind is {device.kind}, and only devices in a binderfs can be recreated"
+        )
+    with binderfs.refusals(Step.RECREATE, device.path):
+        path = host.resolve(device.path)
+    if path.rpartition("/")[0] != device.directory:
+        raise BinderfsError(
+            f"cannot recreate {device.path}: it is not in the directory of its binderfs: "
+            f"mount the whole binderfs and link to the device, instead of binding the device alone"
+        )
+    return host.process_path(path)
+
+
+def _add(directory: str, temporary: str, path: str) -> None:
+    """Create the device. If there is no room for it, remove temporary devices that killed processes left."""
+    try:
+        binderfs.add_device(directory, temporary)
+    except DevicesExhaustedError as error:
+        left = [name for name in binderfs.devices_in(directory) if name.startswith(TEMPORARY_PREFIX)]
+        if sum(binderfs.remove_device(directory, name) for name in left):
+            binderfs.add_device(directory, temporary)
+            return
+        raise DevicesExhaustedError(
+            f"cannot recreate {path}: {error} (recreation requires room for one more device, because the old one stays "
+            f"until the fresh one replaces it; removed devices that processes hold open count as well)"
+        ) from error
