@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PAGE: Final = 2000
-"""Objects of a request. A pod is some 6 kB of JSON, and many times that in memory."""
+"""Objects of a request. A pod is some 6 kB of JSON, and many times that when it is decoded."""
+
+
+class _Page(msgspec.Struct):
+    metadata: dict[str, str | int]
+    items: list[msgspec.Raw]
 
 
 class KubectlError(Exception):
@@ -31,21 +38,23 @@ class Kubectl:
         self._options = options
 
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a collection, which are read page by page. Raises KubectlError."""
-        following = ""
-        while True:
-            page = self._get(path, {**query, "limit": str(PAGE)} | ({"continue": following} if following else {}))
-            yield from page["items"]
-            following = page["metadata"].get("continue", "")
-            if not following:
-                return
+        """Yield the objects of a collection, which are read page by page. Raises KubectlError.
 
-    def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        The next page is read while the caller uses the objects of one, of which only one is decoded at a time.
+        """
+        page: _Page | None = self._get(path, {**query, "limit": PAGE})
+        with ThreadPoolExecutor(1) as executor:
+            while page is not None:
+                more = {**query, "limit": PAGE, "continue": page.metadata.get("continue")}
+                following = executor.submit(self._get, path, more) if more["continue"] else None
+                yield from map(msgspec.json.decode, page.items)
+                page = following.result() if following else None
+
+    def _get(self, path: str, query: Mapping[str, Any]) -> _Page:
         url = f"{path}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
         command = [self._program, "get", "--raw", url, *self._options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 - the user's kubectl
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             raise KubectlError(lines[-1] if lines else f"kubectl: exit code {done.returncode}")
-        page: dict[str, Any] = json.loads(done.stdout)
-        return page
+        return msgspec.json.decode(done.stdout, type=_Page)
