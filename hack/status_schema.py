@@ -7,18 +7,17 @@ and of their fields.
 
 from __future__ import annotations
 
-import ast
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from aosp_plugin import config
 from aosp_plugin.report import document as report
 from kubectl_phones import report as fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import ModuleType
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -38,13 +37,13 @@ def fleet_schema() -> str:
 
 def _schema(module: ModuleType, root: type[Any], title: str) -> str:
     (reference,), components = msgspec.json.schema_components([root], schema_hook=None, ref_template="#/$defs/{name}")
-    descriptions = field_descriptions(module)
     for name, definition in components.items():
         if "description" in definition:  # Python 3.13 removes the indentation of docstrings, earlier ones keep it
             definition["description"] = inspect.cleandoc(definition["description"])
+        descriptions = config.descriptions(getattr(module, name)) if "properties" in definition else {}
         for field, part in definition.get("properties", {}).items():
-            if text := descriptions.get(name, {}).get(field):
-                part["description"] = text
+            if text := descriptions.get(field):
+                part["description"] = text.replace("``", "")
             part.pop("default", None)  # the plugin always sends every field
         if "properties" in definition:
             definition["required"] = list(definition["properties"])
@@ -55,22 +54,6 @@ def _schema(module: ModuleType, root: type[Any], title: str) -> str:
         "$defs": components,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-
-
-def field_descriptions(module: ModuleType) -> Mapping[str, Mapping[str, str]]:
-    """Return the docstring of each field by the names of type and field, on one line."""
-    found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.ClassDef):
-            fields = found.setdefault(node.name, {})
-            for field, text in zip(node.body, node.body[1:], strict=False):
-                match field, text:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(docstring))),
-                    ):
-                        fields[name] = " ".join(docstring.replace("``", "").split())
-    return found
 
 
 def main() -> None:
