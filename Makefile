@@ -169,11 +169,10 @@ image: $(VENV)/.installed ## Build the image and its SBOM in build/: ARCH="amd64
 
 OUTPUT ?= dist
 SOURCE_URL ?=
-BUILDER_ID ?=
 TAG ?=
 CHANGES ?=
 IMAGES ?= yes
-RELEASE = $(BIN)/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --builder=$(BUILDER_ID) --tag=$(TAG) \
+RELEASE = $(BIN)/python -m hack.release --image $(IMAGE) --source-url=$(SOURCE_URL) --tag=$(TAG) \
   $(if $(CHANGES),--allow-changes) $(if $(filter no,$(IMAGES)),--without-images)
 
 release: $(VENV)/.installed $(PACKAGING)/.installed ## Build a release in dist: IMAGE=ghcr.io/ORG/aosp-device-plugin, IMAGES=no

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Generate the derived files below deploy/: ``make chart``.
 
-values.schema.json of the chart is generated from the plugin's configuration keys, and the table in its README from
-values.yaml. A chart can read files of its own directory only, so alert rules, dashboard and NodeFeatureRule are copied
-there. The alert rules are also wrapped as a PrometheusRule for the Prometheus operator. Chart.yaml has the version of
-the source.
+values.schema.json of the chart is generated from the plugin's configuration keys. A chart can read files of its own
+directory only, so alert rules, dashboard and NodeFeatureRule are copied there. The alert rules are also wrapped as a
+PrometheusRule for the Prometheus operator. Chart.yaml has the version of the source.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 
 from aosp_plugin import __version__
 from hack import configuration_schema, version
-from hack.chart_readme import with_table
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 CHART = DEPLOY / "chart"
@@ -154,8 +152,6 @@ def files() -> dict[Path, str]:
     rules = (DEPLOY / "monitoring" / "rules.yaml").read_text(encoding="utf-8")
     head = _HEADER.format("monitoring/rules.yaml")
     contents[DEPLOY / "monitoring" / "prometheusrule.yaml"] = head + prometheus_rule(rules)
-    readme, values = ((CHART / name).read_text(encoding="utf-8") for name in ("README.md", "values.yaml"))
-    contents[CHART / "README.md"] = with_table(readme, values, values_schema())
     return contents
 
 

@@ -89,5 +89,5 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"aosp-plugin: {bulk.INTERRUPTED}", err=True)
-        sys.exit(bulk.INTERRUPTED_EXIT_CODE)
+        click.echo("aosp-plugin: interrupted: run the same command again to continue", err=True)
+        sys.exit(130)

@@ -1,7 +1,7 @@
 """``python -m hack.release``: build a release, usually by ``make release``.
 
 The directory has the Python packages, an image archive and a list of its contents for each architecture, the chart,
-the provenance, the release notes and SHA256SUMS. The same commit and the same arguments give the same files, byte for
+the release notes and SHA256SUMS. The same commit and the same arguments give the same files, byte for
 byte. CONTRIBUTING.md describes how a release is made.
 """
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.release import images, notes, packages, provenance, source
+from hack.release import images, notes, packages, source
 from hack.release.chart import pack
 from hack.release.errors import ReleaseError
 from hack.release.files import CHECKSUMS, sha256, write_checksums
@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("dist"), metavar="DIR", help="default: dist")
     parser.add_argument("--image", default=LOCAL, help=f"the image's repository, without a tag; default: {LOCAL}")
     parser.add_argument("--source-url", default="", metavar="URL", help="of the public repository, if there is one")
-    parser.add_argument("--builder", default="", metavar="URL", help="who builds, for the provenance")
     parser.add_argument("--tag", default="", help="fail unless it is v and the version, and the changelog has a date")
     parser.add_argument("--allow-changes", action="store_true", help="build from files that are not committed")
     parser.add_argument("--without-images", action="store_true", help="build packages and chart only")
@@ -61,8 +60,6 @@ def build(options: argparse.Namespace) -> None:
     pack(project, output, options.image, digest, options.source_url)
     text = notes.render(project, output, options.image, digest, options.source_url)
     (output / notes.NAME).write_text(text, encoding="utf-8")
-    statement = provenance.statement(project, output, options.image, options.source_url, options.builder)
-    (output / provenance.NAME).write_text(statement, encoding="utf-8")
     write_checksums(output)
     for path in sorted(output.iterdir()):
         print(f"{sha256(path)}  {path.stat().st_size / 1e6:8.2f} MB  {path}")

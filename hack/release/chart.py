@@ -30,8 +30,6 @@ def pack(project: Project, output: Path, image: str, digest: str, source_url: st
     contents["values.yaml"] = with_image(contents["values.yaml"].decode(), image, digest).encode()
     chart = with_source(contents["Chart.yaml"].decode(), project, source_url)
     contents["Chart.yaml"] = with_images(chart, project, image, digest).encode()
-    if "README.md" in contents:
-        contents["README.md"] = with_defaults(contents["README.md"].decode(), image, digest).encode()
     # Helm reads Chart.yaml first.
     order = sorted(contents, key=lambda name: (name != "Chart.yaml", name))
     path = output / f"aosp-device-plugin-{project.version}.tgz"
@@ -61,13 +59,6 @@ def with_image(values: str, image: str, digest: str) -> str:
             raise ReleaseError(f"{DIRECTORY}/values.yaml has no empty image.{key}")
         values = f'{values[: found.start(1)]}"{value}"{values[found.end(1) :]}'
     return values
-
-
-def with_defaults(readme: str, image: str, digest: str) -> str:
-    """Return the chart's README with these defaults in its table of values."""
-    for key, value in (("repository", image), ("digest", digest)):
-        readme = readme.replace(f'| `image.{key}` | `""` |', f'| `image.{key}` | `"{value}"` |', 1)
-    return readme
 
 
 def with_images(chart: str, project: Project, image: str, digest: str) -> str:

@@ -1,4 +1,4 @@
-"""Thousands of binder devices on a test host: created, listed and deleted by ``nodes`` and ``hack/binder_nodes.py``.
+"""Thousands of binder devices on a test host: created, listed and deleted by ``aosp-plugin nodes``.
 
 There is no record of what was created. The tool's own binderfs is recognised by the source of its mount, which names
 the device directory. A device is recognised by its name, the prefix and a number, and by what it is:
@@ -31,10 +31,6 @@ DEVICE_DIR = "/dev"
 PREFIX = "aosp_binder"
 BINDERFS_DIR = "/run/aosp-binderfs/nodes"
 MODE = "0666"
-
-INTERRUPTED = "interrupted: run the same command again to continue"
-"""The message of a command that was ended by Ctrl-C."""
-INTERRUPTED_EXIT_CODE = 130
 
 FILE_SYSTEMS = "/proc/filesystems"
 

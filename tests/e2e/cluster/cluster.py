@@ -81,7 +81,7 @@ class Cluster:
 
     def _boot(self, machine: Machine, devices: int) -> Machine:
         machine.boot(self.parts.kubernetes)
-        machine.hack("create", "--stand-ins", "--count", str(devices))
+        machine.nodes("create", "--stand-ins", "--count", str(devices))
         self.load_images(machine)
         return machine
 

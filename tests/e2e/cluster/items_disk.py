@@ -121,7 +121,7 @@ def _survives(cluster: Cluster, directory: Path) -> None:
             say(f"#   a new phone: {[phones.reason(pod) for pod in phones.of(cluster, 'late')]}")
             say(f"#   events: {_warnings(cluster, 'late')}")
             assert "devices allocatable" in readyz(cluster), readyz(cluster)
-            machine.hack("create", "--stand-ins", "--count", str(plugin.SIZE * (load.PHONES + 1)))
+            machine.nodes("create", "--stand-ins", "--count", str(plugin.SIZE * (load.PHONES + 1)))
             until(
                 lambda: f"{load.PHONES + 1} of {load.PHONES + 1} healthy devices" in readyz(cluster), "one more device"
             )

@@ -102,7 +102,7 @@ def show_health(cluster: Cluster, manifest: dict[str, Any]) -> None:
 
 
 def _restore(cluster: Cluster) -> None:
-    cluster.machine.hack("create", "--stand-ins", "--count", str(3 * PHONES))
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(3 * PHONES))
 
 
 @item("Pods that are deleted by force: no phone is given to two pods, and each is free again")
@@ -175,7 +175,7 @@ def reboot(cluster: Cluster) -> None:
     pods = Undisturbed(cluster)
     machine = cluster.machine
     machine.shut_down()
-    machine.boot(cluster.parts.kubernetes, lambda: machine.hack("create", "--stand-ins", "--count", str(3 * PHONES)))
+    machine.boot(cluster.parts.kubernetes, lambda: machine.nodes("create", "--stand-ins", "--count", str(3 * PHONES)))
     cluster.wait_node(machine)
     assert not list((machine.root / "run/cdi").glob("*")) or dra.specs(machine)
     dra.wait_published(cluster, machine, PHONES, seconds=4 * PATIENCE)

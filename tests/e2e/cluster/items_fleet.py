@@ -99,7 +99,7 @@ def the_fleets_view_is_right(cluster: Cluster) -> None:
         for machine in cluster.machines:
             _compare(cluster, machine, unhealthy=int(machine is node))
     finally:
-        node.hack("create", "--stand-ins", "--count", "12")
+        node.nodes("create", "--stand-ins", "--count", "12")
     plugin.wait_allocatable(cluster, node, EACH)
     for machine in cluster.machines:
         _compare(cluster, machine, unhealthy=0)
@@ -178,7 +178,7 @@ def dead_node(cluster: Cluster) -> None:
         assert first not in _terminating(cluster), f"{first} is still there"
     finally:
         node.boot(cluster.parts.kubernetes)
-        node.hack("create", "--stand-ins", "--count", "12")
+        node.nodes("create", "--stand-ins", "--count", "12")
     cluster.wait_node(node)
     until(lambda: not _terminating(cluster), "the kubelet confirms the end of the other phones", seconds=4 * PATIENCE)
     plugin.wait_allocatable(cluster, node, EACH, seconds=4 * PATIENCE)

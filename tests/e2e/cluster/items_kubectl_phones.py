@@ -184,4 +184,4 @@ def _reader(cluster: Cluster) -> str:
 
 
 def _restore_devices(cluster: Cluster) -> None:
-    cluster.machine.hack("create", "--stand-ins", "--count", str(DEVICES))
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))

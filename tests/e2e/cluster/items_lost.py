@@ -107,7 +107,7 @@ def never_back(cluster: Cluster) -> None:
     until(lambda: len(phones.of(cluster, "db")) == 2, "the StatefulSet's phones are replaced", seconds=4 * PATIENCE)
     say(f"#   the StatefulSet's phones are replaced {time.monotonic() - deleted:.0f} s after the Node was deleted")
     assert cluster.api.find(f"{phones.collection('Pod')}/bare") is None
-    machine.boot(cluster.parts.kubernetes, lambda: machine.hack("create", "--stand-ins", "--count", "36"))
+    machine.boot(cluster.parts.kubernetes, lambda: machine.nodes("create", "--stand-ins", "--count", "36"))
     booted = time.monotonic()
     cluster.wait_node(machine)
     for app in ("web", "db"):

@@ -114,7 +114,7 @@ def pending(cluster: Cluster) -> None:
         until(condition, what, seconds=REPORT + 20)
         return time.monotonic() - started
 
-    machine.hack("create", "--stand-ins", "--count", str(total * SIZE))
+    machine.nodes("create", "--stand-ins", "--count", str(total * SIZE))
     published = after(lambda: plugin.metric(cluster, pod, "devices", health="healthy") == total, "the plugin publishes")
     known = after(lambda: len(healthy(machine)) == total, "the kubelet knows the devices")
     reported = after(lambda: plugin.capacity(cluster, machine) == (total, total), "the Node object has the devices")
@@ -127,8 +127,8 @@ def pending(cluster: Cluster) -> None:
     assert reported < REPORT + 3, f"the Node object had the devices after {reported:.1f} s"
     owners(cluster, phones.running(cluster, "many"))
     phones.remove(cluster, "Deployment", "many")
-    machine.hack("delete")
-    machine.hack("create", "--stand-ins", "--count", str(DEVICES))
+    machine.nodes("delete")
+    machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
 
 
 @item("A phone that no node could ever have waits: the scheduler says that preemption does not help")
@@ -174,7 +174,7 @@ def quota(cluster: Cluster) -> None:
 @item("A pod that requests two resources of one plugin has the devices of both; if one lacks, the scheduler names it")
 def two_resources(cluster: Cluster) -> None:
     machine = cluster.machine
-    machine.hack("create", "--stand-ins", "--count", "1", "--prefix", SIDECAR_PREFIX)
+    machine.nodes("create", "--stand-ins", "--count", "1", "--prefix", SIDECAR_PREFIX)
     config = plugin.VALUES["config"]
     keys = ("resource_name", "sets", "container_paths")
     resources = [
@@ -200,4 +200,4 @@ def two_resources(cluster: Cluster) -> None:
     assert_unschedulable(cluster, waiting, why(f"Insufficient {SIDECAR}", NO_VICTIMS))
     phones.remove(cluster, "Deployment", "both")
     plugin.uninstall(cluster)
-    machine.hack("delete", "--prefix", SIDECAR_PREFIX)
+    machine.nodes("delete", "--prefix", SIDECAR_PREFIX)

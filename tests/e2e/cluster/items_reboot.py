@@ -69,7 +69,7 @@ def wait_phones(cluster: Cluster, bare: int = len(BARE)) -> None:
 
 def provide(cluster: Cluster) -> None:
     """Create the binder devices of 120 phones, as a script does that runs when a host boots."""
-    cluster.machine.hack("create", "--stand-ins", "--count", str(COUNT * plugin.SIZE))
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(COUNT * plugin.SIZE))
 
 
 def reboot(cluster: Cluster, before_kubelet: Callable[[], object]) -> float:

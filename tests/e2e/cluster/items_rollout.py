@@ -172,7 +172,7 @@ def next_report(cluster: Cluster) -> float:
         plugin.wait_allocatable(cluster, machine, PHONES - 1)
         return time.monotonic()
     finally:
-        machine.hack("create", "--stand-ins", "--count", str(DEVICES))
+        machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
 
 
 @item("An update to another tag of the image, and one to another configuration: no phone restarts")

@@ -47,7 +47,7 @@ def second_device(phone: str) -> str:
 
 def restore(cluster: Cluster) -> None:
     """Create the missing binder devices of the first machine."""
-    cluster.machine.hack("create", "--stand-ins", "--count", str(DEVICES))
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))
 
 
 def allocatable(cluster: Cluster, count: int) -> float:
@@ -190,7 +190,7 @@ def all_vanish(cluster: Cluster) -> None:
         fired = alerts.firing(cluster)
         assert fired == set(), f"{fired}"
         with undisturbed(cluster, pods):
-            cluster.machine.hack("delete")
+            cluster.machine.nodes("delete")
             say(f"# the Node object has no phone {allocatable(cluster, 0):.1f} s later")
             assert described(cluster) == (PHONES, 0, 1), f"{described(cluster)}"
             unhealthy = plugin.metric(cluster, pod, "devices", health="unhealthy", reason="missing")

@@ -176,7 +176,7 @@ def running(cluster: Cluster) -> Iterator[Load]:
 
 def prepare(cluster: Cluster, count: int = PHONES, **values: Any) -> None:
     """Install the plugin on the first machine, with devices for a number of phones."""
-    cluster.machine.hack("create", "--stand-ins", "--count", str(plugin.SIZE * count))
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(plugin.SIZE * count))
     plugin.install(cluster, **values)
     plugin.wait_allocatable(cluster, cluster.machine, count)
 
@@ -184,5 +184,5 @@ def prepare(cluster: Cluster, count: int = PHONES, **values: Any) -> None:
 def clean_up(cluster: Cluster) -> None:
     """Uninstall the plugin, and leave the first machine with the devices that it booted with."""
     plugin.uninstall(cluster)
-    cluster.machine.hack("delete")
-    cluster.machine.hack("create", "--stand-ins", "--count", str(DEVICES))
+    cluster.machine.nodes("delete")
+    cluster.machine.nodes("create", "--stand-ins", "--count", str(DEVICES))

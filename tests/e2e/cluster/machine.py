@@ -124,9 +124,9 @@ class Machine:
         """Run a command on the machine and return its output. Raises AssertionError if it fails."""
         return run(*self.enter(), *words, seconds=seconds)
 
-    def hack(self, *words: str) -> str:
-        """Run hack/binder_nodes.py on the machine, which creates and deletes binder devices."""
-        return self.run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
+    def nodes(self, *words: str) -> str:
+        """Run ``aosp-plugin nodes`` on the machine, which creates and deletes binder devices."""
+        return self.run("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes", *words)
 
     def shut_down(self) -> None:
         """End all processes at once, as at a loss of power; files in memory are lost."""

@@ -166,7 +166,7 @@ async def strict_user_namespace(world: World, runtime: str) -> None:
 
 
 async def ended(world: World) -> None:
-    """The plugin ends with exit code 0, and ``binder_nodes.py delete`` removes all binder devices and the binderfs."""
+    """The plugin exits with 0, and ``aosp-plugin nodes delete`` removes all binder devices and the binderfs."""
     await world.stop()
     await checked_binder_nodes("delete")
     assert binderfs.mount_at(BINDERFS) is None, "still mounted"

@@ -1,11 +1,10 @@
-"""``hack/binder_nodes.py`` on a real binderfs."""
+"""``aosp-plugin nodes`` on a real binderfs."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Final
 
 from aosp_plugin.binder.driver import binderfs
@@ -52,7 +51,7 @@ async def delete(_: World) -> None:
 async def full(_: World) -> None:
     """If the max= of the mount is reached, create exits with 1 and one line; with a larger one, it creates the rest."""
     done = await binder_nodes("create", "--count", "6", "--max", "4")
-    _compare(done, 1, "", "binder_nodes: ", begins=True)
+    _compare(done, 1, "", "aosp-plugin: ", begins=True)
     assert all(text in done.err for text in (f"{BINDERFS}/aosp_binder4", "max=4 is reached")), done.err
     done = await binder_nodes("create", "--count", "6", "--max", "6")
     _compare(done, 0, "/dev: 2 binder devices created, 4 already present (aosp_binder0 to", "", begins=True)
@@ -65,7 +64,7 @@ async def in_the_way(_: World) -> None:
     os.symlink("null", "/dev/aosp_binder6")
     done = await binder_nodes("create", "--count", "8")
     remedy = "remove it, or choose another --prefix or --start"
-    _compare(done, 1, "", f"binder_nodes: /dev/aosp_binder6 is in the way: a link to null: {remedy}\n")
+    _compare(done, 1, "", f"aosp-plugin: /dev/aosp_binder6 is in the way: a link to null: {remedy}\n")
     assert set(binderfs.devices_in(BINDERFS)) == {"aosp_binder0", "aosp_binder1"}
     os.unlink("/dev/aosp_binder6")
     await _delete_all(2)
@@ -85,7 +84,7 @@ async def interrupted(_: World) -> None:
     done = await _cut_short(signal.SIGINT)
     created = len(binderfs.devices_in(BINDERFS))
     assert 0 < created < MANY, created
-    _compare(done, 130, "", "binder_nodes: interrupted: run the same command again to continue\n")
+    _compare(done, 130, "", "aosp-plugin: interrupted: run the same command again to continue\n")
     await checked_binder_nodes("create", "--count", str(MANY))
     assert len(binderfs.devices_in(BINDERFS)) == MANY
     await _delete_all(MANY)
@@ -103,7 +102,7 @@ async def killed(_: World) -> None:
 async def _cut_short(number: signal.Signals) -> Result:
     """Start to create many devices, and send the signal when some exist."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(NODES), "create", "--count", str(MANY)),
+        *(*NODES, "create", "--count", str(MANY)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -117,7 +116,7 @@ async def _cut_short(number: signal.Signals) -> Result:
 
 async def _refused(*arguments: str) -> None:
     done = await binder_nodes(*arguments, user=UNPRIVILEGED)
-    _compare(done, 1, "", "binder_nodes: ", begins=True)
+    _compare(done, 1, "", "aosp-plugin: ", begins=True)
     assert "root" in done.err, done.err
 
 

@@ -34,7 +34,7 @@ from tests.e2e.kernel.world import BINDERFS
 from tests.e2e.kubelet import items_daemonset, sandbox
 from tests.e2e.kubelet.archive import busybox_image
 from tests.e2e.kubelet.items_pods import REGISTRATIONS
-from tests.e2e.kubelet.node import ALL, COUNT, Node, hack, names, natural_sort
+from tests.e2e.kubelet.node import ALL, COUNT, Node, names, natural_sort, nodes
 from tests.e2e.kubelet.plugins import AsPod, configuration
 from tests.e2e.kubelet.pods import RESOURCE, container
 from tests.e2e.kubelet.runtime import Runtime
@@ -82,7 +82,7 @@ def start(probe: Path, kubelet_binary: Path, image: Path) -> PodWorld:
     busybox_image(WORK / "busybox.tar", WORK / "probe")
     runtime.load(WORK / "busybox.tar")
     runtime.load(image)
-    hack("create", "--count", str(COUNT))
+    nodes("create", "--count", str(COUNT))
     kubelet = Standalone(kubelet_binary, WORK / "kubelet", runtime.socket)
     kubelet.start()
     plugin = AsPod(WORK, kubelet, runtime)
@@ -221,11 +221,11 @@ def strict(world: PodWorld) -> None:
 
 
 def ended(world: PodWorld) -> None:
-    """After the end of pods and plugin nothing is allocatable, and binder_nodes.py deletes devices and binderfs."""
+    """After the end of pods and plugin nothing is allocatable, and aosp-plugin nodes deletes devices and binderfs."""
     world.node.clear()
     world.plugin.stop()
     world.node.wait_allocatable(set())
-    hack("delete")
+    nodes("delete")
     left = [name for name in names(*range(COUNT)) if os.path.lexists(f"/dev/{name}")]
     assert (left, binderfs.mount_at(BINDERFS)) == ([], None), f"left: {left}, {binderfs.mount_at(BINDERFS)}"
 

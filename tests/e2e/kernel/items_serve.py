@@ -61,7 +61,7 @@ async def probed(world: World) -> None:
 
 
 async def stopped(world: World) -> None:
-    """SIGTERM ends the plugin with exit code 0, and binder_nodes.py deletes the devices that were allocated."""
+    """SIGTERM ends the plugin with exit code 0, and aosp-plugin nodes deletes the devices that were allocated."""
     await world.stop()
     done = await binder_nodes("delete")
     assert (done.code, done.out) == (0, f"/dev: {MANY} binder devices deleted\n"), done

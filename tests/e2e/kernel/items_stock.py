@@ -73,10 +73,10 @@ async def foreign(world: World) -> None:
 
 
 async def no_binderfs(_: World) -> None:
-    """binder_nodes.py reports that the kernel has no binderfs and creates nothing; with --stand-ins, null devices."""
+    """aosp-plugin nodes reports that the kernel has no binderfs and creates nothing; with --stand-ins, null devices."""
     done = await binder_nodes("create", "--count", "2", "--prefix", "test")
     assert (done.code, done.out) == (1, ""), done
-    assert done.err.startswith("binder_nodes: this kernel has no binderfs: modprobe binder_linux, or boot"), done
+    assert done.err.startswith("aosp-plugin: this kernel has no binderfs: modprobe binder_linux, or boot"), done
     assert not [name for name in os.listdir("/dev") if name.startswith("test")]
     done = await binder_nodes("create", "--count", "2", "--prefix", "test", "--stand-ins")
     assert done.code == 0, done

@@ -17,7 +17,7 @@ from aosp_plugin.binder.driver import binderfs
 from aosp_plugin.config import Phones
 from tests.e2e.kernel.client_parts import SOURCES, VERSIONS
 from tests.e2e.kernel.initrd import BUSYBOX
-from tests.e2e.kubelet.node import hack
+from tests.e2e.kubelet.node import nodes
 from tests.e2e.kubelet.waiting import PATIENCE, until
 
 USERS: Final = {"system": 1000, "shell": 2000}
@@ -45,7 +45,7 @@ FOUND: Final = Kind(
     "resource_name: aosp.io/phone\nsets: {size: 3}\ncontainer_paths: [/dev/binder, /dev/hwbinder, /dev/vndbinder]\n",
     "../",
 )
-"""12 devices of a binderfs that hack/binder_nodes.py mounted."""
+"""12 devices of a binderfs that ``aosp-plugin nodes`` mounted."""
 BINDERFS: Final = Kind("a binderfs each", "phones: {count: 4}\n", "")
 
 
@@ -80,12 +80,12 @@ def new_devices(kind: Kind) -> None:
     """Make devices of which no process was service manager; the plugin mounts those of its own phones."""
     remove_devices()
     if kind is FOUND:
-        hack("create", "--count", "12")
+        nodes("create", "--count", "12")
 
 
 def remove_devices() -> None:
     """Remove the devices of both kinds. The plugin has ended."""
-    hack("delete")
+    nodes("delete")
     for directory in Path(Phones(count=1).directory).glob("*"):
         binderfs.unmount(str(directory))
         directory.rmdir()

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 RESOURCE: Final = "aosp.io/binder"
 PROJECT: Final = Path(__file__).resolve().parents[3]
-NODES: Final = PROJECT / "hack/binder_nodes.py"
+NODES: Final = ("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes")
+"""The command that creates, lists and deletes binder devices, with the checkout's files."""
 BINDERFS: Final = "/run/aosp-binderfs/nodes"
-"""Where binder_nodes.py mounts its binderfs."""
+"""Where it mounts its binderfs."""
 PROVISIONED: Final = "/run/aosp-binderfs/devices"
 """Where the plugin mounts its own by default."""
 DIRECTORY: Final = Path("/run/e2e")
@@ -51,14 +52,14 @@ async def run(*command: str, user: int | None = None) -> Result:
 
 
 async def binder_nodes(*arguments: str, user: int | None = None) -> Result:
-    """Run hack/binder_nodes.py with the standard library alone."""
-    return await run(sys.executable, "-I", "-S", str(NODES), *arguments, user=user)
+    """Run ``aosp-plugin nodes``."""
+    return await run(*NODES, *arguments, user=user)
 
 
 async def checked_binder_nodes(*arguments: str) -> None:
-    """Run hack/binder_nodes.py. Raises AssertionError if it fails."""
+    """Run ``aosp-plugin nodes``. Raises AssertionError if it fails."""
     result = await binder_nodes(*arguments)
-    assert result.code == 0, f"binder_nodes.py {' '.join(arguments)}: {result}"
+    assert result.code == 0, f"aosp-plugin nodes {' '.join(arguments)}: {result}"
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.e2e.kubelet.items import Items
-from tests.e2e.kubelet.node import ALL, COUNT, create_devices, hack, names, remove_devices
+from tests.e2e.kubelet.node import ALL, COUNT, create_devices, names, nodes, remove_devices
 from tests.e2e.kubelet.plugins import sockets
 from tests.e2e.kubelet.versions import HEALTH
 from tests.e2e.kubelet.waiting import holds, until
@@ -128,9 +128,9 @@ def ends(node: Node) -> None:
     assert not node.kubelet.held(node.resource), f"{node.kubelet.held(node.resource)}"
 
 
-@item("hack/binder_nodes.py deletes all devices that it created")
+@item("`aosp-plugin nodes` deletes all devices that it created")
 def deleted(_node: Node) -> None:
-    hack("delete")
+    nodes("delete")
     left = list(Path("/dev").glob("aosp_binder*"))
     assert not left, f"left: {left}"
     create_devices()

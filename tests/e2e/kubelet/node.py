@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet.plugins import Plugin
     from tests.e2e.kubelet.standalone import Standalone
 
-__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "hack", "names", "natural_sort", "remove_devices"]
+__all__ = ["ALL", "COUNT", "Node", "Placed", "create_devices", "names", "natural_sort", "nodes", "remove_devices"]
 
 COUNT: Final = 12
 _NUMBERS = itertools.count(1)
@@ -195,14 +195,14 @@ class Node:
         return {}
 
 
-def hack(*words: str) -> str:
-    """Run hack/binder_nodes.py."""
-    return run(sys.executable, str(PROJECT / "hack/binder_nodes.py"), *words)
+def nodes(*words: str) -> str:
+    """Run ``aosp-plugin nodes``."""
+    return run("env", f"PYTHONPATH={PROJECT}", sys.executable, "-m", "aosp_plugin", "nodes", *words)
 
 
 def create_devices(count: int = COUNT, prefix: str = PREFIX) -> None:
     """Create the missing stand-ins of the first ``count`` binder devices."""
-    hack("create", "--stand-ins", "--count", str(count), "--prefix", prefix)
+    nodes("create", "--stand-ins", "--count", str(count), "--prefix", prefix)
 
 
 def remove_devices(*numbers: int) -> None:

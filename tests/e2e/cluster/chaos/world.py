@@ -90,7 +90,7 @@ class World:
         """Boot a machine that is shut down; its devices are created after the kubelet has started."""
         machine.boot(self.cluster.parts.kubernetes)
         time.sleep(rng.uniform(0, 5))
-        machine.hack("create", "--stand-ins", "--count", "12")
+        machine.nodes("create", "--stand-ins", "--count", "12")
 
     def tend(self) -> None:
         """Start kubelets that have ended, as systemd does: one that starts before containerd gives up."""
@@ -107,7 +107,7 @@ class World:
                 machine.boot(self.cluster.parts.kubernetes)
             if not machine.containerd.running:
                 machine.runtime.start()
-            machine.hack("create", "--stand-ins", "--count", "12")
+            machine.nodes("create", "--stand-ins", "--count", "12")
         for machine in self.cluster.machines:
             with contextlib.suppress(AssertionError):
                 self.cluster.kubectl("uncordon", machine.name)

@@ -56,7 +56,7 @@ class _Run:
         self._options = options
         self._devices: int = options.devices
         accounts.create_role(cluster)
-        cluster.machine.hack("create", "--stand-ins", "--count", str(self._devices))
+        cluster.machine.nodes("create", "--stand-ins", "--count", str(self._devices))
         os.symlink(cluster.machine.directory / "kubelet", drivers.KUBELET)
         self._drivers = [self._driver(name) for name in options.drivers.split(",")]
         self.results = Results([driver.title for driver in self._drivers])

@@ -81,7 +81,7 @@ def _prepare(cluster: Cluster, options: argparse.Namespace) -> None:
     accounts.create_role(cluster)
     if options.readable_claims:
         accounts.let_nodes_read_claims(cluster)
-    machine.hack("create", "--stand-ins", "--count", str(options.phones))
+    machine.nodes("create", "--stand-ins", "--count", str(options.phones))
     os.symlink(machine.directory / "kubelet", drivers.KUBELET)
     if settings := json.loads(options.kubelet):
         machine.kubelet.end()
