@@ -1,4 +1,4 @@
-"""Calls of a plugin by a program in Go.
+"""Calls of Allocate by a program in Go.
 
 The kubelet is in Go, and a caller in Python costs more than what it measures.
 """
@@ -9,7 +9,7 @@ import json
 import struct
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tests.e2e.common import golang
 
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 MODULE: Final = Path(__file__).parent / "caller"
 PATIENCE: Final = 60.0
 """The limit for all calls of one run of the program, in seconds."""
-
-
-class Calls(NamedTuple):
-    """The measured calls; times in seconds."""
-
-    durations: list[float]
-    """One for each call, in the order of the requests."""
-    elapsed: float
-    """From the start of the first call to the end of the last one."""
 
 
 class CallError(Exception):
@@ -40,31 +31,18 @@ def program() -> Path:
     return golang.build("bench-caller", MODULE, ".", sources=sources, fast=True) / "caller"
 
 
-def call(
-    caller: Path, socket: str, rpc: str, requests: Sequence[bytes], *, callers: int = 1, warm_up: int = 0
-) -> Calls:
-    """Call ``rpc`` of the plugin on a new connection with each of the encoded requests.
+def call(caller: Path, socket: str, requests: Sequence[bytes], *, warm_up: int = 0) -> list[float]:
+    """Call Allocate on a new connection with each of the encoded requests; return the seconds of each call.
 
-    The first ``warm_up`` requests are not measured; ``callers`` share the others. Raises CallError.
+    The first ``warm_up`` requests are not measured. Raises CallError.
     """
-    command = (caller, socket, rpc, str(callers), str(warm_up))
+    encoded = b"".join(struct.pack(">I", len(request)) + request for request in requests)
     try:
         result = subprocess.run(  # noqa: S603 - our own
-            command, input=encode(requests), capture_output=True, timeout=PATIENCE, check=False
+            (caller, socket, str(warm_up)), input=encoded, capture_output=True, timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        raise CallError(f"{rpc}: no answer within {PATIENCE:.0f} s") from None
+        raise CallError(f"no answer within {PATIENCE:.0f} s") from None
     if result.returncode != 0:
-        raise CallError(f"{rpc}: {result.stderr.decode(errors='replace').strip()}")
-    return decode(result.stdout)
-
-
-def encode(requests: Sequence[bytes]) -> bytes:
-    """Return the program's input: each request after its length."""
-    return b"".join(struct.pack(">I", len(request)) + request for request in requests)
-
-
-def decode(output: bytes) -> Calls:
-    """Return the calls in the program's output, which has nanoseconds."""
-    measured = json.loads(output)
-    return Calls([duration / 1e9 for duration in measured["durations"]], measured["elapsed"] / 1e9)
+        raise CallError(result.stderr.decode(errors="replace").strip())
+    return [nanoseconds / 1e9 for nanoseconds in json.loads(result.stdout)]

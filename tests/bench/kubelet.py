@@ -192,9 +192,3 @@ def allocate(ids: Sequence[str]) -> bytes:
     """Return the Allocate request for a container with these devices."""
     container = pb.ContainerAllocateRequest(devices_ids=ids)
     return pb.AllocateRequest(container_requests=[container]).SerializeToString()
-
-
-def prefer(ids: Sequence[str], size: int) -> bytes:
-    """Return the GetPreferredAllocation request for ``size`` of the free devices ``ids``."""
-    container = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
-    return pb.PreferredAllocationRequest(container_requests=[container]).SerializeToString()

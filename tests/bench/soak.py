@@ -5,16 +5,14 @@ It records the plugin's file descriptors, threads and memory; growth with the co
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import random
 from typing import TYPE_CHECKING
 
 from tests.bench import measures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from tests.bench.trial import Trial
 
@@ -22,7 +20,7 @@ DEVICES = 1000
 BATCH = 500
 """The number of hotplugs after which the kubelet must have the right devices."""
 
-RECORDS = 50
+RECORDS = 10
 """The number of records of each half."""
 
 
@@ -38,20 +36,16 @@ class Note:
     threads: int
 
 
-def soak(trial: Trial, hotplugs: int, restarts: int, say: Callable[[str], None]) -> list[Note]:
-    """Run the hotplugs, then the restarts; return the records, with the first and the last one.
+def soak(trial: Trial, hotplugs: int, restarts: int) -> Iterator[Note]:
+    """Run the hotplugs, then the restarts; yield a record from time to time, also the first and the last one.
 
     Raises TimeoutError if the kubelet does not get the right devices.
     """
-    notes: list[Note] = []
     with measures.running([trial], DEVICES):
         for count in _hotplugs(trial, hotplugs):
-            notes.append(_note(trial, count, 0))
-            say(str(notes[-1]))
+            yield _note(trial, count, 0)
         for count in _restarts(trial, restarts):
-            notes.append(_note(trial, hotplugs, count))
-            say(str(notes[-1]))
-    return notes
+            yield _note(trial, hotplugs, count)
 
 
 def _hotplugs(trial: Trial, count: int) -> Iterator[int]:
@@ -88,30 +82,4 @@ def _restarts(trial: Trial, count: int) -> Iterator[int]:
 
 def _note(trial: Trial, hotplugs: int, restarts: int) -> Note:
     process = trial.process
-    return Note(hotplugs, restarts, trial.memory().resident, process.num_fds(), process.num_threads())
-
-
-def plot(notes: Sequence[Note]) -> str:
-    """Return an SVG: memory, descriptors and threads, over the hotplugs and then over the restarts."""
-    import matplotlib as mpl  # noqa: PLC0415 - takes a second, and only plots require it
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    mpl.use("svg")
-    mpl.rcParams["svg.fonttype"] = "none"
-    mpl.rcParams["svg.hashsalt"] = "soak"  # so that equal notes give equal files
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
-    for axes, over in zip(both, ("hotplugs", "restarts"), strict=True):
-        selected = [note for note in notes if (note.restarts > 0) == (over == "restarts")]
-        for cost, title in (("resident", "memory, MB"), ("descriptors", "descriptors"), ("threads", "threads")):
-            axes.plot(
-                [getattr(note, over) for note in selected], [getattr(note, cost) for note in selected], label=title
-            )
-        axes.set_xlabel(over)
-        axes.set_ylim(0, 1.1 * max(note.resident for note in notes))
-        axes.grid(alpha=0.3)
-    figure.legend(*both[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False)
-    output = io.StringIO()
-    with contextlib.closing(output):
-        figure.savefig(output, format="svg", bbox_inches="tight", metadata={"Date": None})
-        plt.close(figure)
-        return output.getvalue()
+    return Note(hotplugs, restarts, trial.resident(), process.num_fds(), process.num_threads())

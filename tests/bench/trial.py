@@ -6,11 +6,10 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from tests.bench.contestants import Contestant
 
 PREFIX = "aosp_binder"
-
-
-class Memory(NamedTuple):
-    """Megabytes (10^6 bytes)."""
-
-    resident: float
-    proportional: float
 
 
 class Trial:
@@ -82,14 +74,10 @@ class Trial:
                 return str(response.read(), "utf-8")
         return ""
 
-    def stop(self) -> float:
-        """Stop the plugin with SIGTERM; return the seconds until its exit, 0 if it has ended by itself."""
-        if self.process.poll() is not None:
-            return 0.0
-        started = time.perf_counter()
+    def stop(self) -> None:
+        """Stop the plugin with SIGTERM, and wait for its end."""
         self.process.terminate()
         self.process.wait(30)
-        return time.perf_counter() - started
 
     def processor_seconds(self) -> float:
         """Return the plugin's CPU time in seconds, with nanoseconds instead of the ticks of /proc/PID/stat.
@@ -99,10 +87,9 @@ class Trial:
         """
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
-    def memory(self) -> Memory:
-        """Return the plugin's memory."""
-        full = self.process.memory_full_info()
-        return Memory(full.rss / 1e6, full.pss / 1e6)
+    def resident(self) -> float:
+        """Return the plugin's resident memory in megabytes (10^6 bytes)."""
+        return float(self.process.memory_info().rss) / 1e6
 
     def close(self) -> None:
         """Stop kubelet and plugin if they run."""
@@ -152,16 +139,6 @@ class DeviceDirectory:
         for name in names - existing:
             make_device(os.path.join(self.directory, name), self.kind)
 
-    def burst(self, count: int) -> float:
-        """Create ``count`` devices as fast as possible in another process; return the time of the last one."""
-        result = subprocess.run(  # noqa: S603 - our own
-            [sys.executable, "-m", "tests.bench.trial", self.directory, str(count), self.kind],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return float(result.stdout)
-
 
 def own_environment() -> dict[str, str]:
     """Return the environment, in which Python keeps compiled modules as in an installed package."""
@@ -195,10 +172,3 @@ def trial(contestant: Contestant) -> Iterator[Trial]:
             raise
         finally:
             running.close()
-
-
-if __name__ == "__main__":
-    _devices = DeviceDirectory(sys.argv[1])
-    for _number in range(int(sys.argv[2])):
-        make_device(_devices.path(_number), sys.argv[3])
-    print(time.perf_counter())  # noqa: T201 - for burst

@@ -1,12 +1,11 @@
-// Command caller calls an RPC of a device plugin as the kubelet does, and prints how long each call took.
+// Command caller calls Allocate of a device plugin as the kubelet does, and prints how long each call took.
 //
-//	caller SOCKET RPC CALLERS WARM_UP <requests >durations
+//	caller SOCKET WARM_UP <requests >durations
 //
-// Standard input has the encoded requests, each preceded by its length in four bytes, big-endian. The first WARM_UP
-// requests are called one after the other and not measured. CALLERS goroutines share the others, on one connection, as
-// in the kubelet (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go). The output is one JSON object: the duration of
-// each call in nanoseconds, and of all calls together. A failed call ends the program with exit code 1. As in the kubelet,
-// calls have no deadline.
+// Standard input has the encoded requests, each preceded by its length in four bytes, big-endian. They are called one
+// after the other on one connection (pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go); the first WARM_UP are not
+// measured. The output is a JSON list of durations in nanoseconds. A failed call ends the program with exit code 1. As in
+// the kubelet, calls have no deadline.
 package main
 
 import (
@@ -19,7 +18,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -43,11 +41,6 @@ func (raw) Unmarshal(data mem.BufferSlice, message any) error {
 	return nil
 }
 
-type result struct {
-	Durations []int64 `json:"durations"`
-	Elapsed   int64   `json:"elapsed"`
-}
-
 func main() {
 	encoding.RegisterCodecV2(raw{})
 	if err := run(); err != nil {
@@ -57,14 +50,10 @@ func main() {
 }
 
 func run() error {
-	if len(os.Args) != 5 {
-		return errors.New("usage: caller SOCKET RPC CALLERS WARM_UP")
+	if len(os.Args) != 3 {
+		return errors.New("usage: caller SOCKET WARM_UP")
 	}
-	callers, err := strconv.Atoi(os.Args[3])
-	if err != nil || callers < 1 {
-		return fmt.Errorf("CALLERS is %q", os.Args[3])
-	}
-	warmUp, err := strconv.Atoi(os.Args[4])
+	warmUp, err := strconv.Atoi(os.Args[2])
 	if err != nil {
 		return err
 	}
@@ -80,15 +69,13 @@ func run() error {
 		return err
 	}
 	defer connection.Close()
-	method := "/v1beta1.DevicePlugin/" + os.Args[2]
-	if _, err := callAll(connection, method, requests[:warmUp], 1); err != nil {
-		return err
+	durations := make([]int64, len(requests))
+	for i, request := range requests {
+		if durations[i], err = call(connection, request); err != nil {
+			return err
+		}
 	}
-	measured, err := callAll(connection, method, requests[warmUp:], callers)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(measured)
+	return json.NewEncoder(os.Stdout).Encode(durations[warmUp:])
 }
 
 // read returns the requests of the input.
@@ -109,29 +96,9 @@ func read(input io.Reader) ([][]byte, error) {
 	}
 }
 
-// callAll makes all calls, the request number i by the caller i modulo the number of callers.
-func callAll(connection *grpc.ClientConn, method string, requests [][]byte, callers int) (result, error) {
-	measured := result{Durations: make([]int64, len(requests))}
-	failures := make([]error, callers)
-	var running sync.WaitGroup
-	started := time.Now()
-	for caller := range callers {
-		running.Add(1)
-		go func() {
-			defer running.Done()
-			for i := caller; i < len(requests) && failures[caller] == nil; i += callers {
-				measured.Durations[i], failures[caller] = call(connection, method, requests[i])
-			}
-		}()
-	}
-	running.Wait()
-	measured.Elapsed = time.Since(started).Nanoseconds()
-	return measured, errors.Join(failures...)
-}
-
-func call(connection *grpc.ClientConn, method string, request []byte) (int64, error) {
+func call(connection *grpc.ClientConn, request []byte) (int64, error) {
 	var response []byte
 	started := time.Now()
-	err := connection.Invoke(context.Background(), method, &request, &response, grpc.WaitForReady(true))
+	err := connection.Invoke(context.Background(), "/v1beta1.DevicePlugin/Allocate", &request, &response, grpc.WaitForReady(true))
 	return time.Since(started).Nanoseconds(), err
 }

@@ -1,7 +1,4 @@
-"""``python -m tests.e2e.cluster.storm.render FILE``: the tables of what ``--json`` of the benchmark has written.
-
-``--write`` puts them into docs/benchmark-storm.md.
-"""
+"""``python -m tests.e2e.cluster.storm.render FILE``: the tables of what ``--json`` of the benchmark has written."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from tests.e2e.cluster.figures.results import number
 from tests.e2e.common.report import say
-from tests.e2e.kubelet.parts import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
     Values = Mapping[str, Mapping[str, Sequence[float]]]
     """The values of each round, by row and scene."""
 
-DOCUMENT: Final = PROJECT / "docs/benchmark-storm.md"
 _ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "created to scheduled: median, last, s": ("created to scheduled: median, s", "created to scheduled: last, s"),
     "created to Running: median, last, s": ("created to Running: median, s", "created to Running: last, s"),
@@ -51,29 +46,13 @@ def programs(values: Values) -> str:
     return _table(values, {match[1]: (row,) for row in values if (match := _PROGRAM.fullmatch(row))})
 
 
-def fill(document: str, values: Values) -> str:
-    """Return a document with the tables in their places. Raises ValueError if a place is missing."""
-    for name, table in {"storms": storms(values), "programs": programs(values)}.items():
-        start, end = f"<!-- storm: {name} -->", "<!-- storm: end -->"
-        before, found, rest = document.partition(start)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"the document has no {start} with {end}")
-        document = f"{before}{start}\n{table}\n{end}{after}"
-    return document
-
-
 def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.cluster.storm.render", description=__doc__)
     parser.add_argument("file", type=argparse.FileType())
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(PROJECT)}")
     options = parser.parse_args()
     values: Values = json.load(options.file)
-    if options.write:
-        DOCUMENT.write_text(fill(DOCUMENT.read_text(encoding="utf-8"), values), encoding="utf-8")
-    else:
-        say(f"{storms(values)}\n\n{programs(values)}")
+    say(f"{storms(values)}\n\n{programs(values)}")
 
 
 def _table(values: Values, rows: Mapping[str, Sequence[str]]) -> str:
