@@ -256,14 +256,3 @@ def test_tables_have_the_median_of_the_rounds_in_a_column_for_each_scene() -> No
         "| **share of the start time, %** |  | 1.2 |",
     ]
     assert render.programs(VALUES).splitlines()[2:] == ["| kubelet | 5 | 6 |"]
-
-
-def test_tables_replace_those_in_their_places_of_the_document() -> None:
-    document = render.DOCUMENT.read_text(encoding="utf-8")
-    filled = render.fill(document, VALUES)
-    assert render.storms(VALUES) in filled
-    assert render.programs(VALUES) in filled
-    assert render.fill(filled, VALUES) == filled
-    assert filled.split("<!-- storm: storms -->")[0] == document.split("<!-- storm: storms -->")[0]
-    with pytest.raises(ValueError, match="no <!-- storm: programs -->"):
-        render.fill(document.replace("<!-- storm: programs -->", ""), VALUES)
