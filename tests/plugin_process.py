@@ -28,8 +28,7 @@ VIEW = Timings(
     view_after_registration=0.1,
     view_recheck=0.1,
     view_settle=0.05,
-    view_first_pause=0.2,
-    view_longest_pause=5.0,
+    view_pause=0.2,
 )
 
 

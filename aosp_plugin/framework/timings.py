@@ -60,14 +60,11 @@ class Timings(NamedTuple):
     view_after_registration: float = 2.0
     """From a registration, and from the start or end of another plugin of the resource, to the next question."""
     view_recheck: float = 5.0
-    """To the next question after an answer with fewer devices than published or without a result, and after the devices
-    have changed or the registration has ended, at the latest."""
+    """To the next question after an answer with fewer devices than published, or during which the devices changed."""
     view_settle: float = 1.0
     """For which the devices must not have changed before the kubelet is asked: it may not have processed them yet."""
-    view_first_pause: float = 15.0
-    """From one registration because of the kubelet's answer to the next one; doubles each time."""
-    view_longest_pause: float = 600.0
-    """Upper limit of this pause. After so long with all devices, the next pause is the first one again."""
+    view_pause: float = 120.0
+    """From one registration because of the kubelet's answer to the next one."""
     answer: float = 2.0
     """For the kubelet to answer a query of its podresources API."""
     list_interval: float = 3.0

@@ -2,9 +2,9 @@
 
 A kubelet may have lost a plugin although the plugin's stream is open and its socket is in place, see ``other_plugins``.
 Only the kubelet knows. It is therefore asked how many healthy devices it has (podresources GetAllocatableResources), at
-intervals, and after each change of the registration or of the devices. If it has fewer than published in two rounds in
-a row, the plugin registers again. Kubelets 1.21 and 1.22, in which the call is alpha, count unhealthy devices too
-(kubernetes issue 104122): only ``other_plugins`` detects a loss there.
+intervals, and after each registration. If it has fewer than published in two rounds in a row, the plugin registers
+again, but not more often than every ``Timings.view_pause``. Kubelets 1.21 and 1.22, in which the call is alpha, count
+unhealthy devices too (kubernetes issue 104122): only ``other_plugins`` detects a loss there.
 
 Where the kubelet does not answer, because it is too old or its socket is not mounted, nothing is compared: a plugin
 then counts as registered while the kubelet's stream is open, and ``Confirmation.unknown`` has the reason.
@@ -38,7 +38,6 @@ class Confirmation:
     def __init__(self, observer: Observer = NULL_OBSERVER) -> None:
         self._observer = observer
         self._bad_rounds = 0
-        self._pause = 0.0
         self._attempted = float("-inf")
         self.allocatable: int | None = None
         """Number of healthy devices that the kubelet has; None if it is unknown."""
@@ -73,15 +72,12 @@ class Confirmation:
     def compare(self, allocatable: int, published: int, now: float, timings: Timings = DEFAULT) -> bool:
         """Record and compare these numbers; return whether to register again.
 
-        ``now`` is a monotonic time in seconds. A kubelet that keeps answering less must not make the plugin register
-        again and again, so the pause between two such registrations doubles, up to a limit.
+        ``now`` is a monotonic time in seconds.
         """
         self.record(allocatable, published)
         if allocatable >= published:
             if self.problem:
                 LOG.info("kubelet has all devices again", extra={"allocatable": allocatable, "published": published})
-            if now - self._attempted >= timings.view_longest_pause:
-                self._pause = 0.0
             self.problem, self._bad_rounds = "", 0
             return False
         self._bad_rounds += 1
@@ -91,11 +87,10 @@ class Confirmation:
             extra = {"allocatable": allocatable, "published": published}
             LOG.warning("kubelet has fewer devices than published", extra=extra)
         self.problem = f"the kubelet has {allocatable} of {published} healthy devices"
-        due = self._attempted + self._pause
+        due = self._attempted + timings.view_pause
         if now < due:
             self.problem += f", next registration in {due - now:.0f} s"
             return False
-        self._pause = min(max(self._pause * 2, timings.view_first_pause), timings.view_longest_pause)
         self._attempted, self._bad_rounds = now, 0
         return True
 
@@ -115,40 +110,29 @@ class KubeletView:
         self._pod_resources = pod_resources
         self._timings = timings
         self._clock = clock
-        self._recheck = False
-        self._seen: list[tuple[str, int]] = []
-        self._next_round = float("-inf")
         self._failure = Problem(LOG, "devices of the kubelet are unknown", "devices of the kubelet are known again")
 
     async def run(self) -> None:
-        """Ask the kubelet at intervals, and after each change, until cancelled. Without plugins, return at once."""
+        """Ask the kubelet at intervals, and after each registration, until cancelled; with no plugin, not at all."""
         due = [plugin.view_due for plugin in self._plugins]
-        if not due:
-            return
-        while True:
-            if await self._clock.wait(*due, timeout=self._timings.view_recheck):
+        while due:
+            in_doubt = await self._round()
+            timeout = self._timings.view_recheck if in_doubt else self._timings.view_interval
+            if await self._clock.wait(*due, timeout=timeout):
                 for event in due:
                     event.clear()
                 await self._clock.sleep(self._timings.view_after_registration - self._timings.view_settle)
-            elif not self._is_due():
-                continue
-            await self._round()
 
-    def _is_due(self) -> bool:
-        """Return whether the next round is due without a new registration."""
-        return self._recheck or self._clock() >= self._next_round or list(map(_state, self._plugins)) != self._seen
-
-    async def _round(self) -> None:
+    async def _round(self) -> bool:
         """Ask the kubelet once, and compare its answer with the devices of each plugin.
 
         The comparison does not count if the devices changed, or the plugin registered, during the round. There is none
-        if the kubelet has the devices of a plugin that registered later.
+        if the kubelet has the devices of a plugin that registered later. Return whether the next round follows soon.
         """
-        before = self._seen = list(map(_state, self._plugins))
-        self._next_round = self._clock() + self._timings.view_interval
+        before = list(map(_state, self._plugins))
         await self._clock.sleep(self._timings.view_settle)
         answer = await self._pod_resources.allocatable()
-        self._recheck = False
+        in_doubt = False
         for plugin, state in zip(self._plugins, before, strict=True):
             confirmation = plugin.confirmation
             if answer.problem:
@@ -160,16 +144,17 @@ class KubeletView:
                 continue
             if not plugin.endpoint or _state(plugin) != state:
                 confirmation.record(allocatable, published)
-                self._recheck |= bool(plugin.endpoint)
+                in_doubt |= bool(plugin.endpoint)
                 continue
             with working_for(plugin.resource_name):
                 if confirmation.compare(allocatable, published, self._clock(), self._timings):
                     plugin.reregister(Loss.FEWER_DEVICES)
-            self._recheck |= confirmation.in_doubt
+            in_doubt |= confirmation.in_doubt
         if not answer.problem:
             self._failure.set("")
         elif any(plugin.endpoint for plugin in self._plugins):  # otherwise, the kubelet may be down
             self._failure.set(answer.problem, reason=answer.problem)
+        return in_doubt
 
 
 def _state(plugin: DevicePlugin) -> tuple[str, int]:

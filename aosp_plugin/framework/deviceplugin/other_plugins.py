@@ -8,13 +8,15 @@ so even if it has already sent another list: the kubelet then counts the devices
 
 A rolling update with maxSurge runs two plugins of a resource on purpose, perhaps with different configurations. The
 kubelet calls the one that registered later, but takes the list of whichever sent one last. The earlier one is therefore
-overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration.
+overridden: it sends no more lists, changes nothing on the host, and does not compete for the registration. The numbers
+in the names of the sockets decide, so that two plugins never both consider the other one later. If the clock was set
+back between their starts, the kubelet has the one that counts as overridden; this ends when the other one does.
 """
 
 from __future__ import annotations
 
 import logging
-import time
+import math
 from typing import TYPE_CHECKING
 
 from aosp_plugin.framework.observer import NULL_OBSERVER
@@ -23,7 +25,7 @@ from aosp_plugin.framework.sockets import socket_number
 from aosp_plugin.framework.timings import CLOCK, DEFAULT, Clock, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from aosp_plugin.framework.deviceplugin.supervisor import Supervisor
     from aosp_plugin.framework.observer import Observer
@@ -33,53 +35,6 @@ LOG = logging.getLogger(__name__)
 
 MIN_INTERVAL = 1.0
 """Seconds between two scans after changes: the kubelet writes its checkpoint there with each allocation."""
-
-
-class Succession:
-    """Decides when the plugin has to register again because a plugin that registered later has ended. No I/O."""
-
-    def __init__(self) -> None:
-        self._own = 0
-        self._earlier: frozenset[str] = frozenset()
-        self._overridden = False
-        self._ended_once = False
-
-    def observe(self, own: int, others: Collection[OtherPlugin], now: float) -> bool:
-        """Process the result of a scan; return whether to register again.
-
-        ``own`` is the number of the plugin's current socket, 0 while it is not registered; ``now`` is the time in the
-        unit of the numbers. The end of a later plugin counts if two scans in a row find no later one: a plugin that
-        registers again changes its socket.
-
-        Two plugins must not both consider the other one later. The numbers decide, whichever socket appears first. A
-        number above ``now`` shows that the system's clock was set back since: the other's number then is no later one
-        at the first scan after a registration, and is a later one afterwards, whatever it is.
-        """
-        if own != self._own:
-            self._own, self._overridden, self._ended_once = own, False, False
-            self._earlier = frozenset(other.endpoint for other in others if not own < other.number <= now)
-        elif own <= now:
-            self._earlier |= {other.endpoint for other in others if other.number < own}
-        if own and any(other.endpoint not in self._earlier for other in others):
-            self._overridden, self._ended_once = True, False
-            return False
-        if not self._overridden:
-            return False
-        if self._ended_once:
-            self._overridden = self._ended_once = False
-            return True
-        self._ended_once = True
-        return False
-
-    @property
-    def overridden(self) -> bool:
-        """Whether there is a plugin that registered later."""
-        return self._overridden
-
-    @property
-    def pending(self) -> bool:
-        """Whether another scan has to confirm the end of a plugin."""
-        return self._ended_once
 
 
 class OtherPlugins:
@@ -109,7 +64,8 @@ class OtherPlugins:
         self._observer = observer
         self._interval = timings.other_plugins
         self._clock = clock
-        self._succession = Succession()
+        self._own_endpoint = ""
+        """The registration that the last scan was made for."""
         self.found: tuple[OtherPlugin, ...] = ()
         self.overridden = False
         """Whether a plugin that registered later has taken over the resource."""
@@ -128,8 +84,7 @@ class OtherPlugins:
         while True:
             await self._scan()
             await self._clock.sleep(min(MIN_INTERVAL, self._interval))
-            expected = bool(self.found) or self._succession.pending
-            timeout = self._interval if expected else None
+            timeout = self._interval if self.found or self.overridden else None
             await self._clock.wait(self._supervisor.directory_changed, timeout=timeout)
 
     async def _scan(self) -> None:
@@ -141,22 +96,25 @@ class OtherPlugins:
         if own_endpoint != self._supervisor.registered_endpoint:  # found may be later than the previous one only
             self._supervisor.directory_changed.set()
             return
-        fewer = len(found) < len(self.found)
-        if found != self.found:
-            self.found = found
+        before, self.found = self.found, found
+        if found != before:
             self._supervisor.view_due.set()
             self._observer.other_plugins(len(found))
             if found:
                 LOG.warning("another plugin of the resource is running", extra={"endpoint": ",".join(map(str, found))})
             else:
                 LOG.info("no other plugin of the resource is running")
-        lost = self._succession.observe(socket_number(own_endpoint) if own_endpoint else 0, found, time.time() * 1000)
-        if self._succession.overridden != self.overridden:
-            self.overridden = self._succession.overridden
-            if self.overridden:
+        # A plugin that registers again changes its socket: it counts until two scans in a row do not find it.
+        own_number = socket_number(own_endpoint) if own_endpoint else math.inf
+        later = any(other.number > own_number for other in (*found, *before))
+        same, self._own_endpoint = own_endpoint == self._own_endpoint, own_endpoint
+        ended = same and self.overridden and not later
+        if later != self.overridden:
+            self.overridden = later
+            if later:
                 LOG.info("later plugin of the resource has taken over")
-            self._override(self.overridden)
-        if lost:
+            self._override(later)
+        if ended:
             self._reregister(Loss.LATER_PLUGIN_ENDED)
-        elif fewer and not self.overridden:
+        elif len(found) < len(before) and not later:
             self._earlier_ended()

@@ -93,14 +93,58 @@ async def test_new_registration_during_a_scan_is_not_overridden(
         assert plugins.notice == f"another plugin of this resource runs on this node: {endpoint(7)}"
 
 
-async def test_end_of_another_plugin(directory: Directory, plugins: OtherPlugins, calls: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("scans", "expected"),
+    [
+        pytest.param([[7], [], []], ["overridden", "current", "register"], id="a later one ends"),
+        pytest.param([[3], [3, 7], [3]], ["overridden", "current", "register"], id="beside an earlier one"),
+        pytest.param([[3], []], ["publish"], id="an earlier one ends"),
+    ],
+)
+async def test_end_of_another_plugin(
+    directory: Directory, plugins: OtherPlugins, calls: list[str], scans: list[list[int]], expected: list[str]
+) -> None:
     """After a later one the plugin registers again, after an earlier one it publishes again."""
     async with background_task(plugins.run()):
-        await directory.scanned(3)
-        await directory.scanned(3, 7)
-        assert "and has taken over because it registered later: " in plugins.notice
-        await directory.scanned(3)
-        assert calls == ["overridden", "current", "register"]
+        for scan in scans:
+            await directory.scanned(*scan)
+            assert ("has taken over because it registered later" in plugins.notice) is (max(scan, default=0) > 5)
+    assert calls == expected
+
+
+async def test_later_plugin_that_registers_again_has_not_ended(
+    directory: Directory, plugins: OtherPlugins, calls: list[str]
+) -> None:
+    """For one scan, it has no socket."""
+
+    def register_later() -> None:
+        directory.others = (9,)
+
+    async with background_task(plugins.run()):
+        await directory.scanned(7)
+        directory.during_scan = register_later
         await directory.scanned()
-        assert calls == ["overridden", "current", "register", "publish"]
-        assert plugins.notice == ""
+        assert (calls, plugins.overridden) == (["overridden"], True)
+
+
+async def test_plugin_that_registers_again_overrides_the_other_one(
+    directory: Directory, plugins: OtherPlugins, calls: list[str]
+) -> None:
+    """As after a restart of the kubelet. The end of the other one then does not count."""
+    async with background_task(plugins.run()):
+        await directory.scanned(7)
+        directory.registered_endpoint = endpoint(9)
+        await directory.scanned(7)
+        assert calls == ["overridden", "current"]
+        await directory.scanned()
+        assert calls == ["overridden", "current", "publish"]
+
+
+async def test_plugin_that_is_not_registered_has_nothing_to_lose(
+    directory: Directory, plugins: OtherPlugins, calls: list[str]
+) -> None:
+    directory.registered_endpoint = ""
+    async with background_task(plugins.run()):
+        await directory.scanned(7)
+        await directory.scanned()
+    assert calls == ["publish"]
