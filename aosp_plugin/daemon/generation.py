@@ -26,8 +26,8 @@ from aosp_plugin.daemon.stale_specs import remove_stale_specs
 from aosp_plugin.errors import WorkerTimeoutError
 from aosp_plugin.framework.deviceplugin.kubelet_view import KubeletView
 from aosp_plugin.framework.events.file_events import FileEvents
+from aosp_plugin.framework.observer import Problem
 from aosp_plugin.framework.podresources_client import PodResources
-from aosp_plugin.framework.problem import Problem
 from aosp_plugin.framework.service import logs
 from aosp_plugin.framework.service.serving import Running
 from aosp_plugin.framework.worker import Worker

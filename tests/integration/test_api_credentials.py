@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,6 +118,15 @@ async def test_a_server_with_the_certificate_of_another_name_is_not_trusted(tmp_
         async with ApiClient(ServiceAccount(server.url, str(tmp_path))) as client:
             with pytest.raises(ApiUnavailableError, match=r"cannot connect: .*IP address mismatch"):
                 await client.list(protocol.NODES)
+
+
+async def test_files_are_read_in_a_thread(client: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop serves the kubelet meanwhile."""
+    readers = []
+    monkeypatch.setattr(ServiceAccount, "_read", lambda _: readers.append(threading.current_thread()))
+    results = await asyncio.gather(*[client.list(protocol.NODES) for _ in range(3)], return_exceptions=True)
+    assert all(isinstance(result, CredentialsError) for result in results)
+    assert threading.main_thread() not in readers
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])

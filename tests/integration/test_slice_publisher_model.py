@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEPS = 40
 QUIET = 3
 TIMINGS = SliceTimings(relist=2.0, after_end=(0.0, 0.1), stable=0.2)
-LIMITS = ApiLimits(request=0.5, silence=1.0)
+LIMITS = ApiLimits(request=0.5, watch=(1.0, 1.0), grace=0.5)
 FAULTS = (
     Hang(),
     Slow(0.05),

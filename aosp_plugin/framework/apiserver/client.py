@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from urllib.parse import urlencode
@@ -54,6 +55,15 @@ NO_QUERY: Final[Mapping[str, str]] = {}
 CONNECTIONS: Final = 16
 """The most connections at a time. Requests beyond that wait for one, within their deadline."""
 
+KEEPALIVE: Final = {
+    socket.TCP_KEEPIDLE: 30,
+    socket.TCP_KEEPINTVL: 10,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 60_000,
+}
+"""tcp(7): seconds of silence before a probe and between two, probes, and milliseconds for sent data. A watch is silent
+for minutes."""
+
 
 class ApiLimits(NamedTuple):
     """In seconds."""
@@ -62,12 +72,9 @@ class ApiLimits(NamedTuple):
     """For a whole request, or for the beginning of the answer to a watch."""
     watch: tuple[float, float] = (240.0, 360.0)
     """The server ends a watch after a random time in this range."""
-    silence: float = 130.0
-    """A watch in which nothing arrives for this time after a bookmark is broken: the API server then sends one every
-    minute. It may send nothing before the first one, because a bookmark has a later resourceVersion than its cache had
-    at the beginning of the watch (apiserver/pkg/storage/cacher/cache_watcher.go, ``process``)."""
     grace: float = 10.0
-    """A watch that the server does not end within this time after its end is broken."""
+    """A watch in which nothing arrives is broken when the server has not ended it so long after its end. Keepalive
+    notices earlier that the server's machine is gone."""
 
 
 DEFAULT_LIMITS: Final = ApiLimits()
@@ -147,14 +154,11 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
                 response = await self._open(request, query)
             opened()
             async with response:
-                silence, rest = seconds + limits.grace, b""
-                while part := await _part(request, response.content, silence):
+                rest = b""
+                while part := await _part(request, response.content, seconds + limits.grace):
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
-                        event = decode_event(request, line)
-                        if event.type == "BOOKMARK":
-                            silence = limits.silence
-                        yield event
+                        yield decode_event(request, line)
                 if rest.strip():
                     raise ApiUnavailableError(request, "the watch ended within an event")
 
@@ -218,10 +222,10 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
             raise from_answer(request, response.status, body_of_error, retry_after)
 
     async def _send(self, request: Request, query: Mapping[str, str], body: Body | None) -> aiohttp.ClientResponse:
-        access = self._credentials.access(request)
+        access = await self._credentials.access(request)
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, socket_factory=_new_socket),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"User-Agent": self._user_agent, "Accept": JSON},
             )
@@ -243,6 +247,15 @@ class ApiClient(contextlib.AbstractAsyncContextManager["ApiClient"]):
         finally:
             self._observer(request.verb, parse(request.path).resource, code)
         return response
+
+
+def _new_socket(info: tuple[Any, ...]) -> socket.socket:
+    """Return a socket, for a result of getaddrinfo, that breaks when its peer has not answered for a minute."""
+    connection = socket.socket(*info[:3])
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return connection
 
 
 def _content_type(request: Request, body: Body) -> str:

@@ -6,6 +6,7 @@ lifetime, an hour by default.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -48,7 +49,7 @@ class Credentials:
         self.url = url
         self._access = Access(token, tls)
 
-    def access(self, _request: Request) -> Access:
+    async def access(self, _request: Request) -> Access:
         """Return what a request requires. Raises CredentialsError if there is none."""
         return self._access
 
@@ -76,13 +77,15 @@ class ServiceAccount(Credentials):
         self._certificates = b""
         self._read_at = -math.inf
         self._problem = ""
+        self._reading = asyncio.Lock()
 
-    def access(self, request: Request) -> Access:
-        """Return token and TLS context."""
-        now = self._clock()
-        if not self._access.token or now - self._read_at >= REFRESH:
-            self._read_at = now
-            self._refresh()
+    async def access(self, request: Request) -> Access:
+        """Return token and TLS context. The files are read in a thread; other requests wait for it."""
+        async with self._reading:
+            now = self._clock()
+            if not self._access.token or now - self._read_at >= REFRESH:
+                self._read_at = now
+                await asyncio.to_thread(self._refresh)
         if not self._access.token:
             raise CredentialsError(request, self._problem)
         return self._access
